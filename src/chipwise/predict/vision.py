@@ -100,7 +100,7 @@ class VisionTransformer:
 
 
 def plain(arch: ArchSpec) -> VisionTransformer | None:
-    """``arch`` as a plain vision transformer; None if it is none: layers alike, attention over the whole image."""
+    """``arch`` as a plain vision transformer; None if it is none: layers alike, attention over the whole image, no norms inside blocks."""
     first, stem = arch.layers[0], arch.stem
     attention, ffn = first.attention, first.ffn
     if not isinstance(stem, ImageStem):
@@ -109,6 +109,8 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
     if not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return None
     if attention.square is not None or attention.query_width != arch.d_model:
+        return None
+    if attention.patch_rope or attention.sub_norm or ffn.sub_norm:  # kernels that no published run had
         return None
     return VisionTransformer(
         image_size=stem.image_size,

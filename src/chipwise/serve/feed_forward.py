@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.dtypes import Size
-from chipwise.ops import ExpertsOp, RouteOp
+from chipwise.ops import ExpertsOp, NormOp, RouteOp
 from chipwise.ops.elementwise import Function
 from chipwise.serve.setting import Part, Setting
 from chipwise.spec.feed_forward import Activation, FeedForward, MixtureOfExperts
@@ -40,6 +40,9 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pa
         yield setting.elementwise("act", block.activation, tokens * width)
         if block.gated:
             yield setting.elementwise("mul", "mul", tokens * width)
+    if block.sub_norm:
+        norm = NormOp(rows=tokens, width=width, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="sub_norm", op=norm)
     yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
 
 

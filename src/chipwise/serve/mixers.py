@@ -12,6 +12,7 @@ from chipwise.serve import ranking
 from chipwise.serve.setting import Part, Setting, Step, shard
 from chipwise.spec import RankingStem
 from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.spec.squares import Squares
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
@@ -45,9 +46,14 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
             yield setting.elementwise("rope", "rope", tokens * (q + new))
         if caches and new:  # bidirectional attention keeps nothing
             yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
+    if block.patch_rope:
+        yield setting.elementwise("patch_rope", "rope", tokens * (q + new))
     yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
+    if block.sub_norm:
+        norm = NormOp(rows=tokens, width=q, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="sub_norm", op=norm)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
@@ -87,7 +93,8 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         return
     if block.square is not None:  # positions are brought together by squares, and back
         tokens = block.square**2
-        batch = -(-step.tokens // tokens)  # a square at an edge of the image is filled up
+        squares = Squares(grid=setting.arch.stem.grid, side=block.square)
+        batch = step.batch * squares.number  # a square at an edge of the image is filled up
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     if block.relative_keys:
         yield from _scores_of_distances(block, setting, step, heads)

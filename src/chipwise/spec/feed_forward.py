@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core.errors import SpecError
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, later, positive
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 
@@ -19,16 +19,17 @@ class FeedForward:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    sub_norm: bool = later(False)  # a LayerNorm before the last matrix (EVA02)
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "width")
 
     def parameters(self, d_model: int) -> int:
-        """Weights and biases of the two or three projections."""
+        """Weights and biases of the two or three projections, and of the norm before the last."""
         matrices = 3 if self.gated else 2
         biases = (self.width * (matrices - 1) + d_model) if self.bias else 0
-        return matrices * d_model * self.width + biases
+        return matrices * d_model * self.width + biases + 2 * self.width * self.sub_norm
 
     def active_parameters(self, d_model: int) -> int:
         """Parameters that one token meets: all."""

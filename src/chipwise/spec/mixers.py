@@ -45,6 +45,8 @@ class Attention:
     relative_keys: bool = later(False)  # a matrix for keys of distances, and two biases a head (Transformer-XL)
     shift: bool = later(False)  # every second layer's squares are moved by half of one (Swin)
     cosine: bool = later(False)  # cosines with a learned scale a head instead of scaled products (Swin v2)
+    sub_norm: bool = later(False)  # a LayerNorm of the results before the output projection (EVA02's image towers)
+    patch_rope: bool = later(False)  # patches' queries and keys are turned by row and column (EVA02)
     bias_network: int = later(0)  # hidden values of a network that makes position biases of distances (Swin v2)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ class Attention:
         return weights + biases + placed + self._norm_parameters() + self.heads * a_head
 
     def _norm_parameters(self) -> int:
-        own = self.query_width if self.pointwise else 0  # of the results
+        own = self.query_width * (self.pointwise + 2 * self.sub_norm)  # of the results
         if not self.qk_norm:
             return own
         query, key = (self.head_size,) * 2 if self.qk_norm_over == "head" else (self.query_width, self.kv_width)

@@ -75,6 +75,8 @@ def _departures(arch: ArchSpec, stem: RankingStem) -> Iterator[str]:
                 yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
         if isinstance(layer.attention, Attention):
             yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, stem))
+        if isinstance(layer.ffn, FeedForward):
+            yield from (f"layers[{i}].ffn.{name}" for name in _departed(layer.ffn))
         if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
             yield f"layers[{i}].ffn.activation relu2 is not built"
 
@@ -92,7 +94,7 @@ def _departed_attention(block: Attention, stem: RankingStem) -> Iterator[str]:
             yield f"{name} is not built for ranking"
 
 
-def _departed(value: ArchSpec | Layer | Attention) -> Iterator[str]:
+def _departed(value: ArchSpec | Layer | Attention | FeedForward) -> Iterator[str]:
     """Later fields that are not at their default and that ranking models may not set."""
     for field in fields(value):
         found: Any = getattr(value, field.name)

@@ -127,8 +127,10 @@ def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[
                 yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
         if isinstance(layer.attention, Attention):
             yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, free))
-        if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
-            yield f"layers[{i}].ffn.activation relu2 is not built"
+        if isinstance(layer.ffn, FeedForward):
+            yield from (f"layers[{i}].ffn.{name}" for name in departed(layer.ffn))
+            if layer.ffn.activation == "relu2":
+                yield f"layers[{i}].ffn.activation relu2 is not built"
 
 
 def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str]:
@@ -142,7 +144,7 @@ def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str
             yield f"{name} is not built for images"
 
 
-def departed(value: ArchSpec | Layer | Attention, *, free: Collection[str] = ()) -> Iterator[str]:
+def departed(value: ArchSpec | Layer | Attention | FeedForward, *, free: Collection[str] = ()) -> Iterator[str]:
     """Later fields that are not at their default and that no classifier sets, but for those that are ``free``."""
     for field in fields(value):
         found: Any = getattr(value, field.name)

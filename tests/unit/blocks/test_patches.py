@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from chipwise.blocks.lowering import lower
 from chipwise.blocks.lowering_images import lower_classifier
-from chipwise.blocks.patches.module import cut_patches, from_squares, into_squares
+from chipwise.blocks.patches.module import cut_patches
+from chipwise.blocks.squares.module import from_squares, into_squares
 from chipwise.blocks.slicing import cuts
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.ops import AttentionOp, ConvOp, Matmul, Phase, PoolOp, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
 from chipwise.spec.hf import resolve
+from chipwise.spec.squares import Squares
 from chipwise.testing.image_suite import ImageSuite, question_archs
 
 
@@ -108,10 +110,19 @@ def test_a_signal_has_one_axis_and_no_squares() -> None:
 def test_squares_of_an_image_and_back() -> None:
     """Positions 0 1 / 4 5 of a 4 x 4 grid are the first square of 2."""
     positions = torch.arange(2 * 16).view(2, 16, 1)
-    squares = into_squares(positions, 4, 2)
+    squares = into_squares(positions, Squares(grid=4, side=2))
     assert squares[0, :, 0].tolist() == [0, 1, 4, 5]
     assert squares[3, :, 0].tolist() == [10, 11, 14, 15]
-    assert torch.equal(from_squares(squares, 4, 2), positions)
+    assert torch.equal(from_squares(squares, Squares(grid=4, side=2)), positions)
+
+
+@pytest.mark.parametrize("squares", [Squares(grid=7, side=3), Squares(grid=7, side=4, shift=2)])
+def test_squares_in_torch_are_those_of_the_order(squares: Squares) -> None:
+    positions = torch.arange(1, 50).view(1, 49, 1)
+    found = into_squares(positions, squares)
+    padded = torch.cat((positions[0, :, 0], torch.zeros(1, dtype=torch.long)))
+    assert torch.equal(found[..., 0], padded[torch.from_numpy(squares.order())])
+    assert torch.equal(from_squares(found, squares), positions)
 
 
 def test_the_products_of_a_classifier_by_pencil() -> None:
@@ -139,6 +150,29 @@ def test_squares_attend_within_themselves() -> None:
     graph = lower_classifier(Design(arch=classifier(pooling="mean", square=2)), batch=1)
     found = [placed.op for placed in graph if isinstance(placed.op, AttentionOp)]
     assert [(op.batch, op.query_tokens) for op in found] == [(4, 4)] * 2
+
+
+def test_squares_that_are_filled_up_by_pencil() -> None:
+    """A 4 x 4 grid in squares of 3: four squares of nine; 36 rows are projected, 16 come back."""
+    arch = classifier(pooling="mean", square=3)
+    ops = {placed.place: placed.op for placed in lower_classifier(Design(arch=arch), batch=2)}
+    assert (ops["layers.0.attention.qkv"].m, ops["layers.0.attention.out"].m) == (72, 32)  # type: ignore[union-attr]
+    attend = ops["layers.0.attention.attend"]
+    assert isinstance(attend, AttentionOp)
+    assert (attend.batch, attend.query_tokens, attend.biases) == (8, 9, 0)
+
+
+def test_biases_are_read_and_added_once() -> None:
+    """16 positions, two heads: 2 x 16 x 16 values of four bytes, one addition a score."""
+    arch = classifier(pooling="mean")
+    block = replace(arch.layers[0].attention, relative_buckets=49)
+    arch = replace(arch, positions="none", layers=(replace(arch.layers[0], attention=block),))
+    with_biases, without = (
+        next(placed.op.work() for placed in lower_classifier(Design(arch=a), batch=3) if placed.op.kind == "attention")
+        for a in (arch, replace(arch, layers=(classifier(pooling="mean").layers[0],)))
+    )
+    assert with_biases.read_bytes - without.read_bytes == 4 * 2 * 16 * 16
+    assert with_biases.flops - without.flops == 3 * 2 * 16 * 16
 
 
 def test_a_convolution_by_pencil() -> None:

@@ -48,6 +48,22 @@ OTHERS = {
         pooling="mean",
         layers=(Layer(attention=replace(HEADS, square=2), ffn=FFN), Layer(attention=HEADS, ffn=FFN)),
     ),
+    "squares filled up, biases": replace(
+        VIT,
+        stem=replace(PATCHES, prefix_tokens=0),
+        max_tokens=16,
+        pooling="mean",
+        positions="none",
+        layers=(
+            Layer(attention=replace(HEADS, square=3, relative_buckets=25), ffn=FFN),
+            Layer(attention=replace(HEADS, relative_buckets=49), ffn=FFN),
+            Layer(attention=HEADS, ffn=FFN),
+        ),
+    ),
+    "biases with a class token": replace(
+        VIT, positions="none", layers=(Layer(attention=replace(HEADS, relative_buckets=52), ffn=FFN),) * 2
+    ),
+    "no positions": replace(VIT, positions="none"),
     "a signal": replace(VIT, stem=SIGNAL, max_tokens=SIGNAL.tokens),
     "gated": replace(VIT, layers=(Layer(attention=HEADS, ffn=replace(FFN, gated=True)),)),
     "a layer without attention": replace(VIT, layers=(Layer(attention=None, ffn=FFN), VIT.layers[0])),
@@ -89,6 +105,10 @@ def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path
     assert not is_vit(arch)
     with pytest.raises(Unsupported, match="is no ViT"):
         vit_config(arch)
+    for weight, least, most in (("fp32", 0, 1e-4), ("int8", 1e-6, 0.2)):
+        onnx = OnnxClassifier(export(Design(arch=arch, weights=weight), weights, tmp_path / "model.onnx"), batch=2)
+        off = np.abs(onnx.prefill(images.numpy()) - ours.numpy()).max()
+        assert least <= off < most * np.abs(ours.numpy()).max()
 
 
 @pytest.mark.parametrize("merge", [{}, {"pool": 2}, {"join": 2}], ids=["apart", "averaged", "joined"])

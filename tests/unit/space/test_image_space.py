@@ -19,6 +19,7 @@ from chipwise.space.designs import summary
 from chipwise.space.price_table import OperatorPricer, PriceTable
 from chipwise.space.space_spec import SpaceSpec
 from chipwise.spec import Design
+from chipwise.spec.squares import bias_rows
 from chipwise.spec.vision import is_classifier
 
 IMAGE: dict[str, Any] = {
@@ -62,13 +63,20 @@ class CountingPricer(OperatorPricer):
         return 0.0
 
 
+EACH: dict[str, Any] = {
+    "image": IMAGE | {"patch": [4, 7, 14], "square": ["none", "3x3", "4x4"], "positions": ["learned", "relative"]},
+    "layers": {"attention": "each", "ffn": "alike", "ffn_width": "alike"},
+}
+
+
 def space_of(**changes: Any) -> SearchSpace:
     return SearchSpace(build(SpaceSpec, FIELDS | changes))
 
 
-def test_prices_of_blocks_add_up_to_those_of_whole_models() -> None:
+@pytest.mark.parametrize("changes", [{}, EACH], ids=["alike", "each"])
+def test_prices_of_blocks_add_up_to_those_of_whole_models(changes: dict[str, Any]) -> None:
     """FLOPs, nodes, parameters and memory of 60 designs, each lowered alone: exactly the sums of the table."""
-    space, workload = space_of(), Workload(batch=1)
+    space, workload = space_of(**changes), Workload(batch=1)
     rows = space.sample(60, np.random.default_rng(0))
     pricer = CountingPricer()
     costs = PriceTable(space, workload, pricer)(rows)
@@ -97,7 +105,44 @@ def test_what_cannot_go_together_is_never_drawn() -> None:
     for row in space.sample(200, np.random.default_rng(2)):
         chosen = space.choices(row)
         assert chosen["patch"] != 7 or chosen["stem"] == "patches"
-        assert chosen["square"] == "none" or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
+        squares = {layer["square"] for layer in chosen["layers"]}
+        assert squares == {"none"} or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
+
+
+def test_each_layer_has_squares_of_its_own() -> None:
+    """4 x 4 patches of 7 pixels take squares of 3, filled up; 4 x 4 of the whole are none. Biases fit each layer."""
+    space, kinds = space_of(**EACH), set()
+    for row in space.sample(300, np.random.default_rng(4)):
+        chosen, arch = space.choices(row), space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.stem is not None
+        np.testing.assert_array_equal(space.row(chosen), row)
+        assert arch.positions == ("learned" if chosen["positions"] == "learned" else "none")
+        for block in (layer.attention for layer in arch.layers):
+            assert block.square is None or (block.square < arch.stem.grid and arch.pooling == "mean")
+            rows = bias_rows(arch.stem, block.square)
+            assert block.relative_buckets == (rows if chosen["positions"] == "relative" else 0)
+        kinds.add(tuple(layer["square"] for layer in chosen["layers"]))
+    assert ("3x3",) in kinds
+    assert any(len(set(squares)) > 1 for squares in kinds)
+    assert any("in all-3x3" in summary(space.design(row)) for row in space.sample(300, np.random.default_rng(4)))
+
+
+def test_a_reference_without_squares_lies_in_the_space() -> None:
+    space = space_of(**EACH)
+    layer = {"heads": 1, "kv_heads": 1, "ffn": "gelu", "ffn_width": 64}
+    rest = {"d_model": 32, "depth": 1, "vocab_size": 10, "head_size": 16, "tie_embeddings": False, "weights": "fp32"}
+    rest |= {"sharing": "none", "patch": 4, "stem": "patches", "pooling": "mean", "positions": "learned"}
+    found = space.choices(space.row({**rest, "layers": [layer]}))
+    assert found["layers"] == [{**layer, "square": "none"}]
+    np.testing.assert_array_equal(space.nearest({**rest, "layers": [layer]}), space.row({**rest, "layers": [layer]}))
+
+
+def test_conditions_name_the_square_of_a_layer() -> None:
+    first = {"when": {"layer": [0]}, "only": {"square": ["none"]}}
+    space = space_of(**(EACH | {"layers": "each", "conditions": [first]}))
+    for row in space.sample(50, np.random.default_rng(5)):
+        assert space.choices(row)["layers"][0]["square"] == "none"
 
 
 def test_the_number_of_designs_by_pencil() -> None:
@@ -159,5 +204,7 @@ def test_signals_have_one_axis_in_spaces_too() -> None:
         assert arch.stem.patches == 28 // arch.stem.patch
     with pytest.raises(SpecError, match="a signal has no squares"):
         build(SpaceSpec, {**FIELDS, "image": {**signal, "square": ["none", "7x7"]}})
+    relative = SearchSpace(build(SpaceSpec, {**FIELDS, "image": {**signal, "positions": ["relative"]}}))
+    assert is_classifier(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
     with pytest.raises(SpecError, match="must be 2"):
         build(SpaceSpec, {**FIELDS, "image": {**signal, "axes": 3}})

@@ -1,8 +1,8 @@
-"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, Swin, and the image towers of CLIP and SigLIP.
+"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, EVA02, Swin, and the towers of CLIP and SigLIP.
 
 References:
     ViT arXiv:2010.11929, DeiT arXiv:2012.12877, DINOv2 arXiv:2304.07193 and 2309.16588, BEiT arXiv:2106.08254,
-    Swin arXiv:2103.14030 and 2111.09883,
+    EVA02 arXiv:2303.11331, by the names that timm's ``Eva`` gives its arguments; Swin arXiv:2103.14030 and 2111.09883,
     CLIP arXiv:2103.00020, SigLIP arXiv:2303.15343; fields as transformers' configs name them.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, short
 from chipwise.spec.arch import Layer, check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import attention, depth
@@ -83,6 +83,39 @@ def read_beit(fields: Fields) -> dict[str, Any]:
     found = _whole(fields, heads, plain_ffn(fields), ends=ends, stem=stem, scale=True)
     positions = "learned" if learned else "none"
     return found | {"pooling": "mean" if mean else "first", "positions": positions}
+
+
+def read_eva02(fields: Fields) -> dict[str, Any]:
+    """EVA02: learned positions and patches turned by row and column, no bias of keys, SwiGLU with a norm inside."""
+    d, count = fields.size("embed_dim"), fields.size("num_heads")
+    check_heads(d, count, field="num_heads")
+    stem = ImageStem(
+        image_size=fields.size("img_size", 224),
+        patch=fields.size("patch_size", 14),
+        channels=fields.size("in_chans", 3),
+    )
+    block = Attention(
+        heads=count, kv_heads=count, head_size=d // count, qkv_bias=True, key_bias=False, out_bias=True, rope=False,
+        causal=False, patch_rope=True, sub_norm=fields.take("scale_attn_inner", bool, False),
+    )  # fmt: skip
+    width = int(d * fields.take("mlp_ratio", float, 8 / 3))
+    ffn = FeedForward(width=width, activation="silu", bias=True, sub_norm=fields.take("scale_mlp", bool, False))
+    pool, classes = fields.take("global_pool", str, "avg"), fields.size("num_classes", 1000, least=0)
+    if pool not in ("avg", "token"):
+        raise SpecError(f"must be avg or token, not {short(pool)}", field="global_pool")
+    return {
+        "vocab_size": 0,
+        "d_model": d,
+        "layers": (Layer(attention=block, ffn=ffn),) * fields.depth("depth"),
+        "max_tokens": stem.tokens,
+        "norm": "layernorm",
+        "norm_eps": 1e-6,
+        "norm_bias": True,
+        "positions": "learned",
+        "stem": stem,
+        "pooling": "mean" if pool == "avg" else "first",
+        **({"head": "classes", "classes": classes} if classes else {"head": "none"}),
+    }
 
 
 def read_clip(fields: Fields) -> dict[str, Any]:

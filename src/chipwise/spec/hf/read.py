@@ -116,6 +116,7 @@ READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
     "deit": images.read_deit,
     "dinov2": images.read_dinov2,
     "dinov2_with_registers": images.read_dinov2,
+    "eva02": images.read_eva02,
     "falcon": gpt.read_falcon,
     "gemma": gemma.read_gemma,
     "gemma2": gemma.read_gemma2,
