@@ -18,6 +18,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.core.files import read_mapping, write_atomic, write_json
+from chipwise.deploy import hf_listener
 from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_bert
 from chipwise.deploy.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
@@ -27,6 +28,7 @@ from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
+from chipwise.spec.listening import encoder_of, require_listener
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
 from chipwise.spec.vision import require_classifier
@@ -57,12 +59,15 @@ LOADED = (
     "bert",
     "deit",
     "gpt2",
+    "hubert",
     "llama",
     "mistral",
     "qwen2",
     "qwen3",
     "swin",
     "vit",
+    "wav2vec2",
+    "whisper",
     OWN_TYPE,
 )  # families whose weights' names are known here
 _NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
@@ -196,8 +201,8 @@ def _reads_no_text(config: Mapping[str, Any]) -> bool:
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
     """The architecture and weights (FP32, named as the torch module's state dict) that ``folder`` holds.
 
-    Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads. Only safetensors are
-    opened: pickled weights could run code.
+    Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads; of Whisper the encoder
+    alone. Only safetensors are opened: pickled weights could run code.
 
     Raises:
         SpecError: A file or a weight is missing, unknown, or has the wrong shape.
@@ -215,6 +220,10 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
     arch, family = reading.arch, config["model_type"]
     if arch.denoiser is not None:
         require_denoiser(arch, work="loaded with its weights")
+    elif family in hf_listener.FAMILIES:
+        hf_listener.check_config(config)
+        arch = encoder_of(arch)
+        require_listener(arch, work="loaded with its weights")
     elif isinstance(arch.stem, RankingStem):
         require_ranker(arch, work="loaded with its weights")
     elif arch.stem is not None:
@@ -232,6 +241,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
         weights = from_swin(arch, arch.stem, kept)
     elif arch.stem is not None and family == "deit":
         weights = from_deit(arch, kept)
+    elif family in hf_listener.FAMILIES:
+        weights = hf_listener.from_listener(kept, after=arch.norm_place == "post")
     elif family == "bert":
         if not any(name.endswith("pooler.dense.weight") for name in kept):
             arch = without_head(arch)  # encoders that were trained without it are kept without it

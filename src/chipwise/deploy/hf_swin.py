@@ -171,7 +171,9 @@ def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, 
             ours = _deit_name(name)
             found[ours or full] = _flat(arch, ours, value)
     if len(tokens) == 2:
-        found["stem.prefix.weight"] = np.concatenate([tokens[name] for name in sorted(tokens)])  # cls before distillation
+        found["stem.prefix.weight"] = np.concatenate(
+            [tokens[name] for name in sorted(tokens)]
+        )  # cls before distillation
     return found
 
 

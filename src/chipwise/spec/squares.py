@@ -97,7 +97,10 @@ def bias_rows(stem: ImageStem, square: int | None) -> int:
 
     With a class token three more: from it, to it, and of it to itself.
 
-    >>> bias_rows(ImageStem(image_size=28, patch=4, prefix_tokens=0), None), bias_rows(ImageStem(image_size=28, patch=4), None)
+    >>> (
+    ...     bias_rows(ImageStem(image_size=28, patch=4, prefix_tokens=0), None),
+    ...     bias_rows(ImageStem(image_size=28, patch=4), None),
+    ... )
     (169, 172)
     """
     side = stem.grid if square is None else square

@@ -9,8 +9,10 @@ from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import END_PARTS, Denoiser
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder
+from chipwise.spec.listening import require_listener
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
+from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import CONV_EDGE, ImageStem
 from chipwise.spec.vision import require_classifier, stage_archs
 
@@ -27,6 +29,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
         return dict(_encoder(arch))
     if isinstance(arch.stem, RankingStem):
         return dict(_ranker(arch, require_ranker(arch, work="given weights by name")))
+    if isinstance(arch.stem, SoundStem):
+        return dict(_listener(arch, require_listener(arch, work="given weights by name")))
     if arch.denoiser is not None:
         return dict(_denoiser(arch, *require_denoiser(arch, work="given weights by name")))
     if arch.stem is not None:
@@ -77,6 +81,38 @@ def _encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
         yield from _linear("pooler", d, d, bias=True)
 
 
+def _listener(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a published model that hears."""
+    d = arch.d_model
+    for i, (conv, into) in enumerate(zip(stem.convs, stem.conv_inputs(), strict=True)):
+        yield f"stem.convs.{i}.weight", (conv.channels, into, conv.kernel)
+        if conv.bias:
+            yield f"stem.convs.{i}.bias", (conv.channels,)
+        if conv.norm != "none":
+            yield f"stem.convs.{i}.norm.weight", (conv.channels,)
+            yield f"stem.convs.{i}.norm.bias", (conv.channels,)
+    if stem.matrix_norm:
+        yield "stem.norm.weight", (stem.values,)
+        yield "stem.norm.bias", (stem.values,)
+    if stem.matrix:
+        yield from _linear("stem.projection", d, stem.values, bias=True)
+    if stem.position_taps:
+        yield "stem.places.weight_g", (1, 1, stem.position_taps)
+        yield "stem.places.weight_v", (d, d // stem.position_groups, stem.position_taps)
+        yield "stem.places.bias", (d,)
+    if stem.position_rows:
+        yield "stem.positions.weight", (stem.position_rows, d)
+    if stem.mask_token:
+        yield "stem.mask.weight", (d,)
+    if arch.embedding_norm:
+        yield from _norm(arch, "embedding_norm")
+    yield from _layers(arch, "")
+    if arch.final_norm:
+        yield from _norm(arch, "norm")
+    if arch.head == "ctc":
+        yield from _linear("head", arch.classes, d, bias=True)
+
+
 def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of an image classifier, in the order of its torch module."""
     d = arch.d_model
@@ -97,19 +133,19 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, d)
     for i, stage in enumerate(inner):
-        yield from _image_layers(stage, f"stages.{i}.")
+        yield from _layers(stage, f"stages.{i}.")
         width = 4 * stage.d_model
         yield f"stages.{i}.norm.weight", (width,)
         if arch.norm_bias:
             yield f"stages.{i}.norm.bias", (width,)
         following = inner[i + 1].d_model if i + 1 < len(inner) else d
         yield f"stages.{i}.merge.weight", (following, width)
-    yield from _image_layers(arch, "")
+    yield from _layers(arch, "")
     yield from _norm(arch, "norm")
     yield from _linear("head", arch.classes, d, bias=True)
 
 
-def _image_layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
+def _layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
     """Tables of position biases, then the layers, with ``before`` in front of each name."""
     d = arch.d_model
     for i, layer in enumerate(arch.layers):
@@ -191,7 +227,7 @@ def _linear(place: str, rows: int, columns: int, *, bias: bool) -> Iterator[tupl
 
 def _attention(block: Attention, d_model: int, place: str) -> Iterator[tuple[str, Shape]]:
     yield from _linear(f"{place}.q", block.query_width, d_model, bias=block.qkv_bias)
-    yield from _linear(f"{place}.k", block.kv_width, d_model, bias=block.qkv_bias)
+    yield from _linear(f"{place}.k", block.kv_width, d_model, bias=block.qkv_bias and block.key_bias)
     yield from _linear(f"{place}.v", block.kv_width, d_model, bias=block.qkv_bias)
     if block.pointwise:
         yield from _linear(f"{place}.gate", block.query_width, d_model, bias=block.qkv_bias)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from chipwise.blocks.lowering import lower
 from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.patches.module import cut_patches
-from chipwise.blocks.squares.module import from_squares, into_squares
 from chipwise.blocks.slicing import cuts
+from chipwise.blocks.squares.module import from_squares, into_squares
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.ops import AttentionOp, ConvOp, Matmul, Phase, PoolOp, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
