@@ -1,8 +1,8 @@
 """Swin and DeiT classifiers in Hugging Face folders: the names of their weights, and Swin's config.
 
 References:
-    Names on disk: ``SwinForImageClassification`` and ``DeiTForImageClassification`` of transformers, of version 4 (which
-    published checkpoints have) and 5.
+    Names on disk: ``SwinForImageClassification`` and ``DeiTForImageClassification`` of transformers, of version 4
+        (which published checkpoints have) and 5.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 ``trust_remote_code=True``.
 
 Self-contained: it needs torch and transformers. ``config.arch`` says what the stem and the layers are: patches, perhaps
-after convolutions; pre-norm layers of attention over all positions or within squares of patches, with learned positions
-or a bias of each distance, and feed-forwards; a class token or the mean of all positions. Axes: B batch, C channels, Y and X rows and columns, T tokens, N heads, H head
-size, D width.
+after convolutions; pre-norm layers of attention over all positions or within squares of patches, and feed-forwards;
+learned positions or a bias of each distance; a class token or the mean of all positions. Axes: B batch, C channels, Y
+and X rows and columns, T tokens, P distances, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Projector(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Every position sees all others of its image, or of its square of patches, which zeros fill up at the far edges."""
+    """Every position sees all others of its image, or of its square of patches, filled up at the far edges."""
 
     def __init__(self, block: dict[str, Any], d_model: int, stem: dict[str, Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A published model that hears, with its weights, as one ONNX graph: sound in, states or logits of every position out."""
+"""A published model that hears, with its weights, as one ONNX graph: sound in, states or logits of positions out."""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ class VisionTransformer:
 
 
 def plain(arch: ArchSpec) -> VisionTransformer | None:
-    """``arch`` as a plain vision transformer; None if it is none: layers alike, attention over the whole image, no norms inside blocks."""
+    """``arch`` as a plain vision transformer; None if it is none.
+
+    Layers are alike, attention is over the whole image, and no norm stands inside a block.
+    """
     first, stem = arch.layers[0], arch.stem
     attention, ffn = first.attention, first.ffn
     if not isinstance(stem, ImageStem):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -422,7 +423,7 @@ class Bench:
             y = f"y{i}"
             if case.kind in ("attention.full", "attention.biased"):
                 pairs = (1, case.heads, case.rows, case.rows)
-                added = graph.store("biases", lambda: np.zeros(pairs, np.float32))
+                added = graph.store("biases", partial(np.zeros, pairs, np.float32))
                 further = ["", "", added] if case.kind == "attention.biased" else []
                 graph.node("MultiHeadAttention", [x, keys, values, *further], y, domain=MICROSOFT, num_heads=case.heads)
                 self._output(graph, outputs, y, np.empty((1, case.rows, width), np.float32))

@@ -189,7 +189,7 @@ class ImageSpace:
         question = Question(words=self.words, tokens=self.question)
         return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
 
-    def positions(self, choices: Mapping[str, Any]) -> int:
+    def request_tokens(self, choices: Mapping[str, Any]) -> int:
         """Positions of a request."""
         if self.question:
             return int(self.asked(choices, 1)["max_tokens"])

@@ -336,7 +336,7 @@ class PriceTable:
         own = self.space.spec.own
         if own is None:
             return self._workload
-        return replace(self._workload, prompt_tokens=own.positions(self._chosen), new_tokens=1)
+        return replace(self._workload, prompt_tokens=own.request_tokens(self._chosen), new_tokens=1)
 
 
 def _before_attention(conv: str) -> str:

@@ -67,7 +67,7 @@ class RankingSpace:
             bag=self.bag,
         )
 
-    def positions(self, choices: Mapping[str, Any]) -> int:
+    def request_tokens(self, choices: Mapping[str, Any]) -> int:
         """Positions of a request."""
         return self.stem_of(choices).tokens
 

@@ -201,7 +201,7 @@ class SearchSpace:
         return one
 
     def _chosen(self, layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
-        """The choices of ``layer`` in ``whole``; without a separate weight format the model's, without a square none."""
+        """The choices of ``layer`` in ``whole``; the model's weight format, and no square, where it has none."""
         if name == "attention":
             pair = layer["heads"], layer["kv_heads"]
             return pair if self.spec.image is None else (*pair, layer.get("square", EVERYWHERE))

@@ -1,7 +1,6 @@
 """Squares of patches and position biases within them: which positions come together, and which bias a pair has.
 
-Positions of a grid are numbered row by row. Everything here is plain arrays, so that torch, ONNX and transformers' files
-are made from the same numbers.
+Positions of a grid are numbered row by row. All is plain arrays, so that torch and ONNX are made from the same numbers.
 
 References:
     Squares, moved by half of one in every second layer, and tables of biases: Liu et al. 2021, Swin Transformer,
@@ -12,6 +11,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ class Squares:
             return None
         ends = (0, self.filled - self.side, self.filled - self.shift, self.filled)
         region = np.zeros(self.filled, np.int64)
-        for i, (begin, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        for i, (begin, end) in enumerate(pairwise(ends)):
             region[begin:end] = i
         both = region[:, None] * 3 + region
         parts = both.reshape(self.count, self.side, self.count, self.side).transpose(0, 2, 1, 3)

@@ -97,7 +97,7 @@ def test_stages_that_swin_has_not_are_refused(tmp_path: Path) -> None:
 def test_norms_that_differ_from_those_of_merges_are_refused(tmp_path: Path) -> None:
     config = transformers.SwinConfig(num_labels=3, layer_norm_eps=1e-3, **SWIN)
     transformers.SwinForImageClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(Unsupported, match="eps 0.001"):
+    with pytest.raises(Unsupported, match=r"eps 0\.001"):
         load_pretrained(tmp_path)
 
 

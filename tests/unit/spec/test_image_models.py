@@ -178,13 +178,13 @@ def test_the_work_of_swin_is_that_of_its_paper(name: str, gmacs: float) -> None:
     [("eva02_tiny_patch14_336", 4.68), ("eva02_base_patch14_448", 107.11), ("eva02_large_patch14_clip_336", 191.34)],
 )
 def test_the_work_of_eva02_is_that_of_timms_table(name: str, gmacs: float) -> None:
-    """Multiply-adds of an image (benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv); ours count softmaxes and norms too."""
+    """Multiply-adds of an image (benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv); ours count softmaxes too."""
     cost = estimate(name, device="rtx-4090")
     assert sum(op.work.flops * op.count for op in cost.prefill) / 2e9 == pytest.approx(gmacs, rel=0.03)
 
 
 def test_an_eva02_block_by_hand() -> None:
-    """A layer of 6 values in 2 heads: no bias of keys, a gated feed-forward of 16 with a norm, and one of the results."""
+    """A layer of 6 values in 2 heads: no bias of keys, a gated feed-forward of 16, norms inside both blocks."""
     fields = {"model_type": "eva02", "img_size": 28, "embed_dim": 6, "depth": 1, "num_heads": 2, "num_classes": 3}
     arch = read_config({**fields, "scale_mlp": True, "scale_attn_inner": True}).arch
     attention = 4 * 36 + 2 * 6 + 6 + 2 * 6

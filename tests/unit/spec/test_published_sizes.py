@@ -49,11 +49,11 @@ TIMM = {
     "swinv2_tiny_window8_256": 28.35,
     "swinv2_small_window8_256": 49.73,
     "swinv2_base_window8_256": 87.92,
-    "eva02_tiny_patch14_336": 5.76,  # results-imagenet.csv; those below benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv
+    "eva02_tiny_patch14_336": 5.76,
     "eva02_small_patch14_336": 22.13,
     "eva02_base_patch14_448": 87.12,
     "eva02_large_patch14_448": 305.08,
-    "eva02_tiny_patch14_224": 5.50,
+    "eva02_tiny_patch14_224": 5.50,  # from here on benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv
     "eva02_small_patch14_224": 21.62,
     "eva02_base_patch14_224": 85.76,
     "eva02_large_patch14_224": 303.27,

@@ -36,8 +36,8 @@ def add_heads(
 ) -> str:
     """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above.
 
-    ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names. Where
-    ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
+    ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names.
+    Where ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
     """
     if block.head_size % 8:
         raise Unsupported(

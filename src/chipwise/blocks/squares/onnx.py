@@ -67,7 +67,7 @@ def _name(squares: Squares) -> str:
 def _biases(
     graph: GraphBuilder, block: Attention, stem: ImageStem, squares: Squares | None, table: str, place: str
 ) -> str | None:
-    """The name of what is added to scores, (1, N, T, T), or (1, squares · N, T, T) of moved squares; None if nothing."""
+    """The name of what is added to scores, (1, N, T, T), or (1, squares · N, T, T) of moved squares; or None."""
     hidden = None if squares is None else squares.hidden()
     if not block.relative_buckets and hidden is None:
         return None
