@@ -208,6 +208,18 @@ def test_patches_of_other_sizes_share_no_weights() -> None:
         cuts(small, replace(large, stem=stem, max_tokens=stem.tokens))
 
 
+def test_biases_of_other_distances_share_no_weights() -> None:
+    """Squares of 2 have 9 distances, of 4 49: their rows stand for different ones."""
+    small, large = (
+        replace(arch, positions="none", layers=(replace(arch.layers[0], attention=replace(block, relative_buckets=n)),))
+        for arch, n in ((classifier(pooling="mean", square=2), 9), (classifier(pooling="mean", square=4), 49))
+        for block in [arch.layers[0].attention]
+    )
+    with pytest.raises(SpecError, match="9 biases are of other distances"):
+        cuts(small, large)
+    assert cuts(small, small)
+
+
 def test_what_is_not_built_says_so() -> None:
     with pytest.raises(Unsupported, match="head = 'none' is not built for images"):
         lower_classifier(Design(arch=resolve("facebook/dinov2-small")), batch=1)

@@ -16,11 +16,16 @@ def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Ind
     """Indices by weight and axis, for axes that are not cut from the front.
 
     Raises:
-        SpecError: ``sub`` has more heads, or longer ones, than ``whole``.
+        SpecError: ``sub`` has more heads, or longer ones, than ``whole``, or biases of other distances.
     """
     for name in ("heads", "kv_heads", "head_size"):
         if getattr(sub, name) > getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} is more than the whole's {getattr(whole, name)}", field=name)
+    if sub.relative_buckets != whole.relative_buckets:
+        raise SpecError(
+            f"{sub.relative_buckets} biases are of other distances than the whole's {whole.relative_buckets}",
+            field="relative_buckets",
+        )
     queries, keys = chosen_heads(sub, whole)
     within = chosen_values(sub, whole)
     q, kv = (rows([head * whole.head_size + i for head in heads for i in within]) for heads in (queries, keys))
