@@ -193,9 +193,12 @@ def require_folder(source: Path) -> None:
 def _reads_no_text(config: Mapping[str, Any]) -> bool:
     """Whether a config is one of images or sound; a config that cannot be read is not."""
     try:
-        return config.get("model_type") in LOADED and read_config(config).arch.stem is not None
+        if config.get("model_type") not in LOADED:
+            return False
+        arch = read_config(config).arch
     except SpecError:
         return False
+    return arch.stem is not None or arch.encoder_stem is not None
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:

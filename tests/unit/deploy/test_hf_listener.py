@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.deploy.hf import load_pretrained
+from chipwise.deploy.hf import load_pretrained, require_folder
 from chipwise.deploy.onnx import export
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.hf import resolve
@@ -119,6 +119,13 @@ def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
     layer = replace(arch.layers[0], attention=replace(arch.layers[0].attention, causal=True))
     with pytest.raises(Unsupported, match=r"layers\[0\]\.attention that is causal"):
         require_listener(replace(arch, layers=(layer,)), work="exported")
+
+
+@pytest.mark.parametrize("name", ["Whisper", "HuBERT"])
+def test_models_that_hear_are_not_cut(name: str, tmp_path: Path) -> None:
+    written(name, tmp_path)
+    with pytest.raises(Unsupported, match="shrink cuts models of text"):
+        require_folder(tmp_path)
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:
