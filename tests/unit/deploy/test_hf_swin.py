@@ -34,7 +34,7 @@ MODELS = {
     "Swin without biases of queries": (
         "SwinConfig",
         "SwinForImageClassification",
-        SWIN | {"depths": [2], "num_heads": [1], "qkv_bias": False, "mlp_ratio": 2.0},
+        SWIN | {"depths": [2, 1], "num_heads": [1, 2], "qkv_bias": False, "mlp_ratio": 2.0},
     ),
     "DeiT": ("DeiTConfig", "DeiTForImageClassification", DEIT | {"intermediate_size": 24}),
 }
