@@ -74,15 +74,16 @@ def _stages(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> Ite
     """The norm of the patches, and the stages before the model's own layers, each with its merge."""
     inner = stage_archs(arch, stem)
     yield Placed(place="stem.norm", op=lower_norm(inner[0], rows=batch * inner[0].max_tokens, skip=False))
-    for i, stage in enumerate(inner):
+    for i, (stage, blocks) in enumerate(zip(inner, stem.stages, strict=True)):
         place, rows, d = f"stages.{i}", batch * stage.max_tokens, stage.d_model
         skip = False
-        for j, layer in enumerate(stage.layers):
+        assert stage.stem is not None
+        for j in range(blocks.depth):
             yield Placed(place=f"{place}.layers.{j}.attention.norm", op=lower_norm(stage, rows=rows, skip=skip))
-            for name, op in attention_ops(layer.attention, stage.stem, d, weights, batch=batch, layer=j):
+            for name, op in attention_ops(blocks.attention, stage.stem, d, weights, batch=batch, layer=j):
                 yield Placed(place=f"{place}.layers.{j}.attention.{name}", op=op)
             yield Placed(place=f"{place}.layers.{j}.ffn.norm", op=lower_norm(stage, rows=rows, skip=True))
-            for name, op in lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows):
+            for name, op in lower_ffn(blocks.ffn, d_model=d, weights=weights, rows=rows):
                 yield Placed(place=f"{place}.layers.{j}.ffn.{name}", op=op)
             skip = True
         following = inner[i + 1].d_model if i + 1 < len(inner) else arch.d_model

@@ -256,9 +256,9 @@ class ChipwiseForImageClassification(PreTrainedModel):
             x_BTD = torch.cat((x_BTD, self.words(input_ids)), dim=1)
         if self.learned:
             x_BTD = x_BTD + self.positions.weight
+        tables = dict(self.positions.named_children())
         for name, layer in self.layers.items():
-            biased = not self.learned and name in self.positions
-            x_BTD = layer(x_BTD, self.positions[name].weight if biased else None)
+            x_BTD = layer(x_BTD, tables[name].weight if name in tables else None)
         place = {"first": 0, "last": -1}.get(self.pooling)
         state = self.norm(x_BTD).mean(1) if place is None else self.norm(x_BTD[:, place])
         logits = self.head(state)

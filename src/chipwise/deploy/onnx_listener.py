@@ -37,6 +37,7 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
         own: dict[str, Any] = {"layer": i, "d_model": arch.d_model}
         place = f"layers.{i}.attention"
         into, x = (x, x) if after else add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
+        assert layer.attention is not None and layer.ffn is not None  # as ``require_listener`` has checked
         heads = add_heads(graph, layer.attention, x=into, mask=None, **own)
         skip = add_output(graph, layer.attention, key=place, x=heads, **own)
         if after:
@@ -65,8 +66,9 @@ def _with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) ->
     """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
     found = dict(weights)
     for i, layer in enumerate(arch.layers):
-        if layer.attention.qkv_bias and not layer.attention.key_bias:
-            found[f"layers.{i}.attention.k.bias"] = np.zeros(layer.attention.kv_width, np.float32)
+        block = layer.attention
+        if block is not None and block.qkv_bias and not block.key_bias:
+            found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
     return found
 
 

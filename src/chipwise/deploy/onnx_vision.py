@@ -63,18 +63,19 @@ def _through_stages(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, x: str
     """The norm of the patches, and the stages before the model's own layers, each with its merge."""
     inner = stage_archs(arch, stem)
     x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", x, None)
-    for i, stage in enumerate(inner):
+    for i, (stage, blocks) in enumerate(zip(inner, stem.stages, strict=True)):
+        assert stage.stem is not None
         before, d, grid = f"stages.{i}.", stage.d_model, stage.stem.grid
         skip: str | None = None
-        for j, layer in enumerate(stage.layers):
+        for j in range(blocks.depth):
             place = f"{before}layers.{j}.attention"
             own: dict[str, Any] = {"layer": j, "d_model": d, "before": before}
             normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = add_attend(graph, layer.attention, stage.stem, x=normed, **own)
-            skip = add_output(graph, layer.attention, key=place, x=heads, **own)
+            heads = add_attend(graph, blocks.attention, stage.stem, x=normed, **own)
+            skip = add_output(graph, blocks.attention, key=place, x=heads, **own)
             place = f"{before}layers.{j}.ffn"
             normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_ffn(graph, layer.ffn, key=place, x=normed, **own)
+            skip = add_ffn(graph, blocks.ffn, key=place, x=normed, **own)
         x = graph.node("Add", [x, *([skip] if skip else [])], f"{before}sum")
         parts = reshaped(graph, x, [-1, grid // 2, 2, grid // 2, 2, d], f"{before}cut")
         turned = graph.node("Transpose", [parts], f"{before}turned", perm=[0, 1, 3, 4, 2, 5])

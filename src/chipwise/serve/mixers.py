@@ -93,6 +93,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         return
     if block.square is not None:  # positions are brought together by squares, and back
         tokens = block.square**2
+        assert setting.arch.stem is not None  # squares are of an image's patches
         squares = Squares(grid=setting.arch.stem.grid, side=block.square)
         batch = step.batch * squares.number  # a square at an edge of the image is filled up
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)

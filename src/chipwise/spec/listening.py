@@ -73,17 +73,18 @@ def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
 
 def _departed_layer(layer: Layer) -> Iterator[str]:
     yield from _departed(layer)
-    if layer.shares is not None or layer.attention is None or layer.ffn is None:
-        yield "shares, or a layer without one of its blocks, is not built for sound"
-    for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
-        if not isinstance(block, built):
-            yield f"{name} is a {type(block).__name__} block, which is not built"
-            return
-        yield from (f"{name}.{field}" for field in _departed(block))
-    block = layer.attention
+    if layer.shares is not None:
+        yield "shares is not built for sound"
+    block, ffn = layer.attention, layer.ffn
+    if not isinstance(block, Attention) or not isinstance(ffn, FeedForward):
+        kinds = " and ".join(type(each).__name__ for each in (block, ffn))
+        yield f"a layer of {kinds} is not built: it takes an Attention and a FeedForward block"
+        return
+    yield from (f"attention.{name}" for name in _departed(block))
+    yield from (f"ffn.{name}" for name in _departed(ffn))
     if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
         yield "attention that is causal, grouped, rotary, normed or windowed is not built for sound"
-    if layer.ffn.activation == "relu2":
+    if ffn.activation == "relu2":
         yield "ffn.activation relu2 is not built"
 
 

@@ -91,6 +91,7 @@ def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         if stage.norm_after:
             yield f"stages[{i}].norm_after = True is not built"
     for i, inner in enumerate(stage_archs(arch, stem)):
+        assert inner.stem is not None
         for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, inner.stem)):
             yield f"stages[{i}].{found}"
 

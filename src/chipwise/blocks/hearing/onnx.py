@@ -70,7 +70,8 @@ def _add_places(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem, x: str) ->
         """Each tap's values scaled to the length that is stored for it (weight norm)."""
         values = graph.weight(f"{key}.weight_v", (d, d // stem.position_groups, taps))
         lengths = np.sqrt((values.astype(np.float64) ** 2).sum((0, 1), keepdims=True))
-        return (graph.weight(f"{key}.weight_g", (1, 1, taps)) * values / lengths).astype(np.float32)
+        scaled = graph.weight(f"{key}.weight_g", (1, 1, taps)) * values / lengths
+        return np.asarray(scaled, np.float32)
 
     turned = graph.node("Transpose", [x], f"{key}.turned", perm=[0, 2, 1])
     inputs = [turned, graph.store(f"{key}.weight", weight), graph.vector(f"{key}.bias", d)]

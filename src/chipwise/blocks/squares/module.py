@@ -25,7 +25,7 @@ class ImageAttention(EncoderAttention):
         self.register_buffer("places_TT", places, persistent=False)
         self.register_buffer("hidden_RTT", None if hidden is None else torch.from_numpy(hidden), persistent=False)
 
-    def forward(self, x_BTD: Tensor, table_PN: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None = None) -> Tensor:
         """The block's output, without the residual; ``table_PN`` has the biases of each distance and head."""
         bias = self.biases(table_PN)
         if self.squares is None:
