@@ -55,21 +55,8 @@ _BLOCKS = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
 }
-LOADED = (
-    "bert",
-    "deit",
-    "gpt2",
-    "hubert",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "swin",
-    "vit",
-    "wav2vec2",
-    "whisper",
-    OWN_TYPE,
-)  # families whose weights' names are known here
+CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families of text, which shrink cuts
+LOADED = (*CUT, "deit", "swin", "vit", *hf_listener.FAMILIES)  # families whose weights' names are known here
 _NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
 _OUTSIDE = {
     "embedding.weight": "model.embed_tokens.weight",
@@ -186,8 +173,8 @@ def require_folder(source: Path) -> None:
         raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
     config = read_mapping(source / "config.json")
     family = config.get("model_type")
-    if family not in LOADED:
-        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(LOADED)} are")
+    if family not in CUT:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(CUT)} are")
 
 
 def _reads_no_text(config: Mapping[str, Any]) -> bool:

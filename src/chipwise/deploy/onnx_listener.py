@@ -37,7 +37,8 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
         own: dict[str, Any] = {"layer": i, "d_model": arch.d_model}
         place = f"layers.{i}.attention"
         into, x = (x, x) if after else add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-        assert layer.attention is not None and layer.ffn is not None  # as ``require_listener`` has checked
+        assert layer.attention is not None  # as ``require_listener`` has checked, and of the feed-forward
+        assert layer.ffn is not None
         heads = add_heads(graph, layer.attention, x=into, mask=None, **own)
         skip = add_output(graph, layer.attention, key=place, x=heads, **own)
         if after:
