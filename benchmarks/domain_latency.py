@@ -3,11 +3,11 @@
     python benchmarks/domain_latency.py examples/vision.yaml [--designs 40] [--calibration 90] [--profile FILE]
 
 The run file's space is one whose requests are answered in passes of one kind: image classifiers, keyword spotters,
-denoisers (an image is its steps times a pass), ranking models. Calibrates for it as a search does (nodes, and whole
-models drawn from the space), then draws other designs from it, predicts each before it is measured, and prints the
-median error and Kendall's tau of P50 by weight format: at the machine's own speed, in the moments when no neighbour
-slowed it, and as the clock had it. The plain rival is the best rate of multiply-adds a second with a cost per node,
-fitted to the measured designs themselves.
+speech recognisers, denoisers (an image is its steps times a pass), ranking models. Calibrates for it as a search does
+(nodes, and whole models drawn from the space), then draws other designs from it, predicts each before it is measured,
+and prints the median error and Kendall's tau of P50 by weight format: at the machine's own speed, in the moments when
+no neighbour slowed it, and as the clock had it. The plain rival is the best rate of multiply-adds a second with a cost
+per node, fitted to the measured designs themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     asked = parser.parse_args()
     spec = load_run(asked.run_file)
     image, ranking = spec.space.image, spec.space.ranking
-    if image is None and ranking is None:
+    if spec.space.own is None:
         parser.error(f"{asked.run_file}: its requests are not answered in passes of one kind")
     if asked.profile and asked.profile.exists():
         profile = MachineProfile.load(asked.profile)
@@ -55,6 +55,7 @@ def main() -> None:
             seconds=asked.calibration,
             images=image is not None,
             ranking=ranking is not None,
+            sounds=spec.space.sound is not None,
             own=SearchSpace(spec.space).drawn,
         )
         if asked.profile:

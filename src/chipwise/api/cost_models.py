@@ -14,7 +14,7 @@ from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
-from chipwise.profile.store import for_images, for_ranking, profile_path, save_profile, saved_profile
+from chipwise.profile.store import for_images, for_ranking, for_sounds, profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -124,6 +124,7 @@ def calibrate(
     on_progress: Callable[[str, float], None] | None = None,
     images: bool = False,
     ranking: bool = False,
+    sounds: bool = False,
 ) -> tuple[MachineProfile, Path]:
     """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
 
@@ -135,6 +136,7 @@ def calibrate(
         on_progress: Called with what is being measured and the share that is done.
         images: Calibrate for image classifiers; this profile is kept beside that for models of tokens.
         ranking: Calibrate for ranking models, likewise.
+        sounds: Calibrate for models that transcribe sound, likewise.
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
@@ -145,9 +147,10 @@ def calibrate(
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
-    if images and ranking:
-        raise InputError("calibrate for images or for ranking: each has a profile of its own")
-    kept = for_images(runtime) if images else for_ranking(runtime) if ranking else runtime
+    if images + ranking + sounds > 1:
+        raise InputError("calibrate for images, for ranking or for sounds: each has a profile of its own")
+    own = for_images if images else for_ranking if ranking else for_sounds if sounds else None
+    kept = runtime if own is None else own(runtime)
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
@@ -158,8 +161,9 @@ def calibrate(
             path.parent.mkdir(parents=True, exist_ok=True)
     check_output(path)
     profile = profile_machine(
-        runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress, images=images, ranking=ranking
-    )
+        runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress,
+        images=images, ranking=ranking, sounds=sounds,
+    )  # fmt: skip
     if before is not None and before.thermal is not None:  # calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     if out is None:

@@ -19,11 +19,11 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import table_name
 from chipwise.profile.efficiency import Efficiency, efficiency
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import for_images, for_ranking, save_thermal, saved_profile
+from chipwise.profile.store import for_images, for_ranking, for_sounds, save_thermal, saved_profile
 from chipwise.profile.sustained import Sustained
 from chipwise.run.winner import read_winner
 from chipwise.space.constraints import Constraint
-from chipwise.spec import Design, ImageStem, RankingStem
+from chipwise.spec import Design, ImageStem, RankingStem, SoundStem
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
 
@@ -236,7 +236,7 @@ def _design_inside(path: Path) -> Design | None:
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
     """The prediction of this machine's own profile, or None where it has not been calibrated in this runtime."""
     stem: object = design.arch.stem
-    own = {ImageStem: for_images, RankingStem: for_ranking}.get(type(stem))
+    own = {ImageStem: for_images, RankingStem: for_ranking, SoundStem: for_sounds}.get(type(stem))
     profile = saved_profile(runtime if own is None else own(runtime), threads)
     if profile is None:
         return None

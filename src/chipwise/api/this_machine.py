@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.core.errors import InputError
 from chipwise.cost.model import CostEstimate
-from chipwise.spec import ArchSpec, ImageStem, RankingStem
+from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
@@ -29,19 +29,22 @@ def weights_of_winner(model: str | ArchSpec) -> str | None:
     return None if winner is None else winner.design.weights
 
 
-def profile_here(runtime: str, threads: int = 1, *, images: bool = False, ranking: bool = False) -> MachineProfile:
-    """This machine's profile, for models of tokens, image classifiers or ranking models.
+def profile_here(
+    runtime: str, threads: int = 1, *, images: bool = False, ranking: bool = False, sounds: bool = False
+) -> MachineProfile:
+    """This machine's profile, for models of tokens, image classifiers, ranking models or models of sound.
 
     Raises:
         InputError: There is none.
     """
-    from chipwise.profile.store import for_images, for_ranking, saved_profile
+    from chipwise.profile.store import for_images, for_ranking, for_sounds, saved_profile
 
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = saved_profile(for_images(runtime) if images else for_ranking(runtime) if ranking else runtime, threads)
+    own = for_images if images else for_ranking if ranking else for_sounds if sounds else None
+    profile = saved_profile(runtime if own is None else own(runtime), threads)
     if profile is None:
-        kind = " --images" if images else " --ranking" if ranking else ""
+        kind = " --images" if images else " --ranking" if ranking else " --sounds" if sounds else ""
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
             f"run: chipwise calibrate --runtime {runtime} --threads {threads}{kind}"
@@ -50,9 +53,9 @@ def profile_here(runtime: str, threads: int = 1, *, images: bool = False, rankin
 
 
 def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
-    """Whether models read ``images`` or do ``ranking``, for which this machine has profiles of their own."""
+    """Whether models read ``images``, do ``ranking`` or hear ``sounds``: this machine has profiles for each."""
     stems = [(model if isinstance(model, ArchSpec) else resolve(model)).stem for model in models]
-    kinds = {"images": ImageStem, "ranking": RankingStem}
+    kinds = {"images": ImageStem, "ranking": RankingStem, "sounds": SoundStem}
     return {name: all(isinstance(stem, kind) for stem in stems) for name, kind in kinds.items()}
 
 

@@ -1,7 +1,7 @@
 """A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds.
 
 Decoders are lowered here, image classifiers in ``lowering_images.py``, ranking models in ``lowering_ranking.py``,
-denoisers in ``lowering_denoisers.py``.
+denoisers in ``lowering_denoisers.py``, transcribing models in ``lowering_sound.py``.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.lowering_denoisers import lower_denoiser
 from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.lowering_ranking import lower_ranker
+from chipwise.blocks.lowering_sound import lower_transcriber
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, RankingStem
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, RankingStem, SoundStem
 from chipwise.spec.plain import require_plain
 
 BlockKind = Literal["attention", "ffn"]
@@ -47,6 +48,8 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     arch = design.arch
     if isinstance(arch.stem, RankingStem):
         return lower_ranker(design, batch=workload.batch, phase=phase)
+    if isinstance(arch.stem, SoundStem):
+        return lower_transcriber(design, batch=workload.batch, phase=phase)
     if arch.denoiser is not None:
         return lower_denoiser(design, batch=workload.batch, phase=phase)
     if arch.stem is not None:

@@ -15,7 +15,7 @@ from chipwise.blocks.cut import Cut, Index, first
 from chipwise.blocks.ffn.slicing import slice_feed_forward
 from chipwise.blocks.modulation.slicing import slice_modulation
 from chipwise.core.errors import SpecError
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem, SoundStem
 from chipwise.spec.weights import modulation_widths, weight_shapes
 
 
@@ -53,6 +53,8 @@ def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
     """
     if sub.question is not None or whole.question is not None:
         raise SpecError("models of questions about images share no weights by cutting", field="question")
+    if isinstance(sub.stem, SoundStem) or isinstance(whole.stem, SoundStem):
+        raise SpecError("transcribing models share no weights by cutting", field="stem")
     small_one, large_one = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
     for name in ("classes", "pooling", "denoiser", *(("head",) if sub.stem is not None else ())):
         if getattr(small_one, name) != getattr(large_one, name):

@@ -28,6 +28,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="File for the profile. Default: in the user's data folder.")] = None,
     images: Annotated[bool, typer.Option("--images", help="For image classifiers.")] = False,
     ranking: Annotated[bool, typer.Option("--ranking", help="For ranking models.")] = False,
+    sounds: Annotated[bool, typer.Option("--sounds", help="For models that transcribe sound.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure this machine in a runtime and write its profile (in about 75 seconds).
@@ -52,6 +53,7 @@ def command(
             on_progress=progress,
             images=images,
             ranking=ranking,
+            sounds=sounds,
         )
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.device import MemoryCost
 from chipwise.ops import Workload
-from chipwise.spec import ArchSpec, Attention, Denoiser, Design, FeedForward, ImageStem
+from chipwise.spec import ArchSpec, Attention, ConvModule, Denoiser, Design, FeedForward, ImageStem
 from chipwise.spec.denoiser import END_PARTS
+
+BuiltBlock = Attention | ConvModule | FeedForward  # of models that are exported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +61,11 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     formats = design.formats
     matrices = dict.fromkeys(formats.all, 0)
     if arch.stem is not None:
-        patches = arch.stem.values * arch.d_model
-        if arch.stem.values:
-            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.stem.values, arch.d_model))
-        table += 4 * (arch.stem.parameters(arch.d_model) - patches + arch.classes)
+        shapes = arch.stem.matrices(arch.d_model)
+        for into, outputs in shapes:
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
+        inside = sum(into * outputs for into, outputs in shapes)
+        table += 4 * (arch.stem.parameters(arch.d_model) - inside + arch.classes)
     if arch.projector is not None and isinstance(arch.stem, ImageStem):
         for into, outputs in arch.projector.shapes(arch.d_model, arch.stem.axes):
             matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
@@ -82,7 +85,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     for layer, weights in zip(arch.layers, formats.layers, strict=True):
         kv += 4 * workload.batch * layer.conv_state_values(arch.d_model)
         table += 4 * layer.convs * arch.d_model if layer.shares is None else 0
-        for block in (layer.attention, layer.ffn):
+        for block in (layer.attention, layer.conv, layer.ffn):
             if block is None:
                 continue
             if layer.shares is None:
@@ -113,40 +116,46 @@ def head_bytes(arch: ArchSpec, weights: str) -> int:
     return int(weight_format(weights).matrix_bytes(arch.d_model, arch.outputs))
 
 
-def block_matrix_bytes(block: Attention | FeedForward, d_model: int, weights: str) -> int:
+def block_matrix_bytes(block: BuiltBlock, d_model: int, weights: str) -> int:
     """Bytes of a block's projections, scales included."""
     stored = weight_format(weights)
     if isinstance(block, Attention):
         into = block.query_width * (1 + block.pointwise) + 2 * block.kv_width
         return int(stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model))
+    if isinstance(block, ConvModule):
+        return int(stored.matrix_bytes(d_model, 2 * d_model) + stored.matrix_bytes(d_model, d_model))
     count = 2 if block.gated else 1
     return int(count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model))
 
 
-def block_vector_parameters(block: Attention | FeedForward, d_model: int) -> int:
+def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
     """Parameters of a block that are no matrix: biases and head norms, kept in FP32."""
     if isinstance(block, Attention):
         matrices = d_model * (block.query_width * (2 + block.pointwise) + 2 * block.kv_width)
+    elif isinstance(block, ConvModule):
+        matrices = 3 * d_model * d_model
     else:
         matrices = (3 if block.gated else 2) * d_model * block.width
     return block.parameters(d_model) - matrices
 
 
-def block_kv_bytes(block: Attention | FeedForward, workload: Workload) -> int:
+def block_kv_bytes(block: BuiltBlock, workload: Workload) -> int:
     """Bytes of the cache, which holds every position (also of windowed attention) in FP32."""
     if not isinstance(block, Attention) or not block.causal:
         return 0
     return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
 
 
-def block_activation_bytes(block: Attention | FeedForward, d_model: int, workload: Workload) -> int:
+def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) -> int:
     """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own tensors."""
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)
-        keys = block.square**2 if block.square is not None else block.relative_buckets or workload.total_tokens
-        seen = min(keys, workload.total_tokens)
+        keys = block.square**2 if block.square is not None else block.relative_buckets or block.chunk
+        seen = min(keys or workload.total_tokens, workload.total_tokens)
         own += workload.batch * block.heads * workload.prompt_tokens * seen
+    elif isinstance(block, ConvModule):
+        own = rows * 3 * d_model  # what goes in, and one half times the other
     else:
         own = rows * block.width * (3 if block.gated else 2)
     return 4 * (own + 2 * rows * d_model)

@@ -123,7 +123,8 @@ def _conv(op: ConvOp) -> list[Term]:
         taken = op.batch * op.positions * op.in_channels * op.taps
         amounts = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
         return [Term(model="conv.image", amounts=amounts)]
-    return [Term(model="conv", amounts={"node": 1, "value": values, "tap": values * op.taps})]
+    model = "conv.centred" if op.centred else "conv"
+    return [Term(model=model, amounts={"node": 1, "value": values, "tap": values * op.taps})]
 
 
 def _pool(op: PoolOp) -> list[Term]:

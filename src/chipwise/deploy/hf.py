@@ -23,7 +23,7 @@ from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_ber
 from chipwise.deploy.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
-from chipwise.spec import ArchSpec, ImageStem, RankingStem
+from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder, without_head
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
@@ -31,6 +31,7 @@ from chipwise.spec.io import to_data
 from chipwise.spec.listening import encoder_of, require_listener
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
+from chipwise.spec.transcribing import require_transcriber
 from chipwise.spec.vision import require_classifier
 from chipwise.spec.weights import weight_shapes
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
 VISION_MODELLING, DENOISER_MODELLING = "modeling_chipwise_vision.py", "modeling_chipwise_denoiser.py"
-RANKING_MODELLING = "modeling_chipwise_ranking.py"
+RANKING_MODELLING, SOUND_MODELLING = "modeling_chipwise_ranking.py", "modeling_chipwise_sound.py"
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -98,6 +99,9 @@ def save_pretrained(
     elif isinstance(arch.stem, RankingStem):
         config = _own_config(arch, RANKING_MODELLING)
         write_atomic(target / RANKING_MODELLING, Path(__file__).with_name(RANKING_MODELLING).read_bytes())
+    elif isinstance(arch.stem, SoundStem):
+        config = _own_config(arch, SOUND_MODELLING)
+        write_atomic(target / SOUND_MODELLING, Path(__file__).with_name(SOUND_MODELLING).read_bytes())
     elif isinstance(arch.stem, ImageStem) and arch.stem.stages:
         config, arrays = swin_config(arch), to_swin(arch, arch.stem, arrays)
     elif arch.stem is not None:
@@ -138,6 +142,8 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
         auto, name = ("AutoModel", "ChipwiseDenoiser")
     if modelling == RANKING_MODELLING:
         auto, name = ("AutoModel", "ChipwiseRanker")
+    if modelling == SOUND_MODELLING:
+        auto, name = ("AutoModelForCTC", "ChipwiseForCTC")
     if modelling == VISION_MODELLING:
         kind = "Audio" if arch.stem is not None and arch.stem.axes == 1 else "Image"
         auto, name = (f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification")
@@ -216,6 +222,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
         require_listener(arch, work="loaded with its weights")
     elif isinstance(arch.stem, RankingStem):
         require_ranker(arch, work="loaded with its weights")
+    elif isinstance(arch.stem, SoundStem):
+        require_transcriber(arch, work="loaded with its weights")
     elif arch.stem is not None:
         require_classifier(arch, work="loaded with its weights")
     elif not is_encoder(arch):

@@ -32,11 +32,13 @@ from chipwise.deploy.onnx_denoiser import denoiser_graph, denoiser_metadata
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.deploy.onnx_listener import listener_graph, listener_metadata
 from chipwise.deploy.onnx_ranking import ranker_graph, ranker_metadata
+from chipwise.deploy.onnx_sound import transcriber_graph, transcriber_metadata
 from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
 from chipwise.spec import ArchSpec, Design, RankingStem, SoundStem
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
+from chipwise.spec.transcribing import transcribes
 from chipwise.spec.weights import weight_shapes
 
 Logits = Literal["last", "all"]
@@ -111,6 +113,9 @@ def build(
         return _model(nodes, design, facts | ({"formats": dict(formats)} if formats else {}))
     if formats:
         raise Unsupported(f"{design.arch.name}: formats of single matrices are exported of ranking models alone")
+    if transcribes(design.arch):
+        nodes = transcriber_graph(design, weights)
+        return _model(nodes, design, metadata(design, "all") | transcriber_metadata(design.arch))
     if isinstance(design.arch.stem, SoundStem):
         nodes = listener_graph(design, weights)
         return _model(nodes, design, metadata(design, "all") | listener_metadata(design.arch))

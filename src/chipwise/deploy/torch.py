@@ -17,9 +17,9 @@ from chipwise.blocks.attention.module import AttentionModule
 from chipwise.blocks.conv.module import ShortConv
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
-from chipwise.deploy import torch_denoiser, torch_ranking, torch_vision
+from chipwise.deploy import torch_denoiser, torch_ranking, torch_sound, torch_vision
 from chipwise.nn import rotary
-from chipwise.spec import ArchSpec, Layer, RankingStem
+from chipwise.spec import ArchSpec, Layer, RankingStem, SoundStem
 from chipwise.spec.plain import require_plain
 
 Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
@@ -149,9 +149,13 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
 
 
 def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch`` without its weights: a decoder, a classifier of images, a denoiser or a ranker."""
+    """The torch module of ``arch`` without its weights: a decoder, a classifier of images, a denoiser, a ranker or a
+    transcriber.
+    """
     if isinstance(arch.stem, RankingStem):
         return torch_ranking.Ranker(arch)
+    if isinstance(arch.stem, SoundStem):
+        return torch_sound.Transcriber(arch)
     if arch.denoiser is not None:
         return torch_denoiser.DenoisingTransformer(arch)
     return Transformer(arch) if arch.stem is None else torch_vision.ImageClassifier(arch)
@@ -161,6 +165,8 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
     """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
     if isinstance(arch.stem, RankingStem):
         return torch_ranking.build(arch, seed=seed)
+    if isinstance(arch.stem, SoundStem):
+        return torch_sound.build(arch, seed=seed)
     if arch.denoiser is not None:
         return torch_denoiser.build(arch, seed=seed)
     if arch.stem is not None:

@@ -92,6 +92,7 @@ class ConvOp:
     weights: str = "fp32"
     activations: str = "fp32"
     bias: bool = False
+    centred: bool = False  # as many positions after as before are seen; a causal one has a kernel of its own
 
     @property
     def kind(self) -> str:

@@ -202,11 +202,15 @@ class Finals:
                 if isinstance(found, MeasurementError):
                     self._trials.fail(item.number, str(found))
                 elif number == 0 or self._quieter(item, found):
-                    self._trials.note(item.number, **measurement_notes(found, self._spec.target.rates, final=True))
+                    self._trials.note(item.number, **self._notes(found))
             round_s = before_s - self._left_s() if math.isfinite(before_s) else 0.0
 
+    def _notes(self, found: Measurement) -> dict[str, Any]:
+        """Notes of a final measurement."""
+        return measurement_notes(found, self._spec.target.rates, final=True, sound_s=self._spec.space.sound_s)
+
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
-        notes = measurement_notes(found, self._spec.target.rates, final=True)
+        notes = self._notes(found)
         known = item.notes.loudness
         return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
-from chipwise.cost.spending import Rates, spent
+from chipwise.cost.spending import Rates, real_time, spent
 from chipwise.pipeline.limits import HEADROOM, no_slower_than, within
 from chipwise.pipeline.measurement_choice import worth_measuring
 from chipwise.profile.measurement import Measurement
@@ -97,7 +97,8 @@ class CandidateMeasurer:
         except MeasurementError as error:
             self._trials.fail(item.number, str(error))
             return False
-        notes = measurement_notes(found, self._spec.target.rates, final=False)
+        sound_s = self._spec.space.sound_s
+        notes = measurement_notes(found, self._spec.target.rates, final=False, sound_s=sound_s)
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
             return bool(item.notes.within)  # the quieter of two measurements counts
@@ -154,20 +155,27 @@ def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float 
     return found
 
 
-def measurement_notes(measurement: Measurement, rates: Rates, *, final: bool) -> dict[str, Any]:
+def measurement_notes(
+    measurement: Measurement, rates: Rates, *, final: bool, sound_s: float | None = None
+) -> dict[str, Any]:
     """Notes of a measurement in its trial.
 
     ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
-    measured where the processor counts joules; dollars are the measured medians at the stated price.
+    measured where the processor counts joules; dollars are the measured medians at the stated price. ``sound_s`` is how
+    much sound a request holds.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
     costs = {}
     if not measurement.encodes:
         costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
+    costs |= real_time(measured["ttft_p50"], sound_s)
+    bounds = bounds_of(measurement, final=final)
+    if sound_s is not None and "ttft_p50" in bounds:
+        bounds["rtf"] = [None if end is None else end / sound_s for end in bounds["ttft_p50"]]
     return {
         "measured": measured | costs,
-        "measured_bounds": bounds_of(measurement, final=final),
+        "measured_bounds": bounds,
         "settled": metrics_of(measurement, Measurement.settled),
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,

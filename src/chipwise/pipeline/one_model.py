@@ -20,7 +20,7 @@ from chipwise.core.statistics import Z95
 from chipwise.run.folder import PROMISES, holds_run
 from chipwise.run.spec import RunSpec, load_run
 from chipwise.run.winner import read_winner
-from chipwise.spec import ArchSpec, Design, ImageStem
+from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
 from chipwise.spec.hf import resolve
 from chipwise.spec.io import to_data
 from chipwise.tasks.protocol import Exported, Losses, TaskData
@@ -221,6 +221,8 @@ def _opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
             raise SpecError(f"{arch.name} reads other data than {run.name} has: {'; '.join(off)}", field="space.image")
     elif image is not None:
         raise SpecError(f"{arch.name} reads no images or spectrograms, which {run.name} has", field="space.image")
+    if run.space.sound is not None and not isinstance(stem, SoundStem):
+        raise SpecError(f"{arch.name} does not hear, and {run.name} has sounds", field="space.sound")
     data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
     data.prepare()
     return data

@@ -37,6 +37,7 @@ from chipwise.profile.random_models import (
     random_denoisers,
     random_designs,
     random_rankers,
+    random_transcribers,
 )
 from chipwise.profile.verdict import LIMITS
 from chipwise.spec import Design, RankingStem
@@ -72,6 +73,7 @@ def calibrate(
     images: bool = False,
     ranking: bool = False,
     denoisers: bool = False,
+    sounds: bool = False,
     own: Draw | None = None,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
@@ -88,6 +90,7 @@ def calibrate(
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
         denoisers: With ``images``, every second whole model draws images.
+        sounds: Calibrate for models of sound, as for ranking models.
         own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
             and a seed. They take the place of every random model, of every second one with ``ranking``.
 
@@ -103,23 +106,23 @@ def calibrate(
         raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
     tell = on_progress or (lambda step, share: None)
     nodes = base is not None or runtime in NODES_TIMED
-    large = seconds >= LARGE_FROM_S and runtime != "fake" and not (images or ranking)
-    if (images or ranking) and runtime not in IMAGES_TIMED:
-        raise Unsupported(
-            f"{'image classifiers' if images else 'ranking models'} are measured in {IMAGES_TIMED[0]}, not in {runtime}"
-        )
+    large = seconds >= LARGE_FROM_S and runtime != "fake" and not (images or ranking or sounds)
+    if (images or ranking or sounds) and runtime not in IMAGES_TIMED:
+        kind = "image classifiers" if images else "ranking models" if ranking else "models of sound"
+        raise Unsupported(f"{kind} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
     blank = blank_profile(runtime, threads)
     if base is not None:
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
-        wanted = cases(large=large, images=images, ranking=ranking)
+        wanted = cases(large=large, images=images, ranking=ranking, sounds=sounds)
         terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell))
         blank = replace(blank, terms=terms, curves=curves)
         if on_nodes is not None:
             on_nodes(blank)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
-    draw = random_classifiers if images else random_rankers if ranking else random_designs
+    random = random_classifiers if images else random_rankers if ranking else random_transcribers if sounds else None
+    draw = random or random_designs
     count = min(most, max(least, round(left_s / MODEL_S)))
     designs = own(count, seed) if own is not None and not ranking else draw(count, seed=seed)
     if own is not None and ranking:

@@ -21,6 +21,7 @@ from chipwise.core.workers import Message, Report, serve
 from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op, PoolOp
 from chipwise.profile import sensors
 from chipwise.profile.microbench_ranking import RANKING_KINDS, add_ranking_nodes, ranking_cases, ranking_op
+from chipwise.profile.microbench_sound import SOUND_KINDS, add_sound_nodes, sound_cases, sound_op
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
 LARGE_CASE_BYTES = 1e8
@@ -30,7 +31,7 @@ LARGE_CASE_BYTES = 1e8
 class Case:
     """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
 
-    kind: str  # matmul, attention, a norm, gather, conv, one of IMAGE_KINDS or RANKING_KINDS, or elementwise
+    kind: str  # matmul, attention, a norm, gather, conv, elementwise, or of IMAGE_KINDS, RANKING_KINDS, SOUND_KINDS
     count: int
     rows: int = 1
     k: int = 0
@@ -75,6 +76,8 @@ class Case:
                 made.append(self._image_op())
             elif self.kind in RANKING_KINDS:
                 made.append(ranking_op(self))
+            elif self.kind in SOUND_KINDS:
+                made.append(sound_op(self))
             elif self.kind == "conv":
                 made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
             else:
@@ -110,15 +113,17 @@ class Case:
 IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
 
 
-def cases(*, large: bool = False, images: bool = False, ranking: bool = False) -> list[Case]:
+def cases(*, large: bool = False, images: bool = False, ranking: bool = False, sounds: bool = False) -> list[Case]:
     """All cases of one calibration, small sizes first.
 
     Args:
         large: Also matrices that exceed the caches.
         images: Also the nodes that only image classifiers have.
         ranking: Also those that only ranking models have.
+        sounds: Also those that only models of sound have.
     """
-    own = _image_cases() if images else (Case(**fields) for fields in ranking_cases()) if ranking else ()
+    further = ranking_cases() if ranking else sound_cases() if sounds else ()
+    own = _image_cases() if images else (Case(**fields) for fields in further)
     return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
 
 
@@ -298,6 +303,8 @@ class Bench:
             self._image_nodes(graph, case, feeds, outputs)
         elif case.kind in RANKING_KINDS:
             add_ranking_nodes(graph, case, self._generator, feeds, outputs)
+        elif case.kind in SOUND_KINDS:
+            add_sound_nodes(graph, case, self._generator, feeds, outputs)
         elif case.kind == "conv":
             self._conv(graph, case, feeds, outputs)
         elif case.kind == "gather":

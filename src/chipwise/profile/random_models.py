@@ -10,9 +10,22 @@ from pathlib import Path
 
 from chipwise.core.errors import Unsupported
 from chipwise.profile.exporting import export_for
-from chipwise.spec import ArchSpec, Attention, Denoiser, Design, FeedForward, ImageStem, Layer, RankingStem, uniform
+from chipwise.spec import (
+    ArchSpec,
+    Attention,
+    ConvModule,
+    Denoiser,
+    Design,
+    FeedForward,
+    ImageStem,
+    Layer,
+    RankingStem,
+    SoundStem,
+    uniform,
+)
 from chipwise.spec.arch import Activation
 from chipwise.spec.squares import bias_rows
+from chipwise.spec.transcribing import frame_conv
 
 WEIGHTS = ("fp32", "int8", "int4")
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # every runtime has a node for these
@@ -176,6 +189,45 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
         denoiser=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8)), shortcut=shortcut),
     )
     return replace(design, arch=arch)
+
+
+def random_transcribers(count: int, *, seed: int) -> list[Design]:
+    """``count`` different models of sound of 1 to 6 layers, 32 to 160 wide, with each weight format in turn."""
+    generator = random.Random(seed)
+    return [_transcriber(generator, i) for i in range(count)]
+
+
+def _transcriber(generator: random.Random, number: int) -> Design:
+    d_model = generator.choice(range(32, 161, 16))
+    convs = tuple(frame_conv(d_model, stride) for stride in generator.choice(((1, 2), (2, 2), (2, 2))))
+    stem = SoundStem(
+        seconds=generator.choice((1.0, 2.0, 4.0)), rate=100.0, channels=generator.choice((40, 40, 80)), convs=convs
+    )
+    heads, head_size = generator.choice((1, 2, 4)), generator.choice((16, 32, 64))
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
+        chunk=generator.choice((None, None, 25)),
+    )  # fmt: skip
+    ffn = FeedForward(
+        width=generator.choice((64, 96, 128, 192, 256, 384, 512)),
+        activation=generator.choice(ACTIVATIONS),
+        gated=generator.random() < 0.4,
+        bias=True,
+    )
+    conv = generator.choice((None, *(ConvModule(taps=taps, norm="layer") for taps in (7, 15, 31))))
+    arch = ArchSpec(
+        name=f"transcriber-{number}",
+        vocab_size=0,
+        d_model=d_model,
+        layers=(Layer(attention=attention, ffn=ffn, conv=conv),) * generator.randint(1, 6),
+        max_tokens=stem.tokens,
+        norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
+        positions="learned",
+        head="ctc",
+        classes=generator.choice((21, 30, 80)),
+        stem=stem,
+    )
+    return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
 
 
 def large_designs() -> list[Design]:

@@ -257,6 +257,11 @@ def for_ranking(runtime: str) -> str:
     return f"{runtime}-ranking"
 
 
+def for_sounds(runtime: str) -> str:
+    """The name under which the profile for models of sound is kept."""
+    return f"{runtime}-sounds"
+
+
 def profile_path(runtime: str, threads: int) -> Path:
     """The file of this machine's profile. Machines that share a data folder have profiles of their own.
 

@@ -118,6 +118,8 @@ def _speed(winner: Trial | None) -> str:
             f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
             f"P99 {words.show(most.value, last)} ({most.source})."
         )
+    if words.asked().words.sound and (factor := facts.value(winner, "rtf")).value is not None:
+        sentences.append(f"Real-time factor of the model: {words.show(factor.value, 'rtf')} ({factor.source}).")
     memory = facts.value(winner, "peak_memory")
     sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
     if winner.clean is False:

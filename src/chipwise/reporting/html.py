@@ -61,7 +61,7 @@ def pictures(record: RunRecord) -> Sequence[Picture]:
 
 def _costs() -> tuple[str, ...]:
     """Costs in the order of the table of trials."""
-    return tuple(sorted(words.served(), key=lambda name: ("tpot", "ttft", "peak").index(name[:4])))
+    return tuple(sorted(words.served(), key=lambda name: ("tpot", "ttft", "rtf", "peak").index(name[:4])))
 
 
 def _head(record: RunRecord) -> str:

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from chipwise.core import units
-from chipwise.space.constraints import METRICS, PER_TOKEN, TASK_METRICS
+from chipwise.space.constraints import METRICS, PER_TOKEN, REAL_TIME, TASK_METRICS
 from chipwise.tasks.protocol import Task, task_named
 
 UNKNOWN: Final = "unknown"
@@ -19,6 +19,7 @@ LABELS: Final = {
     "ttft_p99": "time to first token, P99",
     "tpot_p50": "time per output token, P50",
     "tpot_p99": "time per output token, P99",
+    "rtf": "real-time factor, P50",
     "throughput": "tokens per second, all requests",
     "peak_memory": "peak memory",
     "parameters": "parameters",
@@ -33,6 +34,7 @@ SHORT: Final = {
     "ttft_p99": "TTFT P99",
     "tpot_p50": "TPOT P50",
     "tpot_p99": "TPOT P99",
+    "rtf": "RTF",
     "throughput": "tokens/s",
     "peak_memory": "memory",
     "parameters": "parameters",
@@ -75,7 +77,8 @@ def one_pass() -> bool:
 
 def served() -> tuple[str, ...]:
     """What a measurement of the task's requests may hold."""
-    return tuple(name for name in SERVED if not (one_pass() and name in PER_TOKEN))
+    own = (REAL_TIME,) if asked().words.sound else ()
+    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *own)
 
 
 def quality(loss: float) -> str:

@@ -19,7 +19,7 @@ from chipwise.ops import Workload
 from chipwise.optim.strategies import STRATEGIES
 from chipwise.run.budget_spec import Allowance, BudgetSpec, allowance
 from chipwise.space import Constraint, Objective, SearchSpace, SpaceSpec, parse_constraints, parse_objectives
-from chipwise.space.constraints import PER_TOKEN, SPENDING, is_cost
+from chipwise.space.constraints import PER_TOKEN, REAL_TIME, SPENDING, is_cost
 from chipwise.tasks.protocol import TASKS as ASKED
 from chipwise.tasks.protocol import Task
 from chipwise.trainers.train_spec import TrainSpec
@@ -423,6 +423,8 @@ class RunSpec:
             raise SpecError(
                 f"a request of {self.task} is one pass, no token is generated; use {self.asked.pace}", field=field
             )
+        if metric == REAL_TIME and self.space.sound_s is None:
+            raise SpecError(f"a request of {self.task} holds no sound; use {self.asked.pace}", field=field)
         rates, sheet = self.target.rates, self.target.sheet
         if metric in SPENDING:
             if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:

@@ -97,6 +97,9 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         squares = Squares(grid=setting.arch.stem.grid, side=block.square)
         batch = step.batch * squares.number  # a square at an edge of the image is filled up
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
+    chunk = block.chunk
+    if chunk is not None and not block.causal:  # stretches of a sound, side by side as they lie
+        batch, tokens, chunk = -(-step.tokens // chunk), chunk, None
     if block.relative_keys:
         yield from _scores_of_distances(block, setting, step, heads)
     if block.shift:
@@ -125,7 +128,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         head_size=block.head_size,
         rope=False,
         window=block.window,
-        chunk=block.chunk,
+        chunk=chunk,
         causal=block.causal,
         owns_cache=not block.reuses_cache,
         fused=setting.runtime.fuses("attention"),
@@ -252,11 +255,14 @@ def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: 
 
 
 def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Part]:
-    """Conformer's convolution, its norm folded into the filter: in and a gate, the filter, SiLU, out."""
+    """Conformer's convolution: in and a gate, the filter, a norm unless it is folded into the filter, SiLU, out."""
     tokens, d = step.tokens, setting.arch.d_model
     yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
     yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
     yield conv(setting, step, d, block.taps, bias=True)
+    if block.norm == "layer":
+        norm = NormOp(rows=tokens, width=d, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="norm", op=norm)
     yield setting.elementwise("act", "silu", tokens * d)
     yield setting.matmul("out", tokens, d, d, bias=block.bias)
 

@@ -68,8 +68,8 @@ def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
         yield Part(place="positions", op=op)
         yield setting.elementwise("positions.gelu", "gelu", tokens * d)
         yield setting.elementwise("positions.add", "add", tokens * d)
-    if block.position_rows:
-        table = EmbeddingOp(
-            tokens=tokens, width=d, rows=block.position_rows, weights=formats.table, activations=formats.activations
-        )
+    learned = setting.arch.stem is block and setting.arch.positions == "learned"
+    if block.position_rows or learned:
+        rows = block.position_rows or setting.arch.max_tokens
+        table = EmbeddingOp(tokens=tokens, width=d, rows=rows, weights=formats.table, activations=formats.activations)
         yield Part(place="positions", op=table)

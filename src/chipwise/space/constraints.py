@@ -25,6 +25,7 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "tpot_p50": "time",
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
+    "rtf": "count",  # real-time factor of sounds: ttft_p50 over the seconds of sound in a request
     "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
@@ -46,6 +47,7 @@ _LATENCY_METRICS = (
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better
+REAL_TIME = "rtf"  # of requests that hold sound
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
@@ -299,7 +301,7 @@ def parse_objectives(
             raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
         if metric in MORE_IS_BETTER and words[direction] == "minimize":
             raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
-        if METRICS.get(metric) in _LESS_IS_BETTER and words[direction] == "maximize":
+        if (METRICS.get(metric) in _LESS_IS_BETTER or metric == REAL_TIME) and words[direction] == "maximize":
             raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
 

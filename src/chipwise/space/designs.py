@@ -9,8 +9,9 @@ from typing import Any
 
 from chipwise.space.images import EVERYWHERE, LEARNED, ImageSpace, denoiser_of, square_of, stem_name
 from chipwise.space.ranking import RankingSpace, table_name
+from chipwise.space.sound import EVERYWHERE, NO_MODULE, SoundSpace, module_name, module_of, window_of
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem, SoundStem
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import formats_word
 
@@ -21,6 +22,8 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
         return _classifier(choices, spec, spec.image, name)
     if spec.ranking is not None:
         return _ranker(choices, spec, spec.ranking, name)
+    if spec.sound is not None:
+        return _transcriber(choices, spec, spec.sound, name)
     paired = choices["sharing"] == "pairs"
     conv = choices.get("conv", "none")
     layers = []
@@ -171,6 +174,61 @@ def _ranker(choices: Mapping[str, Any], spec: SpaceSpec, ranking: RankingSpace, 
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
+def sound_layer(choices: Mapping[str, Any], *, heads: int, head_size: int, ffn: tuple[str, int] | None) -> Layer:
+    """A layer of a transcribing model, with the biases that Whisper has."""
+    attention = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=head_size,
+        qkv_bias=True,
+        out_bias=True,
+        rope=False,
+        causal=False,
+        chunk=window_of(choices["window"]),
+    )
+    block = None if ffn is None else ffn_block(*ffn)
+    return Layer(
+        attention=attention,
+        ffn=None if block is None else replace(block, bias=True),
+        conv=module_of(choices["module"]),
+    )
+
+
+def sound_arch(
+    choices: Mapping[str, Any], layers: Iterable[Layer], *, spec: SpaceSpec, sound: SoundSpace, d_model: int, name: str
+) -> ArchSpec:
+    """The transcribing model of ``layers`` with the stem of ``choices``."""
+    stem = sound.stem_of(choices, d_model)
+    return ArchSpec(
+        name=name,
+        vocab_size=0,
+        d_model=d_model,
+        layers=tuple(layers),
+        max_tokens=stem.tokens,
+        norm=spec.norm,
+        norm_bias=spec.norm == "layernorm",
+        positions="learned",
+        head="ctc",
+        classes=sound.classes,
+        stem=stem,
+    )
+
+
+def _transcriber(choices: Mapping[str, Any], spec: SpaceSpec, sound: SoundSpace, name: str) -> Design:
+    layers = [
+        sound_layer(
+            choices,
+            heads=layer["heads"],
+            head_size=choices["head_size"],
+            ffn=(layer["ffn"], layer["ffn_width"]),
+        )
+        for layer in choices["layers"]
+    ]
+    arch = sound_arch(choices, layers, spec=spec, sound=sound, d_model=choices["d_model"], name=name)
+    head = choices["weights"]
+    return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
+
+
 def summary(design: Design) -> str:
     """One line to compare designs by: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
@@ -183,6 +241,13 @@ def summary(design: Design) -> str:
         heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
         ends = f"{table_name(arch.stem)} {arch.head}"
         return f"{mixing} {ends} d{arch.d_model} L{len(arch.layers)} h{heads} {feed} {design.weights}"
+    if isinstance(arch.stem, SoundStem):
+        window = attention[0].chunk if attention else None
+        seen = EVERYWHERE if window is None else f"local{window}"
+        module = module_name(arch.layers[0].conv)
+        ends = f"s{round(arch.stem.frames / arch.stem.tokens)} {seen}" + (f" {module}" if module != NO_MODULE else "")
+        heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
+        return f"{ends} d{arch.d_model} L{len(arch.layers)} h{heads} {feed} {design.weights}"
     if arch.stem is not None:
         squares = _joined([f"{a.square}x{a.square}" if a.square else "all" for a in attention])
         inside = f" in {squares}" if any(a.square for a in attention) else ""

@@ -18,6 +18,7 @@ from chipwise.spec.stem import CONV_STRIDE
 IMAGE_CHOICES = ("patch", "stem", "pooling")
 POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
 DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
+FRAMES_PER_S = 100  # of signals in time
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 QUESTION_CHOICES = ("merge",)  # of spaces with questions
 PATCHES, EVERYWHERE = "patches", "none"
@@ -45,6 +46,7 @@ class ImageSpace:
     """
 
     noun: ClassVar[str] = "images"
+    models: ClassVar[str] = "image classifiers"
 
     size: int  # pixels on each side; images are scaled to it
     classes: int
@@ -59,7 +61,7 @@ class ImageSpace:
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
     positions: tuple[Literal["learned", "relative"], ...] = later((LEARNED,))
-    axes: int = later(2)  # 1: a signal of ``size`` frames in slices of ``patch``, with ``channels`` bands
+    axes: int = later(2)  # 1: a signal of ``size`` frames of 10 ms in slices of ``patch``, with ``channels`` bands
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -111,6 +113,11 @@ class ImageSpace:
         questions = QUESTION_CHOICES if self.question else ()
         positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
         return (*IMAGE_CHOICES, *positions, *(DENOISER_CHOICES if self.steps else ()), *questions)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of a signal, whose frames are 10 ms apart; None of images."""
+        return self.size / FRAMES_PER_S if self.axes == 1 else None
 
     @property
     def outputs(self) -> int:

@@ -9,7 +9,7 @@ of the summed columns gives the latency, so effects of the whole working set are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Protocol
@@ -18,11 +18,11 @@ import numpy as np
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
-from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.cost.memory import BuiltBlock, block_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
-from chipwise.space.designs import image_arch, image_layer, ranking_arch, ranking_layer
+from chipwise.space.designs import image_arch, image_layer, ranking_arch, ranking_layer, sound_arch, sound_layer
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
 from chipwise.space.space_spec import ffn_block
@@ -52,7 +52,7 @@ class Pricer(Protocol):
         """Resident bytes of a design's weights and cache; layers add."""
         ...
 
-    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
         """Bytes that a pass needs at once inside a block of models like ``design``, or in its head where it is None.
 
         Of a model's blocks and its head the widest counts.
@@ -109,7 +109,7 @@ class ProfilePricer(OperatorPricer):
         parts, cost = memory_parts(design, workload), self.profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
-    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
         """See :func:`chipwise.cost.memory.block_activation_bytes`; those of the head were in no calibration."""
         return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
 
@@ -246,7 +246,7 @@ class PriceTable:
             ends_room=_filled(ends, lambda *end: self._activations(None, head, *end))[..., 0],
             attention_room=_filled(
                 attention,
-                lambda w, d, c, size, pair: self._activations(layer(pair, size).attention, head, d),
+                lambda w, d, c, size, pair: self._room(layer(pair, size), head, d),
             )[..., 0],
             ffn_room=_filled(ffn, lambda w, d, c, *f: self._activations(ffn_block(*f), head, d))[..., 0],
         )
@@ -267,6 +267,9 @@ class PriceTable:
             size, mixing = head_size or self._first[0], self._chosen["mixing"]
             found = ranking_layer(heads=heads, head_size=size, ffn=None, mixing=mixing, ranking=ranking)
             return replace(found, ffn=ffn)
+        if self.space.spec.sound is not None:
+            bare = sound_layer(self._chosen, heads=heads, head_size=head_size or self._first[0], ffn=None)
+            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
         if (image := self.space.spec.image) is not None:
             fitting = image.square_for(self._chosen, square[0])
             bare = image_layer(
@@ -291,6 +294,9 @@ class PriceTable:
         spec = self.space.spec
         if spec.image is not None:
             arch = image_arch(self._chosen, layers, spec=spec, image=spec.image, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
+        if spec.sound is not None:
+            arch = sound_arch(self._chosen, layers, spec=spec, sound=spec.sound, d_model=d_model, name="model")
             return Design(arch=arch, weights=formats_word(formats, head))
         if spec.ranking is not None:
             ranking = spec.ranking
@@ -325,10 +331,20 @@ class PriceTable:
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
     def _activations(
-        self, block: Attention | FeedForward | None, head: str, d_model: int, vocab_size: int = 256, tied: bool = True
+        self,
+        block: BuiltBlock | None,
+        head: str,
+        d_model: int,
+        vocab_size: int = 256,
+        tied: bool = True,
     ) -> Float64Array:
         design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
         return np.array([self._pricer.activation_bytes(block, design, self._request)], dtype=float)
+
+    def _room(self, layer: Layer, head: str, d_model: int) -> Float64Array:
+        """The activations of the widest of a layer's blocks."""
+        blocks: Iterator[Any] = layer.blocks()
+        return np.maximum.reduce([self._activations(block, head, d_model) for block in blocks])  # type: ignore[no-any-return]
 
     @property
     def _request(self) -> Workload:

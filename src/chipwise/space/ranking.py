@@ -28,6 +28,7 @@ class RankingSpace:
 
     choices: ClassVar[tuple[str, ...]] = RANKING_CHOICES
     noun: ClassVar[str] = "requests"
+    models: ClassVar[str] = "ranking models"
 
     items: int
     history: int

@@ -15,6 +15,7 @@ from chipwise.core.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.space.images import ImageSpace
 from chipwise.space.ranking import RankingSpace
+from chipwise.space.sound import SoundSpace
 from chipwise.spec.arch import Activation, AnyFeedForward
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 
@@ -131,6 +132,7 @@ class SpaceSpec:
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
     ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
+    sound: SoundSpace | None = later(None)  # noqa: RUF009  (what sounds are, and the choices that only they have)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -172,14 +174,20 @@ class SpaceSpec:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
     @property
-    def own(self) -> ImageSpace | RankingSpace | None:
+    def own(self) -> ImageSpace | RankingSpace | SoundSpace | None:
         """What is read instead of tokens, with the choices that only such models have; None of text."""
-        return self.ranking if self.image is None else self.image
+        return next((each for each in (self.image, self.ranking, self.sound) if each is not None), None)
 
-    def _read_own(self, own: ImageSpace | RankingSpace) -> None:
-        """Fills in what images or requests leave no choice of, and the conditions that follow from their sizes."""
-        if self.image is not None and self.ranking is not None:
-            raise SpecError("a model reads images or ranks candidates, not both", field="ranking")
+    @property
+    def sound_s(self) -> float | None:
+        """Seconds of sound in a request; None where it holds none."""
+        return None if isinstance(self.own, RankingSpace) or self.own is None else self.own.seconds
+
+    def _read_own(self, own: ImageSpace | RankingSpace | SoundSpace) -> None:
+        """Fills in what is no choice for models that read no text, and the conditions that follow from their sizes."""
+        given = [name for name in ("image", "ranking", "sound") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
         if self.vocab_size not in ((), (own.outputs,)):
             raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
         if self.layer.kv_heads:
@@ -192,7 +200,7 @@ class SpaceSpec:
         if self.image is not None and self.image.steps and self.norm != "layernorm":
             raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
         for name in own.choices:
-            _checked(f"{'ranking' if self.image is None else 'image'}.{name}", getattr(own, name))
+            _checked(f"{given[0]}.{name}", getattr(own, name))
         if self.image is not None:
             _checked("image.square", self.image.square)
         implied = [Condition(when=when, only=only) for when, only in own.conditions()]

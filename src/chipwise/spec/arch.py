@@ -519,11 +519,12 @@ class Design:
         if name.endswith(".bias") or "norm" in place[-2]:
             return "fp32"
         if place[0] == "layers":
-            return self.formats.layers[int(place[1])] if place[2] in ("attention", "ffn") else "fp32"
+            matrix = place[2] in ("attention", "ffn", "conv") and place[-2] != "filter"
+            return self.formats.layers[int(place[1])] if matrix else "fp32"
         if place[0] == "stages":
             return self.formats.head if place[2] == "merge" or place[-3] in ("attention", "ffn") else "fp32"
         if place[0] == "stem":
-            return self.formats.head if place[1] == "projection" else "fp32"
+            return self.formats.head if place[1] in ("projection", "frames") else "fp32"
         return self.formats.head if place[0] in ("head", "pooler", "projector", "modulations") else "fp32"
 
     @property

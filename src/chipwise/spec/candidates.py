@@ -64,6 +64,10 @@ class RankingStem:
         """Rows of all tables."""
         return self.items + 1 + (self.tags + 1 if self.bag else 0)
 
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrix after the tables, if there is one."""
+        return ((self.values, d_model),) if self.width else ()
+
     def parameters(self, d_model: int) -> int:
         """The tables and the matrix."""
         matrix = (self.values + self.bias) * d_model if self.width else 0

@@ -286,12 +286,14 @@ class ShortConv:
 class ConvModule:
     """Conformer's convolution: into twice the width, half gates the other; a depthwise filter, a norm; and out.
 
-    ``taps`` positions are seen, as many before as after; the norm is one over the batch, which is folded into the
-    filter when the model runs. References: arXiv:2005.08100, figure 2.
+    ``taps`` positions are seen, as many before as after. The norm is one over the batch, which is folded into the
+    filter when the model runs (Conformer), or a LayerNorm of each position (w2v-BERT 2.0).
+    References: arXiv:2005.08100, figure 2; arXiv:2312.05187, as in transformers' Wav2Vec2BertConvolutionModule.
     """
 
     taps: int = 31
     bias: bool = True
+    norm: Literal["batch", "layer"] = later("batch")
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -115,6 +115,17 @@ class SoundStem:
         """Positions of a request."""
         return self._sizes()[-1][0] + self.prefix_tokens
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Bands and frames of a request."""
+        return (self.channels, self.frames)
+
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of each matrix: of the convolutions without groups over frames, and of the last one."""
+        dense = zip(self.convs, self.conv_inputs(), strict=True)
+        found = [(conv.kernel**self.axes * into, conv.channels) for conv, into in dense if conv.groups == 1]
+        return (*found, *(((self.values, d_model),) if self.matrix else ()))
+
     def parameters(self, d_model: int) -> int:
         """Convolutions with biases and norms, the matrix, what tells positions, and the mask's vector."""
         total = 0

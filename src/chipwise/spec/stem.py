@@ -128,6 +128,10 @@ class ImageStem:
         """Input and output channels of each convolution."""
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
 
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrix of patches."""
+        return ((self.values, d_model),)
+
     def parameters(self, d_model: int) -> int:
         """The convolutions with biases, the matrix, the vectors before the patches, and the stages with their merges.
 

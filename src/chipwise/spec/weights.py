@@ -14,6 +14,7 @@ from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
 from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import CONV_EDGE, ImageStem
+from chipwise.spec.transcribing import require_transcriber, transcribes
 from chipwise.spec.vision import require_classifier, stage_archs
 
 Shape = tuple[int, ...]
@@ -29,6 +30,8 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
         return dict(_encoder(arch))
     if isinstance(arch.stem, RankingStem):
         return dict(_ranker(arch, require_ranker(arch, work="given weights by name")))
+    if transcribes(arch):
+        return dict(_transcriber(arch, require_transcriber(arch, work="given weights by name")))
     if isinstance(arch.stem, SoundStem):
         return dict(_listener(arch, require_listener(arch, work="given weights by name")))
     if arch.denoiser is not None:
@@ -181,6 +184,32 @@ def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:
     yield from _norm(arch, "norm")
     if arch.head == "scores":
         yield from _linear("head", 1, d, bias=True)
+
+
+def _transcriber(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a transcribing model, in the order of its torch module."""
+    d = arch.d_model
+    for i, (into, out) in enumerate(stem.matrices(d)):
+        yield from _linear(f"stem.frames.{i}", out, into, bias=True)
+    yield "positions.weight", (arch.max_tokens, d)
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield from _norm(arch, f"layers.{i}.attention_norm")
+            yield from _attention(layer.attention, d, f"layers.{i}.attention")
+        if layer.conv is not None:
+            place = f"layers.{i}.conv"
+            yield from _norm(arch, f"{place}_norm")
+            yield from _linear(f"{place}.into", 2 * d, d, bias=True)
+            yield f"{place}.filter.weight", (d, 1, layer.conv.taps)
+            yield f"{place}.filter.bias", (d,)
+            yield f"{place}.norm.weight", (d,)
+            yield f"{place}.norm.bias", (d,)
+            yield from _linear(f"{place}.out", d, d, bias=True)
+        if layer.ffn is not None:
+            yield from _norm(arch, f"layers.{i}.ffn_norm")
+            yield from _feed_forward(layer.ffn, d, f"layers.{i}.ffn")
+    yield from _norm(arch, "norm")
+    yield from _linear("head", arch.classes, d, bias=True)
 
 
 def _denoiser(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser) -> Iterator[tuple[str, Shape]]:

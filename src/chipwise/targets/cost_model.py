@@ -13,7 +13,7 @@ from chipwise.blocks.lowering import lower
 from chipwise.cost.estimate import estimate
 from chipwise.cost.model import CostEstimate
 from chipwise.cost.residual import AMPLITUDE, doubt
-from chipwise.cost.spending import Rates, spent
+from chipwise.cost.spending import Rates, real_time, spent
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.learning import (
@@ -136,7 +136,9 @@ class CostModel:
             predicted[metric] = list(known.interval(cost[metric], extra=extra))
         count = float(design.arch.parameters())
         if self._one_pass:
-            return {**predicted, "parameters": [count, count, count]}
+            by_end = [real_time(end, self._space.spec.sound_s) for end in predicted["ttft_p50"]]
+            factors = {name: [each[name] for each in by_end] for name in by_end[0]}
+            return {**predicted, "parameters": [count, count, count], **factors}
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
@@ -162,6 +164,7 @@ class CostModel:
             values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s * self._space.passes(rows)
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
         if self._one_pass:
-            return {**corrected, "parameters": costs.parameters}
+            factors = real_time(corrected["ttft_p50"], self._space.spec.sound_s)
+            return {**corrected, "parameters": costs.parameters, **factors}
         costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
         return {**corrected, "parameters": costs.parameters, **costs_of}

@@ -132,9 +132,10 @@ def _calibrated(
         base=MachineProfile.load(nodes) if nodes.exists() else None,
         images=spec.space.image is not None,
         ranking=spec.space.ranking is not None,
+        sounds=spec.space.sound is not None,
         denoisers=spec.space.image is not None and bool(spec.space.image.steps),
         on_nodes=lambda rates: rates.save(nodes),
-        own=space.drawn if spec.space.image is not None or spec.space.ranking is not None else None,
+        own=None if spec.space.own is None else space.drawn,
     )
     known = saved_profile(target.runtime, target.threads)
     if known is not None:

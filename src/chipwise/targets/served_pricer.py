@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.cost.memory import BuiltBlock
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, Runtime, runtime_named
 from chipwise.ops import EmbeddingOp, Op, Phase, Workload
@@ -19,7 +20,7 @@ from chipwise.serve.memory import CONTEXT_BYTES, HEAD, activation_bytes, device_
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes
-from chipwise.spec import Attention, Design, FeedForward, Layer
+from chipwise.spec import Design, FeedForward, Layer
 from chipwise.spec.formats import mixed
 from chipwise.targets.formats import format_there
 
@@ -121,7 +122,7 @@ class ServedPricer:
         )
         return float(memory.weights[0] + memory.cache[0])
 
-    def activation_bytes(self, block: Attention | FeedForward | None, design: Design, workload: Workload) -> float:
+    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
         """See :func:`chipwise.serve.memory.activation_bytes`."""
         setting = self.setting(design)
         if block is not None:
@@ -174,7 +175,7 @@ class ServedPricer:
         return PassTimes.of(parts, figures, tuple(situation for _, situation in known))
 
 
-def _belongs(part: Part, block: Attention | FeedForward | None) -> bool:
+def _belongs(part: Part, block: BuiltBlock | None) -> bool:
     """Whether a kernel of a one-layer model is the block's, or the head's where it is None; the embedding is both's."""
     if block is None:
         return part.place == HEAD or isinstance(part.op, EmbeddingOp)

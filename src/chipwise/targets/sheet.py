@@ -71,10 +71,10 @@ class SheetTarget:
         bench: Bench | None = None,
     ) -> None:
         if space.spec.own is not None:
-            kind = "image classifiers" if space.spec.ranking is None else "ranking models"
             raise Unsupported(
-                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a "
-                "single model there with `chipwise estimate`, or search with target: {device: local}"
+                f"spaces of {space.spec.own.models} are priced on a calibrated machine alone, not on "
+                f"{device.title}; price a single model there with `chipwise estimate`, or search with "
+                "target: {device: local}"
             )
         self._space, self._sheet, self._bench = space, device, bench
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source

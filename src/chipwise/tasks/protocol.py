@@ -34,6 +34,7 @@ TASKS = Table(
         "multimodal": "chipwise.tasks.multimodal.task:MULTIMODAL",
         "series": "chipwise.tasks.series.task:SERIES",
         "speech": "chipwise.tasks.speech.task:SPEECH",
+        "transcripts": "chipwise.tasks.transcripts.task:TRANSCRIPTS",
         "ranking": "chipwise.tasks.ranking.task:RANKING",
     },
 )
@@ -59,6 +60,7 @@ class Words:
     curve: str = "bits per byte"  # unit of a training's curve
     does: str = "predicts the text"  # what a good model does better
     reference: str = "Llama-style transformer"  # what reference designs are
+    sound: bool = False  # whether requests are sounds, so that their real-time factor is of interest
     load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
 
 

@@ -34,6 +34,7 @@ DATASETS = Table(
         "flows": "chipwise.training.flows:load_flows",
         "picture-questions": "chipwise.training.pictures:load_questions",
         "requests": "chipwise.training.requests:load_requests",
+        "transcripts": "chipwise.training.transcripts:load_transcripts",
         "spectrograms": "chipwise.training.spectrograms:load_spectrograms",
     },
 )

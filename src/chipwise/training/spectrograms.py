@@ -38,12 +38,12 @@ class LabelledSpectrograms(LabelledArrays):
         most = int(SHIFT * frames)
         moved = np.arange(frames) - random.integers(-most, most + 1, (count, 1))
         found = np.take_along_axis(inputs, np.clip(moved, 0, frames - 1)[:, None, :], axis=2)
-        hidden_T = _stretches(count, frames, HIDDEN_TIME, random)[:, None, :]
-        hidden_M = _stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
+        hidden_T = stretches(count, frames, HIDDEN_TIME, random)[:, None, :]
+        hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
         return np.where(hidden_T | hidden_M, np.float32(0), found)
 
 
-def _stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
+def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
     """A stretch of 0 to ``share`` of ``length`` places for each of ``count`` examples, (count, length)."""
     sizes = random.integers(0, int(share * length) + 1, count)
     starts = random.integers(0, length - sizes + 1)

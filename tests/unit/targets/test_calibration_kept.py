@@ -14,7 +14,9 @@ from chipwise.testing.machines import core_like
 from chipwise.trainers.train_spec import TrainSpec
 
 SPEC = SimpleNamespace(
-    target=TargetSpec(), allowance=allowance(BudgetSpec(), TrainSpec()), space=SimpleNamespace(image=None, ranking=None)
+    target=TargetSpec(),
+    allowance=allowance(BudgetSpec(), TrainSpec()),
+    space=SimpleNamespace(image=None, ranking=None, sound=None, own=None),
 )
 SPACE = SimpleNamespace(drawn=None)
 

@@ -20,6 +20,7 @@ SUITES = {
     "series": "test_series_task.TestSeries",
     "diffusion": "test_diffusion.TestDiffusion",
     "multimodal": "test_multimodal_suite.TestMultimodal",
+    "transcripts": "test_transcripts.TestTranscripts",
     "ranking": "test_ranking_task.TestRanking",
 }
 PROBE = """

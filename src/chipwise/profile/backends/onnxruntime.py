@@ -232,9 +232,9 @@ class OnnxClassifier:
         if "image" not in self.facts:
             raise MeasurementError(f"{path}: this model does not read images")
         self.vocab_size = 0
-        classes = self._session.get_outputs()[0].shape[-1]
+        shape = self._session.get_outputs()[0].shape[1:]
         self._images = np.zeros((batch, *self.facts["image"]), np.float32)
-        self._logits = np.empty((batch, classes), np.float32)
+        self._logits = np.empty((batch, *shape), np.float32)
         self._binding = self._session.io_binding()
         image, logits = self._images, self._logits
         self._binding.bind_input("image", "cpu", 0, image.dtype, image.shape, image.ctypes.data)
@@ -245,7 +245,10 @@ class OnnxClassifier:
         self._binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
 
     def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
-        """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q)."""
+        """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
+
+        Of spectrograms (batch, bands, frames) those of every position, (batch, positions, characters).
+        """
         self._images[:] = images
         if words is not None:
             self._words[:] = words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from chipwise.spec import ArchSpec
 from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
 from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
-from chipwise.tasks.speech.front_end import BINS, HOP, HOP_S, RATE_HZ, WINDOW, log_mel
+from chipwise.tasks.speech.front_end import HOP, HOP_S, described, front_end_s
 from chipwise.tasks.speech.pictures import spectrogram
 from chipwise.tasks.speech.sources import WordsSpec, parts_of, words_of
 from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
@@ -34,7 +33,6 @@ QUICK = 1_000  # clips that short trainings are judged on
 SHOWN = 12  # test clips in the report
 BATCH = 64
 SAMPLE_BYTES = 2  # of a recording
-FRONT_ENDS = 21  # spectrograms that are timed
 
 
 class SpeechData:
@@ -155,6 +153,7 @@ class SpeechData:
                 logits, pass_s[who] = logits_of(item, self.arrays, "test")
                 said[who] = logits.argmax(1)
         ratios = facts["test_snr_db"]
+        front_s = front_end_s(self.image.size, bands=self.image.channels)
         clips = [
             {"image": spectrogram(inputs[i].astype(np.float32)), "label": classes[labels[i]]}
             | {who: classes[answers[i]] for who, answers in said.items()}
@@ -170,39 +169,17 @@ class SpeechData:
                 for ratio in sorted(set(ratios), reverse=True)
                 if (held := np.array(ratios) == ratio).any()
             ],
-            "times": {"clip_s": self.clip_s, "front_end_s": self._front_end_s(), **pass_s},
+            "times": {"clip_s": self.clip_s, "front_end_s": front_s, **pass_s},
             "confusion": confusion(labels, said["winner"], len(classes)),
             "classes": list(classes),
         }
-
-    def _front_end_s(self) -> float:
-        """Median seconds of a clip's spectrogram on this machine."""
-        clip = np.random.default_rng(0).standard_normal((1, self.image.size * HOP))
-        seconds = []
-        for _ in range(FRONT_ENDS):
-            start = time.perf_counter()
-            log_mel(clip, bands=self.image.channels)
-            seconds.append(time.perf_counter() - start)
-        return float(np.median(seconds))
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
         """The Hugging Face folder with the words' names, and what the front end must compute before it."""
         arch, arrays = item.design.arch, self.arrays
         save_pretrained(arch, item.weights, None, folder, dict(files))
         write_json(folder / "config.json", read_mapping(folder / "config.json") | labels_of(arch, arrays.classes))
-        front_end = {
-            "what": "log10 of mel power, then (x - mean) / std of each band; chipwise.tasks.speech.front_end.log_mel",
-            "sampling_rate": RATE_HZ,
-            "samples": self.image.size * HOP,
-            "hop_length": HOP,
-            "window": "periodic hann",
-            "win_length": WINDOW,
-            "n_fft": BINS,
-            "mel_scale": "htk",
-            "num_mel_bins": self.image.channels,
-            "mean": arrays.mean.ravel().tolist(),
-            "std": arrays.std.ravel().tolist(),
-        }
+        front_end = described(self.image.size, arrays.mean, arrays.std)
         write_json(folder / "front_end.json", front_end)
 
 

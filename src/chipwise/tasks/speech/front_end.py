@@ -13,6 +13,8 @@ References:
 from __future__ import annotations
 
 import functools
+import time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ WINDOW, HOP = round(RATE_HZ * WINDOW_S), round(RATE_HZ * HOP_S)  # samples
 BINS = 512  # values of a frame's Fourier transform; the window is padded with zeros on both sides
 FLOOR = 1e-10  # least power; quieter bands count as this loud
 ROWS = 64  # clips at a time
+TIMED = 21  # spectrograms that are timed
 
 
 def log_mel(samples_NS: NDArray[np.floating], *, bands: int) -> NDArray[np.float32]:
@@ -76,3 +79,31 @@ def mel(hz: float) -> float:
 def hertz(mels: Float64Array) -> Float64Array:
     """Frequencies of values on the mel scale."""
     return np.asarray(700 * (10 ** (mels / 2595) - 1), np.float64)
+
+
+def front_end_s(frames: int, *, bands: int) -> float:
+    """Median seconds that a clip's spectrogram takes on this machine."""
+    clip = np.random.default_rng(0).standard_normal((1, frames * HOP))
+    seconds = []
+    for _ in range(TIMED):
+        start = time.perf_counter()
+        log_mel(clip, bands=bands)
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds))
+
+
+def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]) -> dict[str, Any]:
+    """What a program must compute before the model, as plain data; ``mean`` and ``std`` are of each band."""
+    return {
+        "what": "log10 of mel power, then (x - mean) / std of each band; chipwise.tasks.speech.front_end.log_mel",
+        "sampling_rate": RATE_HZ,
+        "samples": frames * HOP,
+        "hop_length": HOP,
+        "window": "periodic hann",
+        "win_length": WINDOW,
+        "n_fft": BINS,
+        "mel_scale": "htk",
+        "num_mel_bins": mean.size,
+        "mean": mean.ravel().tolist(),
+        "std": std.ravel().tolist(),
+    }

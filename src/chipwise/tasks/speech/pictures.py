@@ -34,7 +34,7 @@ def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
     if samples.get("noise"):
         found.append(Picture(name="noise", title="Accuracy by noise", html=_noise(samples["noise"], synthetic)))
     if samples.get("times"):
-        found.append(Picture(name="real_time", title="Real-time factor", html=_times(samples["times"])))
+        found.append(Picture(name="real_time", title="Real-time factor", html=times_table(samples["times"])))
     if samples.get("confusion"):
         html = f"<p>{synthetic.strip()}</p>" if synthetic else ""
         html += confusion_table(samples["confusion"], samples["classes"], entries="test clips")
@@ -95,7 +95,8 @@ def _noise(rows: Sequence[Mapping[str, Any]], synthetic: str) -> str:
     )
 
 
-def _times(times: Mapping[str, float]) -> str:
+def times_table(times: Mapping[str, float]) -> str:
+    """Times of model and front end, and the real-time factor of both and of the model alone."""
     clip_s, front_s = times["clip_s"], times["front_end_s"]
     lines = []
     for who, name in WHO:

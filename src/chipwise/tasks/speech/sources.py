@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -138,15 +138,35 @@ def _part(
     heard: list[Spoken], spec: WordsSpec, random: np.random.Generator, *, copies: int, bands: int, length: int
 ) -> Part:
     """Every recording ``copies`` times, mixed; noise ratios take turns."""
-    order = random.permutation(len(heard) * copies) % len(heard)
-    ratios = np.resize(np.array(spec.snr_db or (np.nan,)), len(order))
+    order, ratios, spectra = mixed(
+        [each.samples for each in heard], spec.snr_db, random, copies=copies, bands=bands, length=length
+    )
+    labels = np.array([heard[index].label for index in order], np.int64)
+    _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
+    return Part(inputs=spectra, labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64))
+
+
+def mixed(
+    sounds: Sequence[NDArray[np.float32]],
+    snr_db: Sequence[float],
+    random: np.random.Generator,
+    *,
+    copies: int,
+    bands: int,
+    length: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
+    """Clips of every sound ``copies`` times with noise, mixed.
+
+    Returns:
+        The number of each clip's sound (n,), its ratio to noise in dB (n,), and spectrograms (n, bands, frames).
+    """
+    order = random.permutation(len(sounds) * copies) % len(sounds)
+    ratios = np.resize(np.array(snr_db or (np.nan,), np.float64), len(order))
     spectra = []
     for start in range(0, len(order), ROWS):
         clips = []
         for index, ratio in zip(order[start : start + ROWS], ratios[start : start + ROWS], strict=True):
-            clip = clip_of(heard[index].samples, length, random)
+            clip = clip_of(sounds[index], length, random)
             clips.append(clip if np.isnan(ratio) else noisy(clip, float(ratio), random))
         spectra.append(log_mel(np.stack(clips), bands=bands).astype(np.float16))
-    labels = np.array([heard[index].label for index in order], np.int64)
-    _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
-    return Part(inputs=np.concatenate(spectra), labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64))
+    return order, ratios, np.concatenate(spectra)

@@ -35,6 +35,7 @@ WORDS = Words(
     curve="nats per clip",
     does="recognises words",
     reference="transformer in the proportions of KWT",
+    sound=True,
     load=LOAD,
 )
 EXAMPLE = "{axes: 1, size: 100, channels: 40, classes: 20, patch: [2, 5, 10]}"

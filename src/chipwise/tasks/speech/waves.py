@@ -54,10 +54,15 @@ def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]
     return np.asarray(resample_poly(samples, RATE_HZ // common, rate_hz // common), np.float32)
 
 
+def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The samples between the silences at both ends; one sample of what is silent altogether."""
+    loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
+    return samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
+
+
 def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generator) -> NDArray[np.float32]:
     """``length`` samples with the word anywhere in them, as loud as all others; the middle of a word that is longer."""
-    loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
-    word = samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
+    word = trimmed(samples)
     if len(word) > length:
         start = (len(word) - length) // 2
         word = word[start : start + length]
