@@ -16,8 +16,7 @@ from chipwise.blocks.conv_module.onnx import add_module
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.frames.onnx import add_characters, add_frames
 from chipwise.blocks.norm.onnx import add_norm
-from chipwise.blocks.onnx_graph import GraphBuilder
-from chipwise.blocks.patches.onnx import reshaped
+from chipwise.blocks.onnx_graph import GraphBuilder, reshaped
 from chipwise.spec import ArchSpec, Attention, Design
 from chipwise.spec.transcribing import require_transcriber
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from chipwise.space.images import EVERYWHERE, LEARNED, ImageSpace, denoiser_of, square_of, stem_name
 from chipwise.space.ranking import RankingSpace, table_name
-from chipwise.space.sound import EVERYWHERE, NO_MODULE, SoundSpace, module_name, module_of, window_of
+from chipwise.space.sound import GLOBAL, NO_MODULE, SoundSpace, module_name, module_of, window_of
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem, SoundStem
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -243,7 +243,7 @@ def summary(design: Design) -> str:
         return f"{mixing} {ends} d{arch.d_model} L{len(arch.layers)} h{heads} {feed} {design.weights}"
     if isinstance(arch.stem, SoundStem):
         window = attention[0].chunk if attention else None
-        seen = EVERYWHERE if window is None else f"local{window}"
+        seen = GLOBAL if window is None else f"local{window}"
         module = module_name(arch.layers[0].conv)
         ends = f"s{round(arch.stem.frames / arch.stem.tokens)} {seen}" + (f" {module}" if module != NO_MODULE else "")
         heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])

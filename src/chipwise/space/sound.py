@@ -14,7 +14,7 @@ from chipwise.spec import ConvModule, SoundStem
 from chipwise.spec.transcribing import frame_conv
 
 SOUND_CHOICES = ("stride", "window", "module")
-EVERYWHERE, NO_MODULE = "global", "none"
+GLOBAL, NO_MODULE = "global", "none"
 _WINDOW, _MODULE = re.compile(r"local\d+"), re.compile(r"conv\d+")
 
 
@@ -36,7 +36,7 @@ class SoundSpace:
     classes: int  # characters, and CTC's blank
     channels: int = 40  # mel bands
     stride: tuple[Literal[2, 4], ...] = (2, 4)
-    window: tuple[str, ...] = (EVERYWHERE,)
+    window: tuple[str, ...] = (GLOBAL,)
     module: tuple[str, ...] = (NO_MODULE,)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class SoundSpace:
         if self.size % 4:
             raise SpecError(f"must be a multiple of 4 frames, not {self.size}", field="size")
         for window in self.window:
-            if window != EVERYWHERE and not (_WINDOW.fullmatch(window) and window_of(window)):
+            if window != GLOBAL and not (_WINDOW.fullmatch(window) and window_of(window)):
                 raise SpecError(f"{window!r} is no window; write global or local20", field="window")
         for module in self.module:
             if module != NO_MODULE and not (_MODULE.fullmatch(module) and taps_of(module) % 2):
@@ -85,7 +85,7 @@ class SoundSpace:
             convs=tuple(frame_conv(d_model, stride) for stride in strides),
         )
 
-    def positions(self, choices: Mapping[str, Any]) -> int:
+    def request_tokens(self, choices: Mapping[str, Any]) -> int:
         """Positions of a request."""
         return self.size // int(choices["stride"])
 
@@ -101,7 +101,7 @@ def window_of(window: str) -> int | None:
     >>> window_of("local20"), window_of("global")
     (20, None)
     """
-    return None if window == EVERYWHERE else int(window.removeprefix("local"))
+    return None if window == GLOBAL else int(window.removeprefix("local"))
 
 
 def taps_of(module: str) -> int:

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
-from chipwise.blocks.patches.onnx import reshaped
+from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.spec import ArchSpec, SoundStem
 
 

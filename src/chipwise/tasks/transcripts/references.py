@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chipwise.space import SpaceSpec
-from chipwise.space.sound import EVERYWHERE, NO_MODULE
+from chipwise.space.sound import GLOBAL, NO_MODULE
 
 STEP = 16
 HEAD_SIZES = (64, 32, 16)  # narrower models have narrower heads
@@ -65,7 +65,7 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
                             "weights": weights,
                             "sharing": "none",
                             "stride": known.stride,
-                            "window": EVERYWHERE,
+                            "window": GLOBAL,
                             "module": known.module,
                             "layers": [layer] * depth,
                         }
