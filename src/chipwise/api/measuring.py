@@ -26,6 +26,7 @@ from chipwise.space.constraints import Constraint
 from chipwise.spec import Design, ImageStem, RankingStem, SoundStem
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
+from chipwise.spec.listening import is_listener
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,6 +209,10 @@ def exported_file(
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
+        )
+    if is_listener(arch):
+        raise Unsupported(
+            f"{model} hears: such models are exported with their weights and their costs estimated, but not measured"
         )
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)

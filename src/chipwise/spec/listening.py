@@ -38,6 +38,12 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
     )
 
 
+def is_listener(arch: ArchSpec) -> bool:
+    """Whether ``arch``, or its encoder, is a model that hears and that chipwise exports."""
+    heard = encoder_of(arch)
+    return isinstance(heard.stem, SoundStem) and next(_departures(heard, heard.stem), None) is None
+
+
 def require_listener(arch: ArchSpec, *, work: str) -> SoundStem:
     """The stem of ``arch``, if it is a model that hears and that chipwise exports.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from chipwise import api
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.deploy.hf import load_pretrained, require_folder
 from chipwise.deploy.onnx import export
@@ -126,6 +127,12 @@ def test_models_that_hear_are_not_cut(name: str, tmp_path: Path) -> None:
     written(name, tmp_path)
     with pytest.raises(Unsupported, match="shrink cuts models of text"):
         require_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["openai/whisper-tiny", "facebook/wav2vec2-base-960h"])
+def test_models_that_hear_are_not_measured(name: str) -> None:
+    with pytest.raises(Unsupported, match="hears: such models are exported"):
+        api.measure(name)
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:
