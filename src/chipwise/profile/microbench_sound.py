@@ -27,16 +27,16 @@ def sound_op(case: Any) -> Op:
 
 
 def sound_cases() -> Iterator[dict[str, Any]]:
-    """Fields of the cases of a calibration."""
-    for rows, width in POSITIONS:
-        for taps in (3, 7, 15, 31):
+    """Fields of the cases of a calibration; those of all calibrations hold the other sizes of the same kinds."""
+    for number, (rows, width) in enumerate(POSITIONS):
+        for taps in (3, 15, 31):
             yield {"kind": "conv.centred", "count": 2, "rows": rows, "k": width, "n": taps}
-        for kind in ("sigmoid", "pad", "split", "layernorm", "gelu", "silu", "add", "mul"):
+        for kind in ("sigmoid", "pad", "split", *(("layernorm", "gelu", "silu", "add") if number % 3 == 1 else ())):
             yield {"kind": kind, "count": 8, "rows": rows, "k": width if kind != "split" else 3 * width}
         yield {"kind": "transpose", "count": 4, "rows": rows, "k": width}
         yield {"kind": "gather", "count": 4, "rows": 3 * rows, "k": width, "n": rows}
-        for weights in ("fp32", "int8", "int4"):
-            for k, n in ((120, width), (3 * width, width), (width, 3 * width), (width, 4 * width), (width, 21)):
+        for weights in ("fp32", "int8"):
+            for k, n in ((3 * width, width), (width, 4 * width), (width, 21)):
                 yield {"kind": "matmul", "weights": weights, "count": 2, "rows": rows, "k": k, "n": n}
     for rows, heads, head_size in ((10, 2, 16), (20, 2, 32), (50, 2, 32), (100, 2, 32), (100, 4, 16), (200, 2, 32)):
         sizes = {"heads": heads, "kv_heads": heads, "head_size": head_size}
