@@ -262,7 +262,7 @@ def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Par
     yield conv(setting, step, d, block.taps, bias=True)
     if block.norm == "layer":
         norm = NormOp(rows=tokens, width=d, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield Part(place="norm", op=norm)
+        yield Part(place="filter_norm", op=norm)
     yield setting.elementwise("act", "silu", tokens * d)
     yield setting.matmul("out", tokens, d, d, bias=block.bias)
 
