@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from chipwise.api.this_machine import is_here, profile_here, read_by, weights_of_winner
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
-from chipwise.serve.request import IMAGE_SIZE
+from chipwise.serve.request import IMAGE_SIZE, listening
 from chipwise.spec import ArchSpec
+from chipwise.spec.hf import default_weights
 
 if TYPE_CHECKING:
     from chipwise.explaining.explanation import Explanation
@@ -20,23 +21,35 @@ if TYPE_CHECKING:
 @public
 def sensitivity(
     model: str | Path,
-    text: str | Path,
+    text: str | Path | None = None,
     *,
+    data: str | Path | None = None,
     weights: str = "int8",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Bits per byte that a text costs more with one layer at a time in a narrow format; what ``explain`` may be given.
+    """What a model loses with one layer at a time in a narrow format; what ``explain`` may be given.
+
+    Of text it is bits per byte, of another task its own loss on validation data, such as a share of errors.
 
     Args:
-        model: A folder with weights and tokenizer, such as a winner's.
+        model: A folder with weights (and tokenizer), such as a winner's.
         text: A text file that the model was not trained on; a line an entry.
+        data: A run file of another task than text, whose data is used. Default: that of a winner's run.
         weights: ``int8`` or ``int4``.
         on_progress: Called with the number of layers done and of all layers.
 
     Raises:
-        InputError: No weights, no tokenizer or no text.
+        InputError: No weights, no tokenizer, no text, or a run file of text as ``data``.
         Unsupported: Another format.
     """
+    from chipwise.pipeline.one_model import layer_losses_on_task, run_of
+
+    if text is None:
+        if (run := run_of(model, data)) is None:
+            raise InputError("name a text, or as the data a run file of another task: --text FILE, --data vision.yaml")
+        return layer_losses_on_task(model, run, weights, on_progress=on_progress)
+    if data is not None:
+        raise InputError("a model is judged on a text, or on the data of a run file; give one of --text and --data")
     from chipwise.training.sensitivity import folder_losses
 
     return folder_losses(model, text, weights, on_progress=on_progress)
@@ -60,6 +73,7 @@ def explain(
     shared: int = 0,
     images: int = 0,
     image_size: tuple[int, int] = IMAGE_SIZE,
+    audio_s: float | None = None,
     train: bool = False,
     checkpoint: bool = False,
     sensitivity: str | Path | Sequence[float] | None = None,
@@ -85,6 +99,7 @@ def explain(
         shared: Tokens that all prompts have in common at their start.
         images: Images of each request, for a model that reads them.
         image_size: Their width and height in pixels.
+        audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10.
         train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
         checkpoint: With ``train``: activations are recomputed in the backward pass.
         sensitivity: The loss that each layer alone costs in a narrow format, as a list or a JSON file of one.
@@ -105,10 +120,15 @@ def explain(
     if checkpoint and not train:
         raise InputError("checkpoint: activations are recomputed in training only; set train as well")
     asked: dict[str, Any] = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "batch": batch, "shared_tokens": shared}
-    asked |= {"prompt_tokens": prompt, "new_tokens": new, "weights": weights, "kv": kv}
+    asked |= {"prompt_tokens": prompt, "new_tokens": new, "kv": kv}
     if images and train:
         raise InputError("images: a training step on images is not priced")
-    asked |= {"images": images, "image_size": image_size}
+    if audio_s is not None and train:
+        raise InputError("audio_s: a training step is priced on sounds of the usual length")
+    weights = weights or (default_weights(model) if isinstance(model, str) and audio_s is not None else None)
+    heard, sound_s = listening(model, audio_s)
+    named = heard if isinstance(heard, ArchSpec) else str(heard)
+    asked |= {"images": images, "image_size": image_size, "audio_s": sound_s, "weights": weights}
     if sensitivity is not None:
         asked["sensitivity"] = read_sensitivity(sensitivity)
     if train:
@@ -119,10 +139,10 @@ def explain(
         if is_here(device):
             asked["weights"] = weights or weights_of_winner(model)
             profile = profile_here(runtime or "onnxruntime", threads, **read_by(model))
-            case = calibrated_case(model, profile, **asked)
+            case = calibrated_case(named, profile, **asked)
         else:
             asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default
-            case = data_sheet_case(model, device, **asked)
+            case = data_sheet_case(named, device, **asked)
     except SpecError as error:
         if error.field != "sensitivity" or not isinstance(sensitivity, str | Path):
             raise

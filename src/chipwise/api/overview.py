@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.errors import Infeasible, InputError, SpecError
+from chipwise.core.errors import Infeasible, InputError, SpecError, UnknownName
 from chipwise.core.files import build, read_yaml
 from chipwise.cost.memory import BuiltBlock
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.ops import Phase, Workload
 from chipwise.pipeline.screening import Metrics, excess, screen
+from chipwise.profile.store import for_images, for_ranking, profile_path
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
@@ -26,6 +27,7 @@ from chipwise.spec import Design
 from chipwise.targets.chance import Bounds, values_of
 from chipwise.targets.cost_model import CostModel
 from chipwise.targets.sheet import SheetTarget, stated
+from chipwise.tasks.protocol import task_named
 
 Progress = Callable[[str, float], None]
 Predict = Callable[[Design], Mapping[str, Bounds]]
@@ -215,18 +217,17 @@ def overview_of(
         UnknownName: There is no such device.
         Unsupported: The runtime does not exist there, or has no format for the space's weights.
     """
-    data = read_yaml(file)
-    if "start_from" in data:
-        raise SpecError(NO_SPACE, file=str(file), field="start_from")
-    alone = "d_model" in data
-    if "space" not in data and not alone:
-        raise SpecError("this field is missing", file=str(file), field="space")
-    whole = {"space": data} if alone else data
+    whole, alone = _read(file)
+    try:
+        asked = task_named(str(whole.get("task", "text")))
+    except UnknownName as error:
+        raise SpecError(str(error), file=str(file), field="task") from None
+    whole = {**asked.defaults, **whole}
     try:
         space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
         target = build(TargetSpec, whole.get("target", {}), field="target")
-        constraints = parse_constraints(whole.get("constraints", {}), tasks=None)
+        constraints = parse_constraints(whole.get("constraints", {}), tasks=None, quality=asked.metric)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if not 1 <= draws <= MOST_DRAWS:
@@ -248,6 +249,31 @@ def overview_of(
         predict=predict,
         progress=progress,
     )
+
+
+def _read(file: str | Path) -> tuple[Mapping[str, Any], bool]:
+    """A search's fields, and whether the file states a space alone."""
+    data = read_yaml(file)
+    if "start_from" in data:
+        raise SpecError(NO_SPACE, file=str(file), field="start_from")
+    alone = "d_model" in data
+    if "space" not in data and not alone:
+        raise SpecError("this field is missing", file=str(file), field="space")
+    return ({"space": data} if alone else data), alone
+
+
+def profile_of(file: str | Path) -> Path:
+    """Where this machine's profile for the models of a search's file is kept, in the runtime and threads of its target.
+
+    Raises:
+        SpecError: The file is wrong.
+    """
+    whole, _ = _read(file)
+    target = build(TargetSpec, whole.get("target", {}), file=str(file), field="target")
+    kinds = {"image": for_images, "ranking": for_ranking}
+    space = whole["space"] if isinstance(whole["space"], Mapping) else {}
+    own = next((named for field, named in kinds.items() if field in space), None)
+    return profile_path(target.runtime if own is None else own(target.runtime), target.threads)
 
 
 def _space(data: object, field: str | None) -> SearchSpace:

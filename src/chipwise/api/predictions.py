@@ -14,7 +14,7 @@ from chipwise.core.results import Result, ResultTable
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.request import IMAGE_SIZE, Request
+from chipwise.serve.request import IMAGE_SIZE, Request, listening
 from chipwise.serve.training_step import TrainingEstimate
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
@@ -123,13 +123,7 @@ def estimate(
     from chipwise.serve.estimate import estimate as estimate_request
     from chipwise.serve.estimate import estimates
 
-    heard = 0.0
-    if audio_s is not None:
-        arch = model if isinstance(model, ArchSpec) else resolve(model)
-        if arch.towers:
-            heard = audio_s
-        else:
-            model = arch.hearing(audio_s)
+    model, heard = listening(model, audio_s)
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,
@@ -247,6 +241,7 @@ def compare(
     dp: int = 1,
     images: int = 0,
     image_size: tuple[int, int] = IMAGE_SIZE,
+    audio_s: float | None = None,
 ) -> Comparison:
     """Compares models side by side on ``devices`` (all that ship by default).
 
@@ -265,6 +260,7 @@ def compare(
         dp: Data-parallel replicas of attention.
         images: Images of each request; every model must read them.
         image_size: Their width and height in pixels.
+        audio_s: Seconds of sound that a request reads; every model must hear. Default: each model's usual.
 
     Raises:
         UnknownName: A model or device that is not known.
@@ -285,16 +281,17 @@ def compare(
     here = []
     if any(map(is_here, names)):
         profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
-        here = [_cell_here(model, **shared) for model in dict.fromkeys(models)]
-    shared["image_size"] = image_size
+        here = [_cell_here(model, audio_s, **shared) for model in dict.fromkeys(models)]
+    shared |= {"image_size": image_size, "audio_s": audio_s}
     return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
 
 
-def _cell_here(model: str, **asked: Any) -> Cell:
+def _cell_here(model: str, audio_s: float | None, **asked: Any) -> Cell:
     from chipwise.explaining.comparison import Cell
 
     try:
-        found = estimate_here(model, **asked)
+        heard, seconds = listening(model, audio_s)
+        found = estimate_here(heard, audio_s=seconds, **asked)
     except ChipwiseError as error:
         return Cell(model=model, device="here", estimate=None, problem=str(error))
     return Cell(model=model, device="here", estimate=found, generates="tpot_p50" in found.metrics)

@@ -292,18 +292,24 @@ def shrink(
     rate: float = 5e-4,
     out: str | Path | None = None,
     resume: bool = False,
+    device: str | None = None,
+    runtime: str | None = None,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Shrunk:
     """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it beside the original.
 
+    Times on a ``device`` that is not here are predicted.
+
     Args:
-        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json.
-        latency: Limit per request on this machine: a share of the original's (``60 %``) or a time (``3 ms``).
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; of an
+            image classifier (ViT); or a winner of any task whose models answer in one pass.
+        latency: Limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit of the weights: a share or a size (``40 MB``).
         method: ``exact`` (blocks are scored one by one, an integer programme chooses), ``shared`` (search over weights
             that all cuts share) or ``truncate`` (keep the first layers: the baseline).
-        data: A text source, text files, a run file, or the fields of ``data``: the text to score and heal with.
+        data: A text source, text files, a run file, or the fields of ``data``: the text to score and heal with. A run
+            file of another task names its data; a winner is cut on that of its own run unless another is named.
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
         weights: Format in which the result will be served: fp32, int8 or int4.
@@ -312,6 +318,8 @@ def shrink(
         rate: Peak learning rate of both.
         out: Output folder; ``runs/shrink-<name>`` by default.
         resume: Continue what the folder holds.
+        device: The chip that the latency limit is for, predicted by its data sheet; this machine unless given.
+        runtime: Runtime on that chip; its own unless given.
         seed: Seed of batches and draws.
         on_progress: Called with the stage, the steps done and all steps.
 
@@ -320,9 +328,13 @@ def shrink(
         Unsupported: The model has blocks that cannot be built or cut here.
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
+    from chipwise.api.this_machine import is_here
     from chipwise.deploy.hf import require_folder
+    from chipwise.hardware import datasheet
+    from chipwise.pipeline.one_model import run_of
 
-    require_folder(Path(folder))
+    require_folder(Path(folder), text=run_of(folder, data) is None)
+    there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.shrinking import Healing, shrink_model
 
     return shrink_model(
@@ -336,6 +348,8 @@ def shrink(
         weights=weights,
         healing=Healing(steps=steps, rate=rate),
         shared=Healing(steps=shared_steps, rate=rate),
+        device=there,
+        runtime=runtime,
         out=out,
         resume=resume,
         seed=seed,
@@ -374,7 +388,8 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     Args:
         model: As in :func:`estimate`.
         tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
-        run: The folder of a search, to use the scaling law of its own trainings, in bits per byte of its text.
+        run: The folder of a search, to use the scaling law of its own trainings: bits per byte of its text, or the loss
+            of its task.
 
     Raises:
         InputError: Too small a model or too little text for the published law.

@@ -28,6 +28,7 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
+    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="Weight format. Default: that of each checkpoint.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
@@ -49,7 +50,7 @@ def command(
         return
     found = api.compare(
         models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp,
-        images=images, image_size=image_size.parse(size),
+        images=images, image_size=image_size.parse(size), audio_s=audio,
     )  # fmt: skip
     json_of(_data(found)) if as_json else _print(found)
 

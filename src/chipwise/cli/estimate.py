@@ -48,9 +48,7 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
-    audio: Annotated[
-        float | None, typer.Option(help="Seconds of sound that a request to a speech model reads. Default: its usual.")
-    ] = None,
+    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, …")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
@@ -94,12 +92,13 @@ def command(
 
     Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
 
-    Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl.
+    Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
+    image_size, audio_s.
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core.csvfile import own_columns
-    from chipwise.serve.table import ANSWERED, ASKED
+    from chipwise.serve.table import ALSO_ASKED, ANSWERED, ASKED
     from chipwise.spec.hf import resolve
 
     if table is not None:
@@ -118,7 +117,7 @@ def command(
         else:
             rate = f"{rows / spent_s:,.0f} rows/s"
             notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error, {rate}; wrote {out}")
-            if own := own_columns(table, (*ASKED, *ANSWERED)):
+            if own := own_columns(table, (*ASKED, *ALSO_ASKED, *ANSWERED)):
                 notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
         return
     if model is None:

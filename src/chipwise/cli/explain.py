@@ -43,6 +43,7 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
+    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
         str | None, typer.Option(help="Weights: bf16, fp8, int4, q4_k_m, … Default: the checkpoint's.")
@@ -90,12 +91,12 @@ def command(
     if not train:
         refuse(context, "checkpoint", why="is for --train")
     else:
-        refuse(context, "new", "kv", "shared", "images", why="is for serving, not for --train")
+        refuse(context, "new", "kv", "shared", "images", "audio", why="is for serving, not for --train")
     if apply is None:
         refuse(context, "out", why="is where --apply N writes to")
     if measured:
         others = ("apply", "html", "train", "train_tokens", "sensitivity", "kv", "tp", "pp", "ep", "dp", "shared")
-        refuse(context, *others, "images", why="is not for --measured")
+        refuse(context, *others, "images", "audio", why="is not for --measured")
         if device != "here" and not is_default(context, "device"):
             raise typer.BadParameter(
                 f"--measured runs the model on this machine, which is not {device}; use --device here"
@@ -108,6 +109,7 @@ def command(
         asked |= {"images": images, "image_size": image_size.parse(size)}
     else:
         refuse(context, "size", why="is the size of --images")
+    asked["audio_s"] = audio
     if apply is not None and out is None:
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
     for path in (html, out):

@@ -1,4 +1,4 @@
-"""The options of commands whose requests may hold images."""
+"""The options of commands whose requests may hold images or sound."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 IMAGES = "Images of each request, for a model that reads them."
 SIZE = "Their width and height in pixels."
 DEFAULT = "1024x768"
+AUDIO = "Seconds of sound that a request to a model that hears reads. Default: its usual."
 
 
 def parse(text: str) -> tuple[int, int]:

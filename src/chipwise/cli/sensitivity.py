@@ -9,13 +9,23 @@ import typer
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A folder with weights and tokenizer, such as a winner's.")],
-    text: Annotated[Path, typer.Option(help="A text file that the model was not trained on, one entry per line.")],
+    model: Annotated[str, typer.Argument(help="A folder with weights (and tokenizer), such as a winner's.")],
+    text: Annotated[
+        Path | None, typer.Option(help="A text file that the model was not trained on, one entry per line.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Instead of text a run file of another task, whose data is used. Default: a winner's own."),
+    ] = None,
     weights: Annotated[str, typer.Option(help="The narrow format: int8 or int4.")] = "int8",
     out: Annotated[Path | None, typer.Option(help="Write the losses to this file, as a JSON list.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the losses as JSON.")] = False,
 ) -> None:
-    """Measure by how much quantising each layer separately raises the bits per byte of a text.
+    """Measure by how much quantising each layer separately raises the loss: bits per byte, or that of another task.
+
+    Text: chipwise sensitivity runs/clinic/winner --text unseen.txt
+
+    Images, speech, ranking: chipwise sensitivity runs/vision/winner --data vision.yaml
 
     Use the file with: chipwise explain MODEL --device D --sensitivity FILE
     """
@@ -27,7 +37,7 @@ def command(
         check_output(out)
 
     with progress_bar("rounding layers", quiet=as_json) as advance:
-        losses = api.sensitivity(model, text, weights=weights, on_progress=advance)
+        losses = api.sensitivity(model, text, data=data, weights=weights, on_progress=advance)
     if out is not None:
         write_json(out, list(losses))
         notices.print(f"wrote {out}")
@@ -35,4 +45,5 @@ def command(
         json_of(list(losses))
         return
     for layer, loss in enumerate(losses):
-        console.print(f"layer {layer:>3}: {loss:+.5f} bits per byte in {weights}")
+        unit = "bits per byte" if text is not None else "of the task's loss"
+        console.print(f"layer {layer:>3}: {loss:+.5f} {unit} in {weights}")

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chipwise.cli import completion
+
 if TYPE_CHECKING:
     from chipwise.shrinking import Shrunk
 
 
 def command(
+    context: typer.Context,
     folder: Annotated[
-        Path, typer.Argument(help="A Hugging Face folder: BERT-style encoder or Llama-style decoder, with tokenizer.")
+        Path,
+        typer.Argument(
+            help="A Hugging Face folder: BERT-style encoder or Llama-style decoder with tokenizer, image classifier "
+            "(ViT), or a winner."
+        ),
     ],
     latency: Annotated[
         str, typer.Option(help="Latency limit of a request: a share of the original's, or a time such as '3 ms'.")
@@ -33,7 +40,8 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file. Default: medical-definitions."
+            help="A text source, text files or globs (repeat the option), or a run file of any task, whose data is "
+            "used. Default: that of a winner's run, else medical-definitions."
         ),
     ] = None,
     tokens: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 32,
@@ -42,6 +50,15 @@ def command(
     steps: Annotated[int, typer.Option(help="Distillation steps after the cut.", min=0)] = 300,
     shared_steps: Annotated[int, typer.Option(help="Training steps of the supernet (method shared).", min=1)] = 150,
     rate: Annotated[float, typer.Option(help="Peak learning rate of both.")] = 5e-4,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Chip of the latency limit (chipwise devices), predicted by its data sheet. Default: this machine, "
+            "timed.",
+            autocompletion=completion.devices,
+        ),
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="Runtime on that chip. Default: its own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/shrink-<name>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -50,26 +67,32 @@ def command(
     """Cut a pretrained model to limits, restore its quality by distillation, export it and measure it.
 
     Can be resumed after Ctrl-C or a kill. Writes a Hugging Face folder and a model.onnx next to it.
+
+    Text: chipwise shrink path/to/minilm --latency "60 %" --data 'notes/*.txt'
+
+    Images, speech, ranking: chipwise shrink runs/vision/winner --data vision.yaml --device snapdragon-8-elite
     """
-    from chipwise.cli.output import json_of
-    from chipwise.deploy.hf import require_folder
+    from chipwise import api
+    from chipwise.cli.output import json_of, refuse
+    from chipwise.pipeline.one_model import run_of
 
-    require_folder(folder)
-    from chipwise.shrinking import Healing, shrink_model
-    from chipwise.shrinking.shrink_model import summary
-
+    if run_of(folder, data) is not None:
+        refuse(context, "tokens", "new", why="is for models of text; a run file's workload says what a request is")
     try:
-        found = shrink_model(
+        found = api.shrink(
             folder,
             latency=latency,
             memory=memory,
             method=method,  # type: ignore[arg-type]
             data=data or ["medical-definitions"],
-            tokens=tokens,
-            new_tokens=new,
+            prompt=tokens,
+            new=new,
             weights=weights,
-            healing=Healing(steps=steps, rate=rate),
-            shared=Healing(steps=shared_steps, rate=rate),
+            steps=steps,
+            shared_steps=shared_steps,
+            rate=rate,
+            device=device,
+            runtime=runtime,
             out=out,
             resume=resume,
             seed=seed,
@@ -79,6 +102,8 @@ def command(
         print("stopped; the state is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
+        from chipwise.shrinking.shrink_model import summary
+
         json_of(summary(found))
     else:
         _print(found)
@@ -88,7 +113,7 @@ def _print(found: Shrunk) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.shrinking.shrink_model import request_of
+    from chipwise.shrinking.shrink_model import request_of, seconds_of
 
     columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
@@ -97,11 +122,19 @@ def _print(found: Shrunk) -> None:
     if found.latency is not None and found.original_latency is not None and found.ratio is not None:
         both = [units.show(request_of(item), "time") for item in (found.original_latency, found.latency)]
         table.add("request P50, measured alternately", *both, units.show(found.ratio, "share"))
-    table.add("distance from the original, held-out text", "0", f"{found.loss_after:.4f}", "")
+    if found.estimates is not None and found.ratio is not None:
+        both = [units.show(seconds_of(item, found.workload), "time") for item in found.estimates]
+        table.add(f"request P50, predicted on {found.estimates[0].device}", *both, units.show(found.ratio, "share"))
+    if found.score is None or found.original_score is None:
+        table.add(found.held_out, "0", f"{found.loss_after:.4f}", "")
+    else:
+        table.add(f"{found.score.metric}, test data (95 %)", found.original_score.shown, found.score.shown, "")
     print_table(table)
     heads, neurons = (", ".join(map(str, sizes)) for sizes in (found.sizes.heads, found.sizes.neurons))
     say(f"KV heads of each layer: {heads}; neurons: {neurons}")
-    say(f"distillation reduced the distance from {found.loss_before:.4f} to {found.loss_after:.4f}")
+    say(
+        f"{found.held_out}: {found.shown(found.loss_before)} as cut, {found.shown(found.loss_after)} after distillation"
+    )
     if found.latency is not None and not found.latency.clean:
         say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
     put(f"model: {found.folder}")

@@ -25,17 +25,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
-    from chipwise.api.overview import overview_of
+    from chipwise.api.overview import overview_of, profile_of
     from chipwise.cli import output, show
-    from chipwise.core.files import build, read_yaml
-    from chipwise.profile.store import profile_path
-    from chipwise.run.spec import TargetSpec
 
-    target = build(TargetSpec, read_yaml(spec).get("target", {}), file=str(spec), field="target")
+    profile = profile_of(spec)
     with show.bar("sampling the space", quiet=as_json) as progress:
         found = overview_of(
             spec,
-            profile=profile_path(target.runtime, target.threads),
+            profile=profile,
             device=device,
             runtime=runtime,
             seed=seed,

@@ -60,12 +60,13 @@ def answered(
         refuse(context, "part", why="is for models that Qualcomm compiles part by part, such as whisper_small")
     if not sort:
         return False
-    language = ("prompt", "new", "kv", "pp", "ep", "dp", "train", "checkpoint", "microbatches", "train_tokens")
+    language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp")
+    training = ("train", "checkpoint", "microbatches", "train_tokens")
     if sort == "pictures":
-        refuse(context, *language, "weights", why="is for language models, not for pictures")
+        refuse(context, *language, *training, "weights", why="is for language models, not for pictures")
         _pictures(context, model, picture, as_json=as_json)
     else:
-        refuse(context, *language, "tp", "batch", why="is for language models, not for parts on a phone")
+        refuse(context, *language, *training, "tp", "batch", why="is for language models, not for parts on a phone")
         _parts(context, model, part, as_json=as_json)
     return True
 
@@ -195,7 +196,7 @@ def _print_compared(found: Sequence[RunEstimate]) -> None:
     print_table(table)
 
 
-LANGUAGE = ("prompt", "new", "kv", "weights")
+LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
     "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
     "html", "train_tokens", "measured",

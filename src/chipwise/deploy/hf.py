@@ -161,8 +161,12 @@ def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
     }
 
 
-def require_folder(source: Path) -> None:
+def require_folder(source: Path, *, text: bool = True) -> None:
     """Checks that a folder has config, weights and tokenizer of a family whose weights are read, without reading them.
+
+    Args:
+        source: The folder.
+        text: Whether the model is to be cut on text; one that is not needs no tokenizer.
 
     Raises:
         SpecError: It is no such folder, or lacks a file.
@@ -171,11 +175,13 @@ def require_folder(source: Path) -> None:
     if not source.is_dir():
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
-    if path.exists() and _reads_no_text(read_mapping(path)):
+    if text and path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
-            f"{source}: shrink cuts models of text, and this one reads none; search for a smaller design with its task"
+            f"{source}: this model reads no text; name a run file of its task, whose data it is cut on, such as "
+            "--data vision.yaml"
         )
-    if lacking := [what for what, pattern in _NEEDED.items() if not any(source.glob(pattern))]:
+    needed = list(_NEEDED.items())[: None if text else -1]
+    if lacking := [what for what, pattern in needed if not any(source.glob(pattern))]:
         raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
     config = read_mapping(source / "config.json")
     family = config.get("model_type")

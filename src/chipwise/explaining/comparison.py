@@ -12,7 +12,7 @@ from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, remedies, shortage, waiting
 from chipwise.serve.groups import cost_groups, grouped
-from chipwise.serve.request import Request
+from chipwise.serve.request import Request, listening
 
 ALIKE = 0.95  # share of the other's work: less than this is a reason, more is not
 
@@ -188,14 +188,19 @@ def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
 
 
 def requests_of(
-    models: Sequence[str], devices: Sequence[str], **asked: object
+    models: Sequence[str], devices: Sequence[str], *, audio_s: float | None = None, **asked: object
 ) -> tuple[list[Request], list[tuple[str, str]]]:
     """Requests for every model on every device, without duplicates, and their names.
 
     Raises:
         UnknownName: A device is unknown.
+        SpecError: Seconds of sound are given, and a model does not hear.
     """
     sheets = {datasheet.load(device).label: device for device in devices}
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]
-    requests = [Request(model=model, device=sheets[device], **asked) for model, device in names]  # type: ignore[arg-type]
+    heard = {model: listening(model, audio_s) for model in models}
+    requests = [
+        Request(model=heard[model][0], audio_s=heard[model][1], device=sheets[device], **asked)  # type: ignore[arg-type]
+        for model, device in names
+    ]
     return requests, names

@@ -197,6 +197,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "prompt_tokens": question.prompt_tokens,
         "new_tokens": question.new_tokens,
         **({"images": question.images, "image_size": list(question.image_size)} if question.images else {}),
+        **({} if (sound_s := question.audio_s or question.arch.sound_s) is None else {"audio_s": sound_s}),
         "provenance": cost.provenance,
         "metrics": plain(
             {

@@ -48,6 +48,7 @@ class Question:
     new_tokens: int = 128
     images: int = 0
     image_size: tuple[int, int] = IMAGE_SIZE
+    audio_s: float = 0.0  # of sound in each request, of a model that hears with a tower
     task: Task = "serve"
     checkpoint: bool = False
     shared_tokens: int = 0
@@ -95,6 +96,7 @@ class Question:
             wide_layers=self.wide_layers,
             images=self.images,
             image_size=self.image_size,
+            audio_s=self.audio_s,
         )
 
     @property
@@ -187,7 +189,8 @@ class Case:
         width, height = question.image_size
         several = f"{question.images} images" if question.images > 1 else "an image"
         seen = f", {several} of {width} x {height} in each" if question.images else ""
-        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens{seen}"
+        heard = f", {question.audio_s:.4g} s of sound in each" if question.audio_s else ""
+        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens{seen}{heard}"
 
     @property
     def slower(self) -> str:

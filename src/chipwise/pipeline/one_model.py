@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StudyError
 from chipwise.core.fields import whole_number
-from chipwise.core.files import read_yaml, storage, write_json
+from chipwise.core.files import read_json, read_yaml, storage, write_json
 from chipwise.core.statistics import Z95
 from chipwise.run.folder import PROMISES, holds_run
 from chipwise.run.spec import RunSpec, load_run
+from chipwise.run.start_spec import any_spec
 from chipwise.run.winner import read_winner
 from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
 from chipwise.spec.hf import resolve
@@ -90,6 +91,20 @@ def other_than_text(data: object) -> RunSpec | None:
     return load_run(given)
 
 
+def run_of(folder: str | Path, data: object) -> RunSpec | None:
+    """The run whose data a folder's model is cut on: the one that ``data`` names, else that which it is the winner of.
+
+    None where that is text, or ``data`` names no run file of another task and the folder is no winner of one.
+    """
+    if (named := other_than_text(data)) is not None:
+        return named
+    home = Path(folder).resolve().parent
+    if not holds_run(home) or not isinstance(held := read_json(home / "spec.json"), Mapping):
+        return None
+    found = any_spec(held.get("spec"), file=str(home / "spec.json"))
+    return found if isinstance(found, RunSpec) and found.task != "text" else None
+
+
 def train_on_task(
     model: str | Path,
     run: RunSpec,
@@ -118,7 +133,7 @@ def train_on_task(
     target = Path(out) if out is not None else Path("runs") / f"train-{arch.name.replace('/', '-')}"
     if (target / "state").exists() and not resume:
         raise StudyError(f"{target}: holds a training; continue it with --resume, or name another folder with --out")
-    data = _opened(run, target / "corpus", arch)
+    data = opened(run, target / "corpus", arch)
     recipe = {**data.recipe, **({} if batch is None else {"batch_windows": whole_number("batch", batch)})}
     budgets = {"steps": steps, "tokens": tokens, "cpu_seconds": cpu_seconds}
     given = {name: value for name, value in budgets.items() if value is not None}
@@ -150,7 +165,7 @@ def train_on_task(
 
         export(item.design, item.weights, shipped / "model.onnx")
     scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}
-    write_json(shipped / PROMISES, _told(run, item.design, scores["test"].value))
+    write_json(shipped / PROMISES, told(run, item.design, scores["test"].value))
     return TaskTrained(
         folder=shipped,
         steps=int(result["steps"]),
@@ -181,15 +196,43 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
     found, weights = load_pretrained(folder)
     winner = read_winner(folder)
     design = Design(arch=found, weights=FORMAT) if winner is None else winner.design
-    home = Path(cache) if cache is not None else _data_of(folder, run)
-    data = _opened(run, home, design.arch)
+    home = Path(cache) if cache is not None else data_of(folder, run)
+    data = opened(run, home, design.arch)
     with tempfile.TemporaryDirectory() as room:
         item = Exported(design=design, weights=weights, folder=Path(room))
         export(design, weights, Path(room) / "model.onnx")
         return TaskScore.of(run, data.losses(item, split="test"), "test")
 
 
-def _data_of(folder: Path, run: RunSpec) -> Path:
+def layer_losses_on_task(
+    model: str | Path,
+    run: RunSpec,
+    form: str,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[float, ...]:
+    """What each layer alone in ``form`` costs on the validation data of ``run``, in its loss (a share of errors, …).
+
+    Raises:
+        InputError: The folder has no weights, or its model does not fit the data.
+        Unsupported: Weights cannot be rounded to ``form``.
+    """
+    folder = Path(model)
+    if not has_weights(folder):
+        raise InputError(f"{model}: is no folder with weights, such as that of a run's winner or of `chipwise train`")
+    from chipwise.deploy.hf import load_pretrained
+    from chipwise.training.evaluate import load_model
+    from chipwise.training.sensitivity import layer_losses
+
+    arch, weights = load_pretrained(folder)
+    data = opened(run, data_of(folder, run), arch).data(arch).load()
+    data.require_fit(arch)
+    return layer_losses(
+        load_model(arch, weights), form, lambda changed: data.judge(changed).loss, on_progress=on_progress
+    )
+
+
+def data_of(folder: Path, run: RunSpec) -> Path:
     """The data of the run or training that a folder belongs to, else a place of its own."""
     parent = folder.resolve().parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
@@ -210,7 +253,7 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
     return arch, str(path)
 
 
-def _opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
+def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     """The task's data, made where it is missing, checked to be what ``arch`` reads."""
     image, stem = run.space.image, arch.stem
     if image is not None and isinstance(stem, ImageStem):
@@ -228,7 +271,7 @@ def _opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     return data
 
 
-def _told(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
+def told(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
     """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
     return {
         "schema": "chipwise.winner/1",

@@ -219,10 +219,17 @@ def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
     """
     if not isinstance(data, Mapping) or "start_from" not in data:
         return run_spec(data, file=file)
+    if data.get("task", "text") != "text":
+        raise SpecError(
+            "a run from a model compares cuts of text models; cut this with: chipwise shrink FOLDER --data RUN.yaml "
+            "(a run file of the task)",
+            file=file,
+            field="task",
+        )
     for name, why in _NOT_HERE.items():
         if name in data:
             raise SpecError(f"contradicts start_from: {why}", file=file, field=name)
-    found = spelt_out(data)
+    found = spelt_out({name: value for name, value in data.items() if name != "task"})
     if isinstance(data.get("search"), str):
         found["search"] = data["search"]
     if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # as a space has it

@@ -82,6 +82,20 @@ class Request:
             )
 
 
+def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
+    """The model with requests of so many seconds of sound, and the seconds that a tower hears beside a prompt.
+
+    Of a model that hears with a stem, the sound is the request; None is its usual length.
+
+    Raises:
+        SpecError: It does not hear, or not so long at once.
+    """
+    if audio_s is None:
+        return model, 0.0
+    arch = model if isinstance(model, ArchSpec) else resolve(model)
+    return (model, audio_s) if arch.towers else (arch.hearing(audio_s), 0.0)
+
+
 _looked_at = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
 
 

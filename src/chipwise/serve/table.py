@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from chipwise.core.csvfile import read_rows, whole, write_rows
-from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
+from chipwise.core.errors import ChipwiseError, SpecError, Unsupported, short
 from chipwise.core.files import check_output
 from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.plan import node_plan
-from chipwise.serve.request import Request, problem_of, stood_in
+from chipwise.serve.request import IMAGE_SIZE, Request, listening, problem_of, stood_in
 
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
+ALSO_ASKED = ("images", "image_size", "audio_s")
+"""Columns of models that read images or sound: of each request; written only where the table has them."""
 ANSWERED = (
     "ttft_s",
     "tpot_s",
@@ -52,7 +55,7 @@ def estimate_file(
         StorageError: ``out`` cannot be written.
     """
     check_output(out, source=path)
-    rows = read_rows(path, required=("model", "device"), without=ANSWERED, optional=ASKED)
+    rows = read_rows(path, required=("model", "device"), without=ANSWERED, optional=(*ASKED, *ALSO_ASKED))
     own = [name for name in rows[0] if name not in ASKED]
     answers: list[dict[str, object]] = []
     for start in range(0, len(rows), BLOCK):
@@ -150,8 +153,9 @@ def request_of(row: Mapping[str, str]) -> Request:
 
 
 def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
+    model, heard = listening(row["model"], _seconds(row))
     return Request(
-        model=row["model"],
+        model=model,
         device=row["device"],
         runtime=row.get("runtime") or None,
         weights=row.get("weights") or None,
@@ -163,7 +167,31 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
         batch=whole(row, "batch", default=1),
         prompt_tokens=whole(row, "isl", default=None),
         new_tokens=whole(row, "osl", default=None),
+        images=whole(row, "images", default=0),
+        image_size=_size(row),
+        audio_s=heard,
     )
+
+
+def _seconds(row: Mapping[str, str]) -> float | None:
+    """Seconds of sound of each request, where a cell says so."""
+    if not (text := row.get("audio_s")):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(f"must be a number of seconds, not {short(text)}", field="audio_s") from None
+
+
+def _size(row: Mapping[str, str]) -> tuple[int, int]:
+    """Pixels of each request's images."""
+    text = row.get("image_size")
+    if not text:
+        return IMAGE_SIZE
+    found = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text)
+    if found is None:
+        raise SpecError(f"must be a width and a height such as 1024x768, not {short(text)}", field="image_size")
+    return int(found[1]), int(found[2])
 
 
 def _fill(

@@ -1,4 +1,4 @@
-"""Seconds that each size of each block takes, measured in the runtime that will serve.
+"""Seconds that each size of each block takes, measured in the runtime that will serve, or predicted for another chip.
 
 A block is timed inside the whole model, where it finds the caches as it will find them: the model with all its
 attention (or feed-forward) blocks at one size, against the model without them, over the number of layers. Timings go
@@ -10,9 +10,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from chipwise.core.errors import InputError
 from chipwise.deploy.onnx import export, random_weights
 from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime import OnnxRuntime
+from chipwise.profile.worker import requested
 from chipwise.shrinking.sizes import Sizes, blocks, cut_arch, whole_sizes
 from chipwise.spec import ArchSpec, Design
 from chipwise.spec.encoder import is_encoder
@@ -56,22 +57,16 @@ class Costs:
 def measure_costs(
     arch: ArchSpec,
     options: Mapping[str, Sequence[int]],
-    workload: Workload,
+    clock: Clock,
     *,
-    weights: str = "fp32",
-    seconds: float = 1.0,
-    rounds: int = 3,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Costs]:
-    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has) on one thread; by name of the time.
+    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has); by name of the time.
 
     Args:
         arch: The original.
         options: Sizes by kind of block; the whole size and 0 are added.
-        workload: An encoder's text is ``prompt_tokens`` long; a decoder also generates.
-        weights: The format in which it will be served.
-        seconds: Of timing for each variant, over all rounds.
-        rounds: Turns.
+        clock: What says how long models take.
         on_progress: Called with the timings done and the total.
     """
     if is_encoder(arch):  # a row of its table is looked up whatever its size
@@ -86,7 +81,7 @@ def measure_costs(
         for size in sorted({0, max(own), *options.get(kind, ())}):
             sizes = whole.with_kind(kind, tuple(min(size, top) for top in own))
             variants[kind, size] = cut_arch(arch, sizes)
-    taken = _timed(list(variants.values()), workload, weights, seconds, rounds, on_progress)
+    taken = clock.variants(list(variants.values()), on_progress)
     return {
         name: _by_block({key: times[name] for key, times in zip(variants, taken, strict=True)}, counts)
         for name in taken[0]
@@ -105,11 +100,47 @@ def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int])
     return Costs(base_s=max(0.0, float(np.mean(full_s)) - every), block_s=block_s)
 
 
-def time_requests(
-    archs: Sequence[ArchSpec], workload: Workload, *, weights: str = "fp32", seconds: float = 2.0, rounds: int = 4
-) -> list[Times]:
-    """Median processor seconds of each model, with random weights, measured in turns on one thread."""
-    return _timed(archs, workload, weights, seconds, rounds, lambda done, total: None)
+class Clock(Protocol):
+    """Seconds of models on one chip, with random weights."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What tells this chip from others, as JSON can hold it."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where that is, for messages."""
+        ...
+
+    def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
+        """Of many models that differ in one kind of block."""
+        ...
+
+    def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
+        """Of a few models, more exactly."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClock:
+    """This machine: the median processor seconds of each model, measured in turns on one thread.
+
+    An encoder's text is ``prompt_tokens`` of the workload long; a decoder also generates.
+    """
+
+    workload: Workload
+    weights: str = "fp32"  # the format in which it will be served
+    about: Mapping[str, Any] = field(default_factory=dict)
+    where: str = "on this machine"
+
+    def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
+        """A second for each, in three rounds."""
+        return _timed(archs, self.workload, self.weights, 1.0, 3, on_progress)
+
+    def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
+        """Two seconds for each, in four rounds."""
+        return _timed(archs, self.workload, self.weights, 2.0, 4, lambda done, total: None)
 
 
 def request_times(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> Times:
@@ -152,9 +183,8 @@ def _timed(
 def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[Times]:
     """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
     session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
-    shape = (workload.batch, workload.prompt_tokens)
-    prompt = np.random.default_rng(0).integers(0, arch.vocab_size, shape)
-    encodes = is_encoder(arch)
+    prompt = requested(session, np.random.default_rng(0), batch=workload.batch, prompt=workload.prompt_tokens)
+    encodes = is_encoder(arch) or arch.stem is not None
     request_times(session, workload, prompt, encodes=encodes)
     found: list[Times] = []
     until = time.process_time() + seconds

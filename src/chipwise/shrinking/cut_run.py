@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import digest, plain
@@ -41,6 +42,7 @@ from chipwise.shrinking.distillation import Healing
 from chipwise.shrinking.shrink_model import claim
 from chipwise.shrinking.sizes import Sizes, blocks
 from chipwise.shrinking.stages import Named, Plan, Shrinking
+from chipwise.shrinking.text_material import TextMaterial
 from chipwise.space.constraints import unit_of
 from chipwise.space.designs import summary
 from chipwise.spec import ArchSpec, Design
@@ -94,12 +96,12 @@ class Cutting:
         spec, folder = self.spec, self.folder.path
         self._phase("reading model and text")
         tasks, corpus = load_tasks(spec), load_corpus(spec.data, base=spec.folder)
+        longest = min(max(LONGEST[0], spec.workload.prompt_tokens), LONGEST[1])
+        material = TextMaterial(spec.source, corpus, longest=longest)
         work = Shrinking(
-            spec.source,
+            material,
             folder,
-            corpus=corpus,
             workload=spec.workload,
-            longest=min(max(LONGEST[0], spec.workload.prompt_tokens), LONGEST[1]),
             form=spec.weights,
             seed=spec.seed,
             on_progress=self._on_stage,
@@ -186,6 +188,10 @@ class Cutting:
         self._note(steps=steps)
         return steps
 
+    @property
+    def _tokenizer(self) -> Path:
+        return self.spec.source / "tokenizer.json"
+
     def _contender(self, work: Shrinking, plan: Plan, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
         """Chooses, heals, writes and evaluates one contender."""
         name = plan.method
@@ -224,19 +230,19 @@ class Cutting:
             quality["bits_per_byte"] = bits_per_byte(
                 design,
                 arrays,
-                work.tokenizer,
+                self._tokenizer,
                 corpus.test,
                 longest=LONGEST[0],
                 path=work.state / "judged.onnx",
             )
         elif name != "original":
             quality["tasks"][ORIGINAL] = likeness(
-                path, work.original_file, work.tokenizer, corpus.test, longest=LONGEST[0]
+                path, work.original_file, self._tokenizer, corpus.test, longest=LONGEST[0]
             )
         for label, task in tasks.items():
             self._phase(f"evaluating {label}")
             quality["tasks"][label] = task_score(
-                task, design, arrays, path, work.tokenizer, on_progress=lambda done, total: self._detail(done, total)
+                task, design, arrays, path, self._tokenizer, on_progress=lambda done, total: self._detail(done, total)
             )
         self._found(name, judged=key, **quality)
 

@@ -1,12 +1,12 @@
-"""Training cuts of a model towards the original's states: one cut (healing), or many that share weights.
+"""Training cuts of a model towards the original: one cut (healing), or many that share weights.
 
-A step takes one batch and the cuts that are its turn; their gradients add. The token table stays as it is: tokens that
-the text lacks keep their meaning. A killed training goes on from its last checkpoint with the batches that come next.
+A step takes one batch and the cuts that are its turn; their gradients add. Tables stay as they are: tokens or items
+that the data lacks keep their meaning. A killed training goes on from its last checkpoint with the batches that come
+next.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -20,14 +20,16 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError, TrainingDiverged
 from chipwise.nn.precision import Precision
-from chipwise.shrinking.forward import Weights, autocast, distance, head_of, states
+from chipwise.shrinking.forward import Weights
+from chipwise.shrinking.material import Comparison
 from chipwise.shrinking.sizes import Sizes, cut_arch, cut_weights, whole_sizes
-from chipwise.shrinking.texts import BATCH_TOKENS, Targets, order_of_batches
+from chipwise.shrinking.texts import BATCH_TOKENS
 from chipwise.spec import ArchSpec
 from chipwise.training.checkpoint import fingerprint, read_state, write_state
 
 Named = dict[str, Tensor]
 SCHEMA = "chipwise.distilling/2"
+_TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +70,12 @@ class Distiller:
     Args:
         arch: The model whose weights are trained.
         weights: Where it starts.
-        targets: The original's states of the texts.
-        original_head: Of a decoder, the original's head (V, D).
+        comparison: The original's answers on the training data.
         healing: Steps and rates.
         turn: The cuts of a step by its number; the whole of ``arch`` unless given.
         seed: Order of the batches.
         path: The checkpoint.
-        precision: Of matrix products.
+        precision: Of the comparison's matrix products.
         clock: CPU seconds.
     """
 
@@ -82,9 +83,8 @@ class Distiller:
         self,
         arch: ArchSpec,
         weights: Weights,
-        targets: Targets,
+        comparison: Comparison,
         *,
-        original_head: Tensor,
         healing: Healing,
         seed: int,
         path: Path,
@@ -92,13 +92,12 @@ class Distiller:
         turn: Callable[[int], Sequence[Sizes]] | None = None,
         clock: Callable[[], float] = time.process_time,
     ) -> None:
-        self.arch, self.targets, self.head, self.healing = arch, targets, original_head, healing
+        self.arch, self.comparison, self.healing = arch, comparison, healing
         self.turn = turn or (lambda _step: [whole_sizes(arch)])
-        self.path, self.clock, self.precision = path, clock, precision
+        self.path, self.clock = path, clock
         self.seed = seed
         self.start = {name: value.clone() for name, value in weights.items()}
-        self.key = digest([arch.digest, fingerprint(self.start), targets.texts.digest, healing, seed, precision])
-        self.work = targets.texts.batches(tokens=healing.batch_tokens)
+        self.key = digest([arch.digest, fingerprint(self.start), comparison.identity, healing, seed, precision])
         self._begin(self.start, step=0, rate_scale=1.0)
         self.cpu_s = 0.0
         self.losses: list[float] = []
@@ -136,7 +135,7 @@ class Distiller:
 
     def _begin(self, weights: Weights, *, step: int, rate_scale: float) -> None:
         self.weights = {name: value.clone() for name, value in weights.items()}
-        self.trained = {name: value for name, value in self.weights.items() if name != "embedding.weight"}
+        self.trained = {name: value for name, value in self.weights.items() if name not in _TABLES}
         for value in self.trained.values():
             value.requires_grad_()
         vectors = [value for value in self.trained.values() if value.ndim == 1]
@@ -151,17 +150,12 @@ class Distiller:
         self.step, self.rate_scale = step, rate_scale
 
     def _step(self) -> float:
-        place = next(itertools.islice(order_of_batches(len(self.work), seed=self.seed), self.step, None))
-        numbers = self.work[place]
-        tokens, mask = self.targets.texts.padded(numbers)
-        target = self.targets.of(numbers, tokens.shape[1])
+        batch = self.comparison.lesson(self.step, tokens=self.healing.batch_tokens, seed=self.seed)
         total = 0.0
         cuts = self.turn(self.step)
         for sizes in cuts:
             arch, part = cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, self.weights)
-            with autocast(self.precision):
-                found = states(arch, part, tokens, mask)
-            loss = distance(arch, found, target, mask, (head_of(arch, part), self.head)) / len(cuts)
+            loss = self.comparison.loss(arch, part, batch) / len(cuts)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.healing.clip_norm)

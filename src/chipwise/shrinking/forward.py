@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from chipwise.deploy.torch import Transformer
+from chipwise.deploy.torch import Transformer, module_of
 from chipwise.deploy.torch_encoder import Encoder, mean_pooled
 from chipwise.nn.precision import Precision, torch_dtype
 from chipwise.spec import ArchSpec
@@ -25,17 +25,20 @@ Weights = Mapping[str, Tensor]
 
 
 class _States(nn.Module):
-    """A model whose forward pass gives the states before the head."""
+    """A model whose forward pass gives the states before the head; of a model with a stem, what its head gives."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
-        self.model: nn.Module = Encoder(arch) if is_encoder(arch) else Transformer(arch)
+        self.model: nn.Module = Encoder(arch) if is_encoder(arch) else module_of(arch)
 
-    def forward(self, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """States (B, T, D); a decoder needs no mask, as padding comes last."""
+    def forward(self, *inputs: Any) -> Tensor:
+        """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""
         if isinstance(self.model, Encoder):
+            tokens_BT, mask_BT = inputs
             return self.model(tokens_BT, None if bool(mask_BT.all()) else mask_BT)  # type: ignore[no-any-return]
-        return self.model.hidden(tokens_BT)[0]  # type: ignore[operator,no-any-return]
+        if isinstance(self.model, Transformer):
+            return self.model.hidden(inputs[0])[0]
+        return self.model(*inputs)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=256)
@@ -46,9 +49,35 @@ def _module(arch: ArchSpec) -> _States:
 
 def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D)."""
+    return _called(arch, weights, tokens_BT, mask_BT)
+
+
+def _called(arch: ArchSpec, weights: Weights, *inputs: Any) -> Tensor:
     named = {f"model.{name}": value for name, value in weights.items()}
-    found: Tensor = functional_call(_module(arch), named, (tokens_BT, mask_BT))
+    found: Tensor = functional_call(_module(arch), named, inputs)
     return found
+
+
+class Bound:
+    """A model with a stem and given weights, as a data set calls it; remembers what it gave.
+
+    Attributes:
+        arch: The model's.
+        given: Outputs of all calls, in order.
+    """
+
+    def __init__(self, arch: ArchSpec, weights: Weights) -> None:
+        self.arch, self._weights = arch, weights
+        self.given: list[Tensor] = []
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The outputs of the model's head."""
+        self.given.append(_called(self.arch, self._weights, *inputs))
+        return self.given[-1]
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The weights."""
+        return iter(self._weights.values())
 
 
 @contextlib.contextmanager

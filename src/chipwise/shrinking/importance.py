@@ -1,4 +1,4 @@
-"""Importance of a model's parts on calibration text, and how the kept parts make up for those that are cut.
+"""Importance of a model's parts on calibration data, and how the kept parts make up for those that are cut.
 
 A block's inner activations A (tokens × neurons, or heads' results) enter the stream as A·Wᵀ. Their second moments are
 enough for both questions: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix that makes the kept
@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chipwise.shrinking.forward import Weights, states, watching
-from chipwise.shrinking.sizes import WIDTH, Index, Sizes, blocks, whole_sizes
-from chipwise.shrinking.texts import Texts
+from chipwise.shrinking.forward import Weights, watching
+from chipwise.shrinking.material import Examples
+from chipwise.shrinking.sizes import WIDTH, Index, Sizes, blocks, orders_width, whole_sizes
 from chipwise.spec import ArchSpec
 
 _BACK = {"attention": "out", "ffn": "down"}
@@ -31,7 +31,7 @@ _RIDGE = 1e-4  # of the mean variance: what two nearly equal columns share is no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Second moments on calibration text, in the order of the weights that they were taken with."""
+    """Second moments on calibration data, in the order of the weights that they were taken with."""
 
     means: Mapping[str, Tensor]  # of each block's inner activations, by ``layers.0.ffn``
     moments: Mapping[str, Tensor]  # AᵀA over the tokens, likewise
@@ -39,8 +39,8 @@ class Statistics:
     influence: tuple[float, ...]  # of each layer: 1 - cosine of the stream before and after
 
 
-def gather(arch: ArchSpec, weights: Weights, texts: Texts) -> Statistics:
-    """Runs ``arch`` over ``texts`` and keeps the moments."""
+def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
+    """Runs ``arch`` over ``examples`` and keeps the moments."""
     seen: dict[str, Any] = {"mask": None}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -49,22 +49,26 @@ def gather(arch: ArchSpec, weights: Weights, texts: Texts) -> Statistics:
         sums[name] = sums[name] + value if name in sums else value
         counts[name] = counts.get(name, 0) + count
 
+    def chosen(values: Tensor) -> Tensor:
+        """The positions that count, one behind the other."""
+        return values.flatten(0, -2) if seen["mask"] is None else values[seen["mask"]]
+
     def inner(place: str) -> Any:
         def record(given: Tensor, _out: Tensor) -> None:
-            rows = given[seen["mask"]]
+            rows = chosen(given)
             add(f"{place}.sum", rows.sum(0), len(rows))
             add(f"{place}.moment", rows.T @ rows, len(rows))
 
         return record
 
     def normed(_given: Tensor, out: Tensor) -> None:
-        rows = out[seen["mask"]]
+        rows = chosen(out)
         add("width", rows.square().sum(0), len(rows))
 
     def layer(number: int) -> Any:
         def record(given: Tensor, out: Any) -> None:
             after = out[0] if isinstance(out, tuple) else out
-            alike = F.cosine_similarity(given[seen["mask"]], after[seen["mask"]], dim=-1)
+            alike = F.cosine_similarity(chosen(given), chosen(after), dim=-1)
             add(f"influence.{number}", (1 - alike).sum(), len(alike))
 
         return record
@@ -73,9 +77,8 @@ def gather(arch: ArchSpec, weights: Weights, texts: Texts) -> Statistics:
     watch |= {f"layers.{i}.{kind}_norm": normed for i, kind in blocks(arch)}
     watch |= {f"layers.{i}": layer(i) for i in range(len(arch.layers))}
     with torch.no_grad(), watching(arch, watch):
-        for numbers in texts.batches():
-            tokens, seen["mask"] = texts.padded(numbers)
-            states(arch, weights, tokens, seen["mask"])
+        for seen["mask"], run in examples.passes(arch, weights):
+            run()
     places = [f"layers.{i}.{kind}" for i, kind in blocks(arch)]
     return Statistics(
         means={place: sums[f"{place}.sum"] / counts[f"{place}.sum"] for place in places},
@@ -87,7 +90,7 @@ def gather(arch: ArchSpec, weights: Weights, texts: Texts) -> Statistics:
 
 def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:
     """For each label of :mod:`sizes`, its entries by falling importance."""
-    order = {WIDTH: _falling(found.width)}
+    order = {WIDTH: _falling(found.width)} if orders_width(arch) else {}
     for i, kind in blocks(arch):
         place = f"layers.{i}.{kind}"
         matrix = weights[f"{place}.{_BACK[kind]}.weight"]
@@ -103,6 +106,7 @@ def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dic
         heads = _falling(torch.stack(shares))
         order[f"layers.{i}.query"] = _spread(heads, wide)
         order[f"layers.{i}.kv"] = _spread(heads, block.head_size)
+        order[f"layers.{i}.heads"] = _spread(heads, block.heads // block.kv_heads)
     return order
 
 
@@ -112,7 +116,7 @@ def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
     return Statistics(
         means={place: value[inner[place]] for place, value in found.means.items()},
         moments={place: value[inner[place]][:, inner[place]] for place, value in found.moments.items()},
-        width=found.width[torch.from_numpy(order[WIDTH])],
+        width=found.width[torch.from_numpy(order[WIDTH])] if WIDTH in order else found.width,
         influence=found.influence,
     )
 

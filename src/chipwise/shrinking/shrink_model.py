@@ -10,16 +10,22 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError, StudyError, UnitError, UnknownName
+from chipwise.core.errors import InputError, StudyError, UnitError, UnknownName, Unsupported
 from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.cost.model import CostEstimate
 from chipwise.deploy.hf import require_folder
 from chipwise.ops import Workload
+from chipwise.pipeline.one_model import TaskScore, data_of, run_of
 from chipwise.profile.measurement import Measurement
 from chipwise.shrinking.block_selection import METHODS, Limits, Method
+from chipwise.shrinking.chip_clock import ChipClock
 from chipwise.shrinking.distillation import Healing
-from chipwise.shrinking.sizes import Sizes, whole_sizes
-from chipwise.shrinking.stages import OnProgress, Plan, Shrinking
-from chipwise.spec import ArchSpec
+from chipwise.shrinking.sizes import Sizes, orders_width, whole_sizes
+from chipwise.shrinking.stages import Cut, OnProgress, Plan, Shrinking
+from chipwise.shrinking.task_material import TaskMaterial
+from chipwise.shrinking.text_material import TextMaterial
+from chipwise.space.metric import Metric
+from chipwise.spec import ArchSpec, Design
 from chipwise.training.data import load_corpus
 from chipwise.training.origin import data_spec
 
@@ -36,15 +42,28 @@ class Shrunk:
     original_parameters: int
     limit_s: float | None
     predicted_s: float  # of a request
+    workload: Workload
     latency: Measurement | None  # None where it was not to be measured
     original_latency: Measurement | None
-    loss_before: float  # distance from the original on held-out text as cut, and after healing
+    loss_before: float  # on held-out data as cut, and after healing: the distance from the original, or the task's loss
     loss_after: float
+    held_out: str  # what that loss is
+    metric: Metric | None  # of its task; None of text
+    score: TaskScore | None  # of the exported cut on the test data of its task; None of text
+    original_score: TaskScore | None
+    estimates: tuple[CostEstimate, CostEstimate] | None  # original and cut on the chip that is not here
     cpu_s: Mapping[str, float]  # by stage; those shared by methods are charged to each
+
+    def shown(self, loss: float) -> str:
+        """A loss on held-out data in the words of its task."""
+        return f"{loss:.4f}" if self.metric is None else self.metric.text(loss)
 
     @property
     def ratio(self) -> float | None:
-        """Measured median latency over the original's."""
+        """Median latency over the original's: measured here, predicted for a chip that is not here."""
+        if self.estimates is not None:
+            whole, cut = (seconds_of(each, self.workload) for each in self.estimates)
+            return cut / whole
         if self.latency is None or self.original_latency is None:
             return None
         return request_of(self.latency) / request_of(self.original_latency)
@@ -65,6 +84,8 @@ def shrink_model(
     shared: Healing | None = None,
     trials: int = 60,
     widths: Sequence[float] = (1.0,),
+    device: str | None = None,
+    runtime: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     measured: bool = True,
@@ -74,12 +95,14 @@ def shrink_model(
     """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
 
     Args:
-        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json.
-        latency: Limit of a request on this machine: a share of the original's (``60 %``) or a time (``3 ms``).
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
+            model of another task, such as an image classifier (ViT) or a winner.
+        latency: Limit of a request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit of the weights: a share or a size (``40 MB``).
         method: ``exact`` (blocks scored one by one, an integer programme chooses), ``shared`` (search over weights that
             all cuts share), or ``truncate`` (the first layers, the baseline).
-        data: A text source, text files, a run file, or the fields of such: the text to score and heal with.
+        data: A text source, text files, a run file, or the fields of such: the text to score and heal with. A run file
+            of another task names its data; a winner is cut on that of its own run unless another is named.
         tokens: Tokens of a request's text or prompt.
         new_tokens: Tokens that a decoder generates in a request.
         longest: Tokens that a text is cut to in healing.
@@ -88,6 +111,8 @@ def shrink_model(
         shared: The same of training shared weights.
         trials: Cuts that the search over shared weights looks at.
         widths: Shares of the stream's width that it looks at; the other methods keep the width.
+        device: The chip that latency is limited on, predicted by its data sheet; this machine unless given.
+        runtime: Of that chip; its own unless given.
         out: Folder; ``runs/shrink-<name>`` unless given.
         resume: Go on with what the folder holds.
         measured: Whether the result and the original are measured alternately at the end.
@@ -104,19 +129,21 @@ def shrink_model(
     for limit, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
         limit_of(limit, 1.0, kind, name)
     source = Path(folder)
-    require_folder(source)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{source.resolve().name}"
-    spec, base = data_spec(data)
-    work = Shrinking(
-        source,
-        target,
-        corpus=load_corpus(spec, base=base),
-        workload=Workload(prompt_tokens=tokens, new_tokens=new_tokens),
-        longest=longest,
-        form=weights,
-        seed=seed,
-        on_progress=on_progress,
-    )
+    material: TextMaterial | TaskMaterial
+    if (run := run_of(source, data)) is not None:
+        material, workload = TaskMaterial(source, run, data_of(source, run)), run.workload
+    else:
+        require_folder(source)
+        spec, base = data_spec(data)
+        material = TextMaterial(source, load_corpus(spec, base=base), longest=longest)
+        workload = Workload(prompt_tokens=tokens, new_tokens=new_tokens)
+    if tuple(widths) != (1.0,) and not orders_width(material.arch):
+        raise Unsupported(f"{source}: the width of a {material.arch.reads} model with tables or a projector is not cut")
+    clock = None if device is None else ChipClock(workload, weights, device, runtime, material.arch.causal)
+    if clock is None and runtime is not None:
+        raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
+    work = Shrinking(material, target, workload=workload, form=weights, seed=seed, on_progress=on_progress, clock=clock)
     claim(target, work.about, resume=resume)
     limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
     limits = Limits(
@@ -134,7 +161,9 @@ def shrink_model(
     place = target / method
     cut = work.heal(plan, *work.choose(plan))
     work.write(cut, place)
-    times = work.measure(place) if measured else (None, None)
+    times = work.measure(place) if measured and clock is None else (None, None)
+    scores = _scores(work, material, cut, place) if isinstance(material, TaskMaterial) else (None, None)
+    estimates = None if clock is None else clock.estimates([work.arch, cut.arch])
     result = Shrunk(
         folder=place / "model",
         method=method,
@@ -144,14 +173,39 @@ def shrink_model(
         original_parameters=work.arch.parameters(),
         limit_s=limit_s,
         predicted_s=work.costs["request"].cut_s(work.arch, cut.sizes),
+        workload=workload,
         latency=times[0],
         original_latency=times[1],
         loss_before=cut.loss_before,
         loss_after=cut.loss_after,
+        held_out=material.held_out,
+        metric=material.run.asked.metric if isinstance(material, TaskMaterial) else None,
+        score=scores[0],
+        original_score=scores[1],
+        estimates=None if estimates is None else (estimates[0], estimates[1]),
         cpu_s=dict(work.cpu_s),
     )
     write_json(place / "result.json", summary(result))
     return result
+
+
+def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
+    """The cut's and the original's exported graphs on the test data."""
+    design = Design(arch=cut.arch, weights=work.form)
+    score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
+    material.promise(design, score, place / "model")
+
+    def original() -> Any:
+        weights = {name: value.numpy() for name, value in work.original.items()}
+        return plain(material.score(Design(arch=work.arch, weights=work.form), weights, work.state))
+
+    return score, TaskScore(**work.kept("original-score", original))
+
+
+def seconds_of(found: CostEstimate, workload: Workload) -> float:
+    """Predicted seconds of a request."""
+    after = (workload.new_tokens - 1) * found.tpot_s if "tpot_p50" in found.metrics else 0.0
+    return found.ttft_s + after
 
 
 def request_of(found: Measurement) -> float:
@@ -205,8 +259,18 @@ def summary(found: Shrunk) -> dict[str, Any]:
         **times,
         "loss_before": found.loss_before,
         "loss_after": found.loss_after,
+        "held_out": found.held_out,
+        **({} if found.score is None else {"score": plain(found.score), "original_score": plain(found.original_score)}),
+        **({} if found.estimates is None else {"predicted": _predicted(found)}),
         "cpu_s": dict(found.cpu_s),
     }
+
+
+def _predicted(found: Shrunk) -> dict[str, Any]:
+    """Seconds of a request on the chip, of original and cut."""
+    assert found.estimates is not None
+    whole, cut = (seconds_of(each, found.workload) for each in found.estimates)
+    return {"device": found.estimates[0].device, "original_request_s": whole, "request_s": cut}
 
 
 def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, ImageStem
 from chipwise.spec.weights import weight_shapes
 
 Index = npt.NDArray[np.int64]
 Labels = tuple[str | None, ...]
 WIDTH = "width"
 _INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # projections into a block, and their rows
+_POINTWISE = {"gate": "query", "norm": "query"}  # of pointwise attention
 _BACK = {"out": "query", "down": "ffn"}  # projections back to the stream, and their columns
 
 
@@ -101,6 +102,7 @@ def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) ->
         if layer.attention is not None:
             length[f"layers.{i}.query"] = layer.attention.query_width
             length[f"layers.{i}.kv"] = layer.attention.kv_width
+            length[f"layers.{i}.heads"] = layer.attention.heads
         if layer.ffn is not None:
             length[f"layers.{i}.ffn"] = layer.ffn.width
     found = {}
@@ -125,10 +127,15 @@ def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[s
 
 
 def labels(name: str) -> Labels:
-    """The label of each axis of the weight ``name``."""
+    """The label of each axis of the weight ``name``; axes behind the last one have none."""
     place, _, kind = name.rpartition(".")
     layer = re.match(r"layers\.\d+", place)
     last = place.rpartition(".")[2]
+    if layer is None and (found := _outside(place, kind)) is not None:
+        return found
+    if place.endswith((".attention.gate", ".attention.norm")) and layer is not None:
+        rows = f"{layer[0]}.{_POINTWISE[last]}"
+        return (rows, WIDTH) if last == "gate" and kind == "weight" else (rows,)
     if last in ("q_norm", "k_norm"):
         return (None,)
     if last.endswith("_conv"):
@@ -142,14 +149,32 @@ def labels(name: str) -> Labels:
     return (WIDTH, f"{layer[0]}.{_BACK[last]}") if kind == "weight" else (WIDTH,)
 
 
+def _outside(place: str, kind: str) -> Labels | None:
+    """Labels of weights of stems and heads; None of those that models of text have too."""
+    if place == "stem.projection":
+        return (WIDTH, None) if kind == "weight" else (WIDTH,)
+    if place in ("stem.prefix", "words"):
+        return (None, WIDTH)
+    if number := re.fullmatch(r"positions\.(\d+)", place):  # by distance, of each head
+        return (None, f"layers.{number[1]}.heads")
+    if place.startswith(("stem.", "projector.")) or (place, kind) == ("head", "bias"):
+        return ()
+    return None
+
+
+def orders_width(arch: ArchSpec) -> bool:
+    """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
+    return arch.stem is None or (isinstance(arch.stem, ImageStem) and arch.projector is None)
+
+
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
     """The same model without the layers that have no block (a model keeps at least one layer)."""
     kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
     number = {old: new for new, old in enumerate(kept)}
     renamed = {}
     for name, value in weights.items():
-        match = re.match(r"layers\.(\d+)\.(.*)", name)
-        renamed[f"layers.{number[int(match[1])]}.{match[2]}" if match else name] = value
+        match = re.match(r"(layers|positions)\.(\d+)\.(.*)", name)
+        renamed[f"{match[1]}.{number[int(match[2])]}.{match[3]}" if match else name] = value
     return replace(arch, layers=tuple(arch.layers[i] for i in kept)), renamed
 
 
@@ -157,8 +182,10 @@ def require_cuttable(arch: ArchSpec) -> None:
     """Checks that smaller models can be cut from ``arch``.
 
     Raises:
-        Unsupported: Layers share weights, or there is a pooler, whose outputs no cut keeps.
+        Unsupported: Layers share weights or stand in stages, or there is a pooler, whose outputs no cut keeps.
     """
+    if isinstance(arch.stem, ImageStem) and arch.stem.stages:
+        raise Unsupported(f"{arch.name}: layers in stages at finer grids are not cut; cut a model with one grid (ViT)")
     if any(layer.shares is not None for layer in arch.layers):
         raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
     if arch.head == "pooler":

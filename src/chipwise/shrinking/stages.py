@@ -1,4 +1,4 @@
-"""The stages from an original to a cut of it: text, importance, costs, block losses, choice, healing, files, measuring.
+"""The stages from an original to a cut of it: data, importance, costs, block losses, choice, healing, files, measuring.
 
 Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
 limit pays only for what is its own.
@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chipwise.core import units
@@ -22,14 +21,13 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Infeasible, InputError
 from chipwise.core.files import read_json, write_json
-from chipwise.deploy.hf import load_pretrained, require_folder, save_pretrained
 from chipwise.deploy.onnx import check_size, export
 from chipwise.nn.precision import Precision, kept_precision
 from chipwise.ops import Workload
 from chipwise.profile.harness import measure_alternately
 from chipwise.profile.measurement import Measurement
-from chipwise.shrinking.block_costs import Costs, measure_costs, time_requests
-from chipwise.shrinking.block_losses import Replacement, cut_loss, replacement_losses
+from chipwise.shrinking.block_costs import Clock, Costs, LocalClock, measure_costs
+from chipwise.shrinking.block_losses import Replacement, replacement_losses
 from chipwise.shrinking.block_selection import (
     Limits,
     Method,
@@ -41,8 +39,8 @@ from chipwise.shrinking.block_selection import (
     search_shared,
 )
 from chipwise.shrinking.distillation import Distiller, Healing
-from chipwise.shrinking.forward import head_of
 from chipwise.shrinking.importance import Statistics, gather, importance_order, reordered, repaired
+from chipwise.shrinking.material import Comparison, Material
 from chipwise.shrinking.sizes import (
     Sizes,
     compact,
@@ -52,17 +50,13 @@ from chipwise.shrinking.sizes import (
     require_cuttable,
     whole_sizes,
 )
-from chipwise.shrinking.texts import Targets, encode, make_targets
 from chipwise.spec import ArchSpec, Design
-from chipwise.spec.encoder import without_head
 from chipwise.training.checkpoint import fingerprint
-from chipwise.training.data import Corpus
 
 Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, how much is done, of how much
-CALIBRATION_TEXTS, JUDGING_BATCHES, VALIDATION_BATCHES = 256, 2, 4
+SCORING_BATCHES = 2
 _TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
-_MOST_TOKENS = 800_000  # of text: their states take 2 bytes per value on disk
 _WIDTH_STEP = 16
 _PACE = Healing(steps=4)  # steps that are timed
 
@@ -101,14 +95,13 @@ class Cut:
 
 
 class Shrinking:
-    """One original, one text, one workload.
+    """One original with data, one workload, one chip.
 
     Args:
-        source: The original's folder.
+        material: The original, and what it is cut on.
         target: Where results and ``state/`` are.
-        corpus: Text to score cuts and to heal with.
+        clock: What says how long models take.
         workload: A request.
-        longest: Tokens that a text is cut to.
         form: Weight format in which it will be served.
         seed: Of batches and draws.
         on_progress: Called with the stage, what is done and the total.
@@ -116,42 +109,31 @@ class Shrinking:
 
     def __init__(
         self,
-        source: Path,
+        material: Material,
         target: Path,
         *,
-        corpus: Corpus,
         workload: Workload,
-        longest: int,
         form: str,
         seed: int,
         on_progress: OnProgress,
+        clock: Clock | None = None,
     ) -> None:
-        require_folder(source)
-        arch, arrays = load_pretrained(source)
-        self.arch = without_head(arch) if arch.head == "pooler" else arch
+        self.material, self.arch = material, material.arch
         require_cuttable(self.arch)
         check_size(Design(arch=self.arch, weights=form))
-        self.tokenizer = source / "tokenizer.json"
-        longest = min(longest, self.arch.max_tokens)
-        self.original: Named = {
-            name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
-        }
+        self.original: Named = dict(material.weights)
         self.target, self.state = target, target / "state"
+        self.clock = clock or LocalClock(workload, weights=form)
         self.workload, self.form, self.seed, self.on_progress = workload, form, seed, on_progress
         self.value_bytes = float(dtype_of(form).bits) / 8
         self.about = {
             "arch": self.arch.digest,
             "weights": fingerprint(self.original),
-            "text": corpus.digest,
-            "longest": longest,
+            **material.about,
             "workload": plain(workload),
             "format": form,
             "seed": seed,
-        }
-        texts = encode(self.tokenizer, corpus.train, longest=longest)
-        self.texts = {
-            "train": texts.first(int((texts.starts[1:] <= _MOST_TOKENS).sum())),
-            "validation": encode(self.tokenizer, corpus.validation, longest=longest),
+            **self.clock.about,
         }
         self.cpu_s: dict[str, float] = {}
 
@@ -161,11 +143,7 @@ class Shrinking:
 
         def make() -> Any:
             on_progress = functools.partial(self.on_progress, "time blocks")
-            return plain(
-                measure_costs(
-                    self.arch, options_of(self.arch), self.workload, weights=self.form, on_progress=on_progress
-                )
-            )
+            return plain(measure_costs(self.arch, options_of(self.arch), self.clock, on_progress=on_progress))
 
         def read(kept: Any) -> Costs:
             block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
@@ -188,24 +166,23 @@ class Shrinking:
         """The original's weights in the order of importance, and the statistics in that order."""
         begun = time.process_time()
         self.on_progress("order by importance", 0, 1)
-        found = gather(self.arch, self.original, self.texts["train"].first(CALIBRATION_TEXTS))
+        found = gather(self.arch, self.original, self.material.examples)
         order = importance_order(self.arch, self.original, found)
         self.on_progress("order by importance", 1, 1)
         self.cpu_s["order"] = time.process_time() - begun
         return reorder(self.original, order), reordered(found, order)
 
-    def targets(self, part: str) -> Targets:
-        """The original's states of the training or validation text."""
-        with self._timed(f"original on {part} text"):
-            on_progress = functools.partial(self.on_progress, f"original on {part} text")
-            return make_targets(
-                self.arch,
-                self.ordered[0],
-                self.texts[part],
-                self.state / f"targets-{part}.npy",
-                precision=self.precision,
-                on_progress=on_progress,
-            )
+    @functools.cached_property
+    def comparison(self) -> Comparison:
+        """The original on the training data."""
+        stage = "original on training data"
+        with self._timed(stage):
+            on_part = functools.partial(self.on_progress, stage)
+            return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
+
+    def judge(self, arch: ArchSpec, weights: Named, *, quick: bool = False) -> float:
+        """What a cut loses on held-out data: see :class:`chipwise.shrinking.material.Material`."""
+        return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
 
     def replacements(self) -> list[Replacement]:
         """The loss of every block at every size; those that an earlier run computed are read."""
@@ -217,17 +194,15 @@ class Shrinking:
             if len(done) > len(known):
                 write_json(path, [asdict(item) for item in done])
 
-        targets = self.targets("train")
+        comparison = self.comparison
         with self._timed("score blocks"):
             return replacement_losses(
                 self.arch,
                 weights,
                 found,
                 options_of(self.arch),
-                targets,
-                original_head=head_of(self.arch, weights),
-                batches=JUDGING_BATCHES,
-                precision=self.precision,
+                comparison,
+                batches=SCORING_BATCHES,
                 known=known,
                 keep=keep,
                 on_progress=functools.partial(self.on_progress, "score blocks"),
@@ -251,25 +226,10 @@ class Shrinking:
     def heal(self, plan: Plan, weights: Named, sizes: Sizes) -> Cut:
         """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
-        head = head_of(self.arch, self.ordered[0])
-        validation = self.targets("validation")
-
-        def loss(of: Named) -> float:
-            whole = whole_sizes(arch)
-            return cut_loss(
-                arch,
-                of,
-                whole,
-                validation,
-                original_head=head,
-                batches=VALIDATION_BATCHES,
-                precision=self.precision,
-            )
-
         distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
         healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
         self.cpu_s["heal"] = healed.cpu_s
-        before, after = loss(part), loss(healed.weights)
+        before, after = self.judge(arch, part), self.judge(arch, healed.weights)
         return Cut(
             arch=replace(arch, name=f"{self.arch.name}-cut"),
             sizes=sizes,
@@ -298,8 +258,7 @@ class Shrinking:
         return Distiller(
             arch,
             part,
-            self.targets("train"),
-            original_head=head_of(self.arch, self.ordered[0]),
+            self.comparison,
             healing=healing,
             seed=self.seed,
             path=self.state / f"{name}.safetensors",
@@ -311,8 +270,7 @@ class Shrinking:
         return Distiller(
             self.arch,
             weights,
-            self.targets("train"),
-            original_head=head_of(self.arch, weights),
+            self.comparison,
             healing=plan.shared,
             seed=self.seed + 1,
             path=self.state / f"{name}.safetensors",
@@ -323,8 +281,9 @@ class Shrinking:
     def write(self, cut: Cut, place: Path) -> None:
         """A Hugging Face folder ``model`` and ``model.onnx`` beside it."""
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
-        save_pretrained(cut.arch, arrays, self.tokenizer, place / "model")
-        export(Design(arch=cut.arch, weights=self.form), arrays, place / "model.onnx")
+        design = Design(arch=cut.arch, weights=self.form)
+        self.material.write(design, arrays, place / "model")
+        export(design, arrays, place / "model.onnx")
 
     def measure(self, place: Path) -> tuple[Measurement, Measurement]:
         """The cut's file and the original's, measured in turns.
@@ -354,23 +313,14 @@ class Shrinking:
 
     def _search(self, plan: Plan) -> tuple[Named, Sizes]:
         """Weights that cuts near the limits share, and the best cut found among them."""
-        head = head_of(self.arch, self.ordered[0])
         trained = self._sharer(plan, "shared").run(
             lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
         )
         self.cpu_s["train shared weights"] = trained.cpu_s
-        validation = self.targets("validation")
 
         def loss(sizes: Sizes) -> float:
-            return cut_loss(
-                self.arch,
-                trained.weights,
-                sizes,
-                validation,
-                original_head=head,
-                batches=JUDGING_BATCHES,
-                precision=self.precision,
-            )
+            part = cut_weights(self.arch, sizes, trained.weights)
+            return self.judge(cut_arch(self.arch, sizes), part, quick=True)
 
         def pick(within: Limits) -> Sizes:
             on_progress = functools.partial(self.on_progress, "search")
@@ -406,7 +356,7 @@ class Shrinking:
             sizes = pick(within)
             if not limits.times_s or sizes == whole:
                 return sizes
-            cut, full = time_requests([cut_arch(self.arch, sizes), self.arch], self.workload, weights=self.form)
+            cut, full = self.clock.requests([cut_arch(self.arch, sizes), self.arch])
             shares = {name: cut[name] / full[name] for name in limits.times_s}
             over = {
                 name: shares[name] / (limit_s / self.costs[name].cut_s(self.arch, whole))
@@ -419,9 +369,7 @@ class Shrinking:
             )
             tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
             within = replace(within, times_s=tighter)
-        raise Infeasible(
-            f"no choice was measured within the limits of latency on this machine; nearest: {nearest}; loosen them"
-        )
+        raise Infeasible(f"no choice keeps the limits of latency {self.clock.where}; nearest: {nearest}; loosen them")
 
     @contextmanager
     def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from chipwise.core.digest import digest
 from chipwise.core.errors import DataError
 from chipwise.core.files import storage
 from chipwise.nn.precision import Precision
-from chipwise.shrinking.forward import Weights, autocast, states
+from chipwise.shrinking.forward import Weights, autocast, distance, head_of, states
 from chipwise.spec import ArchSpec
 from chipwise.training.tokenizer import load_tokenizer
 
@@ -60,6 +62,12 @@ class Texts:
             block[row, : lengths[row]] = self.tokens[self.starts[number] : self.starts[number + 1]]
         return torch.from_numpy(block), torch.from_numpy(np.arange(block.shape[1])[None] < lengths[:, None])
 
+    def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+        """For each batch where there is text, and what runs the model over it."""
+        for numbers in self.batches():
+            tokens, mask = self.padded(numbers)
+            yield mask, functools.partial(states, arch, weights, tokens, mask)
+
     def first(self, count: int) -> Texts:
         """The first texts."""
         starts = self.starts[: count + 1]
@@ -85,10 +93,55 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
 
 
 class Targets:
-    """The original's states of every token of ``texts``, computed once and kept in a file of half floats."""
+    """The original's states of every token of ``texts``, computed once and kept in a file of half floats.
 
-    def __init__(self, texts: Texts, values: npt.NDArray[np.float16]) -> None:
-        self.texts, self._values = texts, values
+    A :class:`chipwise.shrinking.material.Comparison`, whose batches are numbers of texts.
+
+    Args:
+        texts: The texts.
+        values: Their states (tokens, D).
+        head: Of a decoder, the original's head (V, D); of an encoder nothing.
+        precision: Of matrix products.
+    """
+
+    def __init__(
+        self, texts: Texts, values: npt.NDArray[np.float16], head: Tensor, *, precision: Precision = "fp32"
+    ) -> None:
+        self.texts, self._values, self._head, self._precision = texts, values, head, precision
+        self._divided: dict[int, list[Tokens]] = {}
+
+    @property
+    def identity(self) -> str:
+        """That of the texts."""
+        return self.texts.digest
+
+    def spread(self, batches: int) -> list[Tokens]:
+        """Batches taken evenly by length."""
+        work = self.texts.batches()
+        return work[:: max(1, len(work) // batches)][:batches]
+
+    def lesson(self, step: int, *, tokens: int, seed: int) -> Tokens:
+        """One batch after the other, each epoch in another order."""
+        if tokens not in self._divided:
+            self._divided[tokens] = self.texts.batches(tokens=tokens)
+        work = self._divided[tokens]
+        return work[next(itertools.islice(order_of_batches(len(work), seed=seed), step, None))]
+
+    def size(self, batch: Tokens) -> int:
+        """Texts in it."""
+        return len(batch)
+
+    def distance(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
+        """See :func:`chipwise.shrinking.forward.distance`."""
+        tokens, mask = self.texts.padded(batch)
+        with autocast(self._precision):
+            found = states(arch, weights, tokens, mask)
+        target = self.of(batch, tokens.shape[1])
+        return distance(arch, found, target, mask, (head_of(arch, weights), self._head))
+
+    def loss(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
+        """The distance: texts need no labels."""
+        return self.distance(arch, weights, batch)
 
     def of(self, numbers: Tokens, tokens: int) -> Tensor:
         """States (B, T, D) of these texts, zero at padding."""
@@ -114,7 +167,7 @@ def make_targets(
     """
     shape = (len(texts.tokens), arch.d_model)
     if path.exists():
-        return Targets(texts, np.load(path, mmap_mode="r"))
+        return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
     part = path.with_suffix(".part.npy")
     with storage(path), torch.no_grad():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +183,7 @@ def make_targets(
             on_progress(done + 1, len(work))
         values.flush()
         part.rename(path)
-    return Targets(texts, np.load(path, mmap_mode="r"))
+    return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:

@@ -296,8 +296,8 @@ class ArchSpec(Result):
 
     @property
     def causal(self) -> bool:
-        """Whether the model generates: no layer of its (decoder's) stack looks ahead."""
-        return not isinstance(self.stem, RankingStem) and all(
+        """Whether the model generates: it reads tokens, and no layer of its (decoder's) stack looks ahead."""
+        return self.stem is None and all(
             layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention)
         )
 

@@ -26,6 +26,10 @@ class Learnt:
     def __init__(self, pairs: Mapping[str, Sequence[tuple[Bounds, float]]]) -> None:
         self._posterior = {metric: _posterior(each) for metric, each in pairs.items() if each}
 
+    def knows(self, metric: str) -> bool:
+        """Whether a metric was measured."""
+        return metric in self._posterior
+
     def factor(self, metric: str) -> float:
         """Factor on predictions of a metric."""
         return math.exp(self._posterior[metric][0]) if metric in self._posterior else 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from chipwise.core.errors import MissingExtra
+from chipwise.core.errors import MissingExtra, Unsupported
 from chipwise.deploy.gguf import layout
 from chipwise.space import SearchSpace
 from chipwise.space.space_spec import FFN_KINDS
@@ -24,6 +24,8 @@ def check_space(space: SearchSpace, runtime: str) -> None:
         format_there(name, runtime)
     if suffix_there(runtime) != ".gguf":
         return
+    if spec.own is not None:
+        raise Unsupported(f"{runtime} serves models of text, not of {spec.own.noun}; name another, such as onnxruntime")
     if importlib.util.find_spec("gguf") is None:
         raise MissingExtra("gguf", "gguf")
     heads, kv_heads = spec.attention_choices()[0]

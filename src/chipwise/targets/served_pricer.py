@@ -48,6 +48,7 @@ class ServedPricer:
         runtime = runtime_named(str(template.runtime))
         others = max(self._in_flight // template.dp - 1, 0)
         self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
+        self._one_pass = False  # whether designs read an image or a request at once, and nothing follows
 
     def setting(self, design: Design) -> Setting:
         """Setting of a served design.
@@ -68,11 +69,11 @@ class ServedPricer:
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
         """Seconds of the pass's kernels, and their number; of a prompt's pass also of one that prompts share."""
-        setting = self.setting(design)
+        setting, (prefill, decode) = self.setting(design), self._steps(design)
         if phase is Phase.DECODE:
-            return self._columns(setting, self._decode())
-        alone = self._columns(setting, self._prefill(1))
-        if self._in_flight == 1:
+            return self._columns(setting, decode)
+        alone = self._columns(setting, prefill)
+        if self._in_flight == 1 or self._one_pass:
             return alone
         return np.concatenate(
             [alone, alone if self._together == 1 else self._columns(setting, self._prefill(self._together))]
@@ -86,6 +87,8 @@ class ServedPricer:
         runtime, known = setting.runtime, self._constants
         host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
         ttft_s = self._spaced_s(prefill, runtime) + host_s
+        if self._one_pass:
+            return ttft_s, ttft_s
         step_s = self._spaced_s(decode, runtime)
         step_s = step_s + known.host_step_s(runtime, sequences=self._replica_batch, tp=setting.plan.tp)
         if self._in_flight == 1:
@@ -110,7 +113,7 @@ class ServedPricer:
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Weights and cache on the fullest device."""
         setting = self.setting(design)
-        prefill, decode = (self._parts(setting, step) for step in (self._prefill(1), self._decode()))
+        prefill, decode = (self._parts(setting, step) for step in self._steps(design))
         memory = device_memory(
             setting,
             self.device,
@@ -130,14 +133,21 @@ class ServedPricer:
             layer = Layer(attention=None if feeds else block, ffn=block if feeds else None)
             setting = replace(setting, arch=replace(design.arch, layers=(layer,)))
         prefill, decode = (
-            [part for part in lower_pass(setting, step) if _belongs(part, block)]
-            for step in (self._prefill(1), self._decode())
+            [part for part in lower_pass(setting, step) if _belongs(part, block)] for step in self._steps(design)
         )
         return float(activation_bytes(setting, prefill, decode))
 
     def base_bytes(self) -> float:
         """Bytes of a serving process without a model."""
         return CONTEXT_BYTES[self.device.kind]
+
+    def _steps(self, design: Design) -> tuple[Step, Step]:
+        """The passes of a design: a prompt's and a token's, or one pass over all images or requests."""
+        self._one_pass = design.arch.stem is not None
+        if not self._one_pass:
+            return self._prefill(1), self._decode()
+        whole = Step(batch=self._replica_batch, query_tokens=design.arch.request_tokens, past_tokens=0)
+        return whole, whole
 
     def _prefill(self, prompts: int) -> Step:
         return Step(batch=prompts, query_tokens=self._template.prompt_tokens, past_tokens=0)

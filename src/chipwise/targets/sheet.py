@@ -26,7 +26,7 @@ from chipwise.serve.estimate import capacity_bytes, cost_of, estimate_of
 from chipwise.serve.request import Request
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import POWER_METRICS
-from chipwise.space.price_table import PriceTable
+from chipwise.space.price_table import Costs, PriceTable
 from chipwise.space.search_space import Rows
 from chipwise.spec import Design
 from chipwise.targets.bench import Bench
@@ -70,12 +70,15 @@ class SheetTarget:
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
-        if space.spec.own is not None:
+        self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
+        if space.spec.image is not None and space.spec.image.steps:
             raise Unsupported(
-                f"spaces of {space.spec.own.models} are priced on a calibrated machine alone, not on "
-                f"{device.title}; price a single model there with `chipwise estimate`, or search with "
-                "target: {device: local}"
+                f"spaces of models that make images in steps are priced on a calibrated machine alone, not on "
+                f"{device.title}; price a known model there with `chipwise estimate`, or search with target: "
+                "{device: local}"
             )
+        if self._one_pass and energy:
+            raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
         self._space, self._sheet, self._bench = space, device, bench
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
         self.device = device  # with what was taught
@@ -139,12 +142,14 @@ class SheetTarget:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._workload
         ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
-        if self.device.taught is not None:
+        if self.device.taught is not None or self._one_pass:  # laws of whole runs price images on many chips
             layers = self._space.values(rows, "depth").astype(float)
             ttft_s, tpot_s = (
                 each[0] * seconds + each[1] * layers + each[2]
                 for each, seconds in zip(self._taught_scale(), (ttft_s, tpot_s), strict=True)
             )
+        if self._one_pass:
+            return self._of_pass(ttft_s, costs)
         found = {
             "ttft_p50": ttft_s,
             "tpot_p50": tpot_s,
@@ -165,6 +170,16 @@ class SheetTarget:
             found["power"] = token_j * workload.new_tokens * workload.batch / request_s
         return found
 
+    def _of_pass(self, pass_s: Float64Array, costs: Costs) -> Mapping[str, Float64Array]:
+        """Metrics of models whose request is one pass."""
+        median_s = pass_s * self._learnt.factor("ttft_p50")
+        found = {
+            "ttft_p50": median_s,
+            "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
+            "parameters": costs.parameters,
+        }
+        return found | ({"ttft_p99": max(1.0, self._learnt.factor("ttft_p99")) * median_s} if self.measures else {})
+
     def predict(self, design: Design) -> dict[str, Bounds]:
         """Each metric of the design's own estimate, corrected by what was measured there, with its 90 % interval."""
         found, workload = self.estimate(design), self._workload
@@ -178,6 +193,8 @@ class SheetTarget:
         known |= self._tails(known)
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
+        if self._one_pass:
+            return {metric: list(bounds) for metric, bounds in known.items()}
         each = [
             {} if ttft is None or tpot is None else spent(ttft, tpot, workload, self._rates)
             for ttft, tpot in zip(known["ttft_p50"], known["tpot_p50"], strict=True)
@@ -194,6 +211,8 @@ class SheetTarget:
         """P99s as the medians times the ratio that was measured there; none before, as no data sheet knows of tails."""
         found: dict[str, Bounds] = {}
         for name, median in MEDIAN_OF_TAIL.items():
+            if median not in known:
+                continue
             ratio = self._learnt.corrected(name, (1.0, None, None))
             own, usual = spread_of(ratio), spread_of(known[median])
             if own is None:
@@ -225,7 +244,7 @@ class SheetTarget:
 
     def unsure(self, design: Design) -> float:
         """1 until something was measured there, then 0."""
-        return 1.0 if self.device.taught is None else 0.0
+        return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before.
@@ -233,24 +252,30 @@ class SheetTarget:
         Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get
         one factor each.
         """
-        known = [(design, values) for design, values in measured if "ttft_p50" in values and "tpot_p50" in values]
+        needed = {"ttft_p50"} if self._one_pass else {"ttft_p50", "tpot_p50"}
+        known = [(design, values) for design, values in measured if values.keys() >= needed]
         self._forget()
         self.device = self._sheet
         if not known:
             return
+        if self._one_pass:  # rows that teach a machine are of generated tokens
+            self._learnt = Learnt({**self._pairs(known, "ttft_p50", "peak_memory"), **_tail_pairs(known)})
+            return
         rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
         taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=self._source)
         self.device = replace(self._sheet, taught=taught)
-        pairs: dict[str, list[tuple[Bounds, float]]] = {"peak_memory": [], "joules_per_token": []}
+        self._learnt = Learnt({**self._pairs(known, "peak_memory", "joules_per_token"), **_tail_pairs(known)})
+
+    def _pairs(
+        self, known: Sequence[tuple[Design, Mapping[str, float]]], *metrics: str
+    ) -> dict[str, list[tuple[Bounds, float]]]:
+        """What was predicted and measured of these metrics."""
+        pairs: dict[str, list[tuple[Bounds, float]]] = {metric: [] for metric in metrics}
         for design, values in known:
             predicted = self.predict(design)
             for metric in pairs.keys() & values.keys() & predicted.keys():
                 pairs[metric].append((predicted[metric], values[metric]))
-        tails = {
-            name: [((values[median], None, None), values[name]) for _, values in known if name in values]
-            for name, median in MEDIAN_OF_TAIL.items()
-        }
-        self._learnt = Learnt({**pairs, **tails})
+        return pairs
 
     def _forget(self) -> None:
         """Drops what was computed of the device as it was known before."""
@@ -285,7 +310,7 @@ class SheetTarget:
             fits = []
             for sheet_s, taught_s in (
                 (costs.ttft_s, np.array([each.ttft_s for each in found])),
-                (costs.tpot_s, np.array([each.tpot_s for each in found])),
+                (costs.tpot_s, np.array([each.ttft_s if self._one_pass else each.tpot_s for each in found])),
             ):
                 columns = np.stack([sheet_s, layers * sheet_s.min(), np.full(len(layers), sheet_s.min())], axis=1)
                 fits.append(
@@ -316,6 +341,14 @@ class SheetTarget:
                 "import takes the result"
             )
         return self._bench
+
+
+def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
+    """Measured tails over the medians that were measured with them."""
+    return {
+        name: [((values[median], None, None), values[name]) for _, values in known if name in values]
+        for name, median in MEDIAN_OF_TAIL.items()
+    }
 
 
 def _value(bounds: Bounds) -> float:

@@ -7,33 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from chipwise.core.errors import InputError
 from chipwise.core.files import read_text
 from chipwise.training.origin import read_origin, require_weights
 
-if TYPE_CHECKING:
-    from chipwise.deploy.torch import Transformer
-    from chipwise.training.tokenizer import TokenData
-
 
 def layer_losses(
-    model: Transformer,
+    model: Any,
     form: str,
-    data: TokenData,
+    judge: Callable[[Any], float],
     *,
-    max_bytes: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase in bits per byte of the validation text with the matrices of one layer in ``form``, for each layer.
+    """Increase in what ``judge`` says that the model loses, with the matrices of one layer in ``form``, for each layer.
 
     Raises:
         Unsupported: Weights cannot be rounded to ``form``.
     """
-    from chipwise.training.evaluate import evaluate, rounded
+    from chipwise.training.evaluate import rounded
 
-    before = evaluate(model, data, max_bytes=max_bytes).bits_per_byte
+    before = judge(model)
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     layers = len(model.arch.layers)
     losses = []
@@ -44,7 +39,7 @@ def layer_losses(
             for name, value in kept.items()
         }
         model.load_state_dict(changed)
-        losses.append(evaluate(model, data, max_bytes=max_bytes).bits_per_byte - before)
+        losses.append(judge(model) - before)
         on_progress(layer + 1, layers)
     model.load_state_dict(kept)
     return tuple(losses)
@@ -69,7 +64,7 @@ def folder_losses(
         raise InputError(f"{text}: there is no text to evaluate on")
     origin = read_origin(place)
 
-    from chipwise.training.evaluate import load_model
+    from chipwise.training.evaluate import evaluate, load_model
     from chipwise.training.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
 
     assert origin.weights is not None
@@ -84,4 +79,8 @@ def folder_losses(
         test=stream,
         test_bytes=sizes,
     )
-    return layer_losses(load_model(origin.arch, origin.weights), form, data, on_progress=on_progress)
+
+    def bits_per_byte(model: Any) -> float:
+        return evaluate(model, data).bits_per_byte
+
+    return layer_losses(load_model(origin.arch, origin.weights), form, bits_per_byte, on_progress=on_progress)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import chipwise
-from chipwise.api.overview import overview, overview_of
+from chipwise.api.overview import overview, overview_of, profile_of
 from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
@@ -44,6 +44,28 @@ def test_share_and_extremes_are_those_of_all_rows() -> None:
     assert all(one.metrics["parameters"] <= half for one in found.samples)
     drawn = metrics(space.sample(400, np.random.default_rng(0)))["parameters"]
     assert found.feasible_share == pytest.approx((drawn <= half).mean())
+
+
+def test_limits_of_other_tasks_are_read_in_their_own_metric(tmp_path) -> None:
+    """An accuracy is no metric of text; nothing predicts it, and its workload is that of the task."""
+    image = {"size": 8, "classes": 3, "channels": 1, "patch": [4], "pooling": ["mean"]}
+    layer = {"heads": [2], "ffn": ["gelu"], "ffn_width": [32, 64]}
+    space = {"image": image, "d_model": [16], "depth": [1], "head_size": [8], "norm": "layernorm", "layer": layer}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({"task": "vision", "space": space, "constraints": {"accuracy": ">= 80 %"}}))
+    found = overview_of(path, draws=50)
+    assert found.unjudged == ("accuracy >= 80 %",)
+    assert found.size == 2
+    assert profile_of(path) != profile_of(_of_text(tmp_path))  # this machine is calibrated for each kind by itself
+    path.write_text(yaml.safe_dump({"task": "visoin", "space": space}))
+    with pytest.raises(SpecError, match="did you mean 'vision'"):
+        overview_of(path, draws=50)
+
+
+def _of_text(folder):
+    path = folder / "text.yaml"
+    path.write_text(yaml.safe_dump({"space": SPACE}))
+    return path
 
 
 def test_limits_that_nothing_predicts_are_named_and_not_judged(tmp_path) -> None:

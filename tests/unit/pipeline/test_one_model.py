@@ -62,7 +62,7 @@ def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp
     longer = api.train(done.folder, data=[run_file], tokens=1, out=tmp_path / "more")
     assert longer.steps == 1
     assert longer.test.value > 0.9  # it began where the other ended
-    with pytest.raises(Unsupported, match="shrink cuts models of text"):
+    with pytest.raises(Unsupported, match="name a run file of its task"):
         api.shrink(done.folder)
 
 
@@ -96,3 +96,15 @@ def test_a_score_and_its_interval_by_hand(run_file: Path) -> None:
     assert score.shown == "96 % (92.1 % to 99.9 %)"
     certain = TaskScore.of(load_run(run_file), Losses(values=np.zeros(1), sizes=np.ones(1)), "test")
     assert (certain.low, certain.high, certain.shown) == (None, None, "100 %")
+
+
+def test_layers_of_a_classifier_lose_by_themselves(run_file: Path, tmp_path: Path) -> None:
+    """A model of one layer that int8 holds well enough keeps its answers; the unit is a share of errors."""
+    done = api.train(tmp_path / "model.yaml", data=[run_file], steps=60, out=tmp_path / "trained")
+    losses = api.sensitivity(done.folder, data=run_file)
+    assert len(losses) == 1
+    assert abs(losses[0]) < 0.1
+    with pytest.raises(InputError, match="name a text, or as the data a run file"):
+        api.sensitivity(done.folder)
+    with pytest.raises(InputError, match="one of --text and --data"):
+        api.sensitivity(done.folder, tmp_path / "text.txt", data=run_file)

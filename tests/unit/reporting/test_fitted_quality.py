@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import chipwise
 from chipwise.core.errors import SpecError, StudyError
 from chipwise.optim.scaling import Law
 from chipwise.spec import uniform
+from chipwise.spec.hf import resolve
 
 LAW = Law(floor=0.6, layers=8.0, head=4.0, text=100.0, size_exponent=0.3, text_exponent=0.3)
 BYTES_PER_TOKEN = {1024: 3.0, 4096: 4.0}
@@ -88,3 +90,36 @@ def test_too_few_trainings_no_record_and_no_tokens_are_refused(run: Path, tmp_pa
         chipwise.quality(arch, tokens=1e6, run=run)
     with pytest.raises(StudyError, match="no record"):
         chipwise.quality(arch, tokens=1e6, run=tmp_path / "none")
+
+
+def classifier(d_model: int, depth: int):
+    """A DeiT with ten classes, another width and fewer layers."""
+    whole = resolve("facebook/deit-tiny-patch16-224")
+    return dataclasses.replace(whole, d_model=d_model, layers=whole.layers[:depth], classes=10)
+
+
+def test_a_run_of_another_task_is_read_ahead_in_its_own_loss(tmp_path: Path) -> None:
+    """Errors of classifiers by parameters and positions that follow a law: the law's own value, not bits per byte."""
+    from chipwise.reporting.record import SCHEMA
+
+    law = Law(floor=0.05, layers=2.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34)
+    trials = []
+    for number, (d, depth) in enumerate([(d, depth) for d in (16, 32, 64, 128) for depth in (1, 2, 4)] * 2):
+        arch, tokens = classifier(d_model=d, depth=depth), 500_000 * (1 + number % 5)
+        head = 10 * d
+        loss = float(law.loss(arch.parameters() - 2 * head, head, tokens)) * (1.01 if number % 2 else 0.99)
+        choices = {"d_model": d, "depth": depth, "vocab_size": 10, "tie_embeddings": False}
+        trials.append(
+            {"number": number, "state": "trained", "summary": "", "weights": "fp32", "choices": choices}
+            | {"parameters": arch.parameters(), "loss": loss, "curve": [{"cpu_s": 1.0, "tokens": tokens}]}
+        )
+    record = {"schema": SCHEMA, "name": "x", "created": "2026-11-21", "version": "0", "status": "finished", "seed": 0}
+    record |= {"target": {"device": "local", "runtime": "onnxruntime"}, "workload": {}, "budget": {"cpu_s": 1.0}}
+    record |= {"space": {"size": 1}, "task": "vision", "trials": trials}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    arch = classifier(d_model=96, depth=3)
+    found = chipwise.quality(arch, tokens=2e6, run=tmp_path)
+    truth = float(law.loss(arch.parameters() - 2 * 960, 960, 2e6))
+    assert found.loss.low < truth < found.loss.high
+    assert found.unit == "1 less accuracy"
+    assert "its own data" in str(found)

@@ -104,6 +104,10 @@ def test_a_name_must_be_able_to_name_a_folder(name: str) -> None:
         ({"constraints": {"ttft_p50": "<= 0 % of original"}}, "constraints.ttft_p50: the share must be positive"),
         ({"space": {}}, "space: contradicts start_from: what can be cut follows from the model"),
         ({"targets": []}, "targets: contradicts start_from"),
+        (
+            {"task": "vision"},
+            "task: a run from a model compares cuts of text models; cut this with: chipwise shrink",
+        ),
         ({"objectives": {}}, "objectives: contradicts start_from"),
     ],
 )

@@ -18,8 +18,8 @@ from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, 
 from chipwise.deploy.hf import load_pretrained
 from chipwise.ops import Workload
 from chipwise.profile.backends.onnxruntime import OnnxEncoder
-from chipwise.shrinking import Healing, shrink_model, stages
-from chipwise.shrinking.block_costs import Costs, measure_costs
+from chipwise.shrinking import Healing, shrink_model, stages, text_material
+from chipwise.shrinking.block_costs import Costs, LocalClock, measure_costs
 from chipwise.shrinking.block_losses import Replacement
 from chipwise.shrinking.block_selection import Limits, Sampler, choose_exactly, choose_first_layers, options_of
 from chipwise.shrinking.distillation import Distiller
@@ -119,7 +119,7 @@ def test_a_killed_healing_ends_as_an_undisturbed_one(bert, tmp_path) -> None:
 
     def run(path: Path, *, stop_at: int | None = None) -> dict:
         told = lambda step, _steps, _loss: stop() if step == stop_at else None  # noqa: E731
-        made = Distiller(arch, worse, targets, original_head=torch.empty(0), healing=QUICK, seed=3, path=path)
+        made = Distiller(arch, worse, targets, healing=QUICK, seed=3, path=path)
         return made.run(told, checkpoint_every_s=0.0).weights
 
     def stop() -> None:
@@ -142,7 +142,7 @@ def test_a_loss_that_is_no_number_is_tried_again_once(bert, tmp_path, monkeypatc
     texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 400), starts=np.arange(0, 401, 10))
     arch = without_head(arch)
     targets = make_targets(arch, start, texts, tmp_path / "targets.npy")
-    made = Distiller(arch, start, targets, original_head=torch.empty(0), healing=QUICK, seed=0, path=tmp_path / "c")
+    made = Distiller(arch, start, targets, healing=QUICK, seed=0, path=tmp_path / "c")
     step, bad = made._step, {"left": 1}
 
     def sometimes() -> float:
@@ -186,7 +186,7 @@ def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
 def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
     """A clock that counts a microsecond a parameter and a millisecond beside: the sums are its own for any cut."""
     arch = without_head(load_pretrained(bert)[0])
-    found = measure_costs(arch, options_of(arch), Workload(prompt_tokens=8, new_tokens=1))["request"]
+    found = measure_costs(arch, options_of(arch), LocalClock(Workload(prompt_tokens=8, new_tokens=1)))["request"]
     assert found.base_s == pytest.approx(1e-3)
     assert found.of("ffn", 0) == 0.0
     sizes = whole_sizes(arch).with_block(0, "ffn", 16).with_block(2, "attention", 0).with_block(1, "attention", 2)
@@ -233,7 +233,7 @@ def test_folders_belong_to_one_run(bert, tmp_path) -> None:
 def test_a_limit_that_no_model_keeps_is_refused_before_anything_is_timed(
     bert, tmp_path, monkeypatch, limit, message
 ) -> None:
-    monkeypatch.setattr(stages, "load_pretrained", lambda folder: pytest.fail("the model was read"))
+    monkeypatch.setattr(text_material, "load_pretrained", lambda folder: pytest.fail("the model was read"))
     with pytest.raises(InputError, match=message):
         shrink_model(bert, **settings(tmp_path, **limit))
     assert not settings(tmp_path)["out"].exists()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from chipwise import api
 from chipwise.core.errors import InputError
-from chipwise.deploy.torch import build
+from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import ArchSpec
 from chipwise.training.evaluate import evaluate, rounded
 from chipwise.training.sensitivity import layer_losses
 from chipwise.training.tokenizer import TokenData
+
+
+def judged_on(data: TokenData) -> Callable[[Transformer], float]:
+    return lambda model: evaluate(model, data, max_bytes=2000).bits_per_byte
 
 
 def test_a_layer_that_a_format_holds_exactly_loses_nothing(arch: ArchSpec, data: TokenData) -> None:
@@ -21,7 +27,7 @@ def test_a_layer_that_a_format_holds_exactly_loses_nothing(arch: ArchSpec, data:
         for name, value in model.named_parameters():
             if name.startswith("layers.0.") and value.ndim == 2:
                 value.copy_(rounded(value, "int8"))
-    losses = layer_losses(model, "int8", data, max_bytes=2000)
+    losses = layer_losses(model, "int8", judged_on(data))
     assert len(losses) == len(arch.layers)
     assert losses[0] == pytest.approx(0, abs=1e-6)
     assert all(abs(loss) > 1e-9 for loss in losses[1:])
@@ -30,7 +36,7 @@ def test_a_layer_that_a_format_holds_exactly_loses_nothing(arch: ArchSpec, data:
 def test_fewer_bits_move_a_layer_further_and_the_model_is_left_as_it_was(arch: ArchSpec, data: TokenData) -> None:
     model = build(arch, seed=1).eval()
     before = evaluate(model, data, max_bytes=2000).bits_per_byte
-    eight, four = (layer_losses(model, form, data, max_bytes=2000) for form in ("int8", "int4"))
+    eight, four = (layer_losses(model, form, judged_on(data)) for form in ("int8", "int4"))
     assert sum(map(abs, four)) > sum(map(abs, eight))
     assert evaluate(model, data, max_bytes=2000).bits_per_byte == before
 
