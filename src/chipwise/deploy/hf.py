@@ -185,8 +185,9 @@ def require_folder(source: Path, *, text: bool = True) -> None:
         raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
     config = read_mapping(source / "config.json")
     family = config.get("model_type")
-    if family not in CUT:
-        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(CUT)} are")
+    known = CUT if text else LOADED
+    if family not in known:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(known)} are")
 
 
 def _reads_no_text(config: Mapping[str, Any]) -> bool:
