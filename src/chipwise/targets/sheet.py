@@ -22,6 +22,7 @@ from chipwise.ops import Workload
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec, TargetSpec
+from chipwise.serve import image_law
 from chipwise.serve.estimate import capacity_bytes, cost_of, estimate_of
 from chipwise.serve.request import Request
 from chipwise.space import Constraint, Objective, SearchSpace
@@ -94,12 +95,29 @@ class SheetTarget:
             new_tokens=workload.new_tokens,
         )
         self._pricer = ServedPricer(template, device)
+        if self._one_pass:
+            self._require_one_law()
         self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * served.tp * served.pp)
         self._learnt = Learnt({})
         self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
         text = f"<= {units.show(capacity_bytes(device), 'bytes')} (the device's memory)"
         self.limits = (Constraint(metric="peak_memory", op="<=", limit=capacity_bytes(device), text=text),)
+
+    def _require_one_law(self) -> None:
+        """Refuses a space of which a law of whole runs prices some designs, and kernels the others: the two differ.
+
+        Raises:
+            Unsupported: It is one.
+        """
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 29]))
+        asked = {image_law.answers(self._pricer.setting(self._space.design(row))) for row in sample}
+        if len(asked) > 1:
+            raise Unsupported(
+                "in this runtime plain vision transformers are priced by a law of whole runs and the other designs of "
+                "this space kernel by kernel, which do not compare; name another runtime, such as onnxruntime, or keep "
+                "to patches, layers alike and heads that fill the width"
+            )
 
     @property
     def measures(self) -> bool:
