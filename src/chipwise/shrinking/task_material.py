@@ -30,7 +30,7 @@ from chipwise.run.folder import PROMISES
 from chipwise.run.spec import RunSpec
 from chipwise.shrinking.forward import Bound, Weights
 from chipwise.shrinking.material import OnPart
-from chipwise.spec import ArchSpec, Design
+from chipwise.spec import ArchSpec, Design, ImageStem, RankingStem
 from chipwise.tasks.protocol import Exported
 from chipwise.training.dataset import Dataset
 from chipwise.training.trainer import Recipe
@@ -134,9 +134,11 @@ class TaskMaterial:
     def __init__(self, source: Path, run: RunSpec, folder: Path) -> None:
         require_folder(source, text=False)
         self.arch, arrays = load_pretrained(source)
-        if self.arch.stem is None or self.arch.denoiser is not None:
-            what = "makes images in many passes" if self.arch.denoiser is not None else "reads tokens one by one"
-            raise Unsupported(f"{source}: {what}; models that are cut on the data of {run.task} answer in one pass")
+        if not isinstance(self.arch.stem, ImageStem | RankingStem) or self.arch.denoiser is not None:
+            raise Unsupported(
+                f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, answer "
+                "questions about images or rank candidates are"
+            )
         self.weights = {name: torch.from_numpy(value) for name, value in arrays.items()}
         self.run = run
         self.data = opened(run, folder, self.arch)

@@ -72,11 +72,12 @@ class SheetTarget:
         bench: Bench | None = None,
     ) -> None:
         self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
-        if space.spec.image is not None and space.spec.image.steps:
+        steps = space.spec.image is not None and bool(space.spec.image.steps)
+        if steps or space.spec.sound is not None:
+            kind = "models that make images in steps" if steps else "models that transcribe"
             raise Unsupported(
-                f"spaces of models that make images in steps are priced on a calibrated machine alone, not on "
-                f"{device.title}; price a known model there with `chipwise estimate`, or search with target: "
-                "{device: local}"
+                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single model "
+                "there with `chipwise estimate`, or search with target: {device: local}"
             )
         if self._one_pass and energy:
             raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
