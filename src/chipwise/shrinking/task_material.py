@@ -136,8 +136,8 @@ class TaskMaterial:
         self.arch, arrays = load_pretrained(source)
         if not isinstance(self.arch.stem, ImageStem | RankingStem) or self.arch.denoiser is not None:
             raise Unsupported(
-                f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, answer "
-                "questions about images or rank candidates are"
+                f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, "
+                "answer questions about images or rank candidates are"
             )
         self.weights = {name: torch.from_numpy(value) for name, value in arrays.items()}
         self.run = run

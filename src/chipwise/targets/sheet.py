@@ -76,8 +76,8 @@ class SheetTarget:
         if steps or space.spec.sound is not None:
             kind = "models that make images in steps" if steps else "models that transcribe"
             raise Unsupported(
-                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single model "
-                "there with `chipwise estimate`, or search with target: {device: local}"
+                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single "
+                "model there with `chipwise estimate`, or search with target: {device: local}"
             )
         if self._one_pass and energy:
             raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
