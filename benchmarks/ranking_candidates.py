@@ -29,6 +29,7 @@ from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
 from chipwise.profile.learning import predict_seconds
+from chipwise.replay.one_server import rate_within
 from chipwise.run.spec import load_run
 from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
@@ -38,7 +39,6 @@ from chipwise.spec.ranking import with_candidates
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ranking.yaml"
 CANDIDATES = (1, 8, 32, 128, 512)
 SEED = 2_026
-ARRIVALS = 20_000
 
 
 def main() -> None:
@@ -122,33 +122,6 @@ def compared(design: Design, profile: MachineProfile, *, limit_s: float) -> Iter
                     "wall_p99_s": float(np.quantile(found.ttft_s, 0.99)),
                     "requests_per_s": rate_within(found.ttft_s, limit_s) if way == "shared" else 0.0,
                 }
-
-
-def rate_within(service_s: Sequence[float], limit_s: float, *, seed: int = 0) -> float:
-    """Most requests a second for which 99 of 100 are answered within ``limit_s``, waiting included.
-
-    One server, first come first served, Poisson arrivals; service times are drawn from those measured. 0 where even a
-    request that does not wait takes longer.
-
-    References:
-        Waiting times by recursion: Lindley 1952, The theory of queues with a single server.
-    """
-    random = np.random.default_rng(seed)
-    service = random.choice(np.asarray(service_s), ARRIVALS)
-    gaps = random.exponential(1.0, ARRIVALS)
-
-    def p99(rate: float) -> float:
-        steps = np.concatenate(([0.0], service[:-1] - gaps[1:] / rate)).cumsum()
-        waited = steps - np.minimum.accumulate(steps)
-        return float(np.quantile(waited + service, 0.99))
-
-    if np.quantile(service, 0.99) > limit_s:
-        return 0.0
-    low, high = 0.0, 1 / float(service.mean())
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if p99(middle) <= limit_s else (low, middle)
-    return low
 
 
 def print_errors(rows: Sequence[dict[str, Any]], way: str, count: int | None) -> None:

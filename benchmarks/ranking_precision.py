@@ -14,13 +14,14 @@ import csv
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chipwise.deploy.hf import load_pretrained
-from chipwise.deploy.onnx import export, matrix_names
+from chipwise.deploy.onnx import export
 from chipwise.profile.backends.onnxruntime import OnnxRanker
 from chipwise.run.winner import read_winner
 from chipwise.spec import Design
@@ -43,30 +44,32 @@ def main() -> None:
         raise SystemExit(f"{asked.run}: holds no winner")
     arch, weights = load_pretrained(asked.run / "winner")[:2]
     data = load_requests(next(asked.run.rglob("requests.npz")))
-    design = Design(arch=with_candidates(arch, asked.candidates))
-
-    def judged(path: Path, split: str = "validation") -> float:
-        return loss_of(data, path, split)
+    arch = with_candidates(arch, asked.candidates)
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         found = select(
-            design, weights, folder, opened=lambda path: request(path, data), judged=judged, clock=time.process_time
+            Design(arch=arch, fused=winner.design.fused),
+            weights,
+            folder,
+            opened=lambda path: request(path, data),
+            judged=lambda design, path: loss_of(data, path, "validation"),
+            clock=time.process_time,
         )
         for row in found.tried:
             loss = "not judged" if row.loss is None else f"NDCG {1 - row.loss:.4f}"
             print(f"{row.name:32} {row.seconds_ratio:.3f} times the seconds, {loss}{' (kept)' if row.kept else ''}")
-        whole = dict.fromkeys(matrix_names(design, weights), "int8")
+        kinds = {"fp32": "fp32", "int8": "int8", "chosen": found.weights}
         rows = [
-            timed(design, weights, folder, kind, formats, judged, data)
-            for kind, formats in (("fp32", {}), ("int8", whole), ("chosen", found.formats))
+            timed(Design(arch=arch, weights=form, fused=winner.design.fused), weights, folder, kind, data)
+            for kind, form in kinds.items()
         ]
     first = rows[0]
     for row in rows:
         print(
             f"{row['kind']:7} {row['seconds'] * 1e6:7.1f} µs beside fp32's {row['fp32_seconds'] * 1e6:7.1f}; NDCG@10 "
             f"validation {row['validation']:.4f} ({row['validation'] / first['validation'] - 1:+.2%}), "
-            f"test {row['test']:.4f} ({row['test'] / first['test'] - 1:+.2%}); {row['narrow']} matrices in int8"
+            f"test {row['test']:.4f} ({row['test'] / first['test'] - 1:+.2%}); {row['formats']}"
         )
     if asked.out:
         with asked.out.open("w", newline="", encoding="utf-8") as stream:
@@ -92,27 +95,19 @@ def loss_of(data: RequestData, path: Path, split: str) -> float:
     return float(losses_of(np.stack([session.prefill(one[None])[0].copy() for one in requests])).mean())
 
 
-def timed(
-    design: Design,
-    weights: Mapping[str, Any],
-    folder: Path,
-    kind: str,
-    formats: Mapping[str, str],
-    judged: Callable[[Path, str], float],
-    data: RequestData,
-) -> dict[str, Any]:
+def timed(design: Design, weights: Mapping[str, Any], folder: Path, kind: str, data: RequestData) -> dict[str, Any]:
     """A file's seconds, timed in turns with FP32, and its NDCG."""
     paths = [folder / f"{name}.onnx" for name in ("fp32", kind + "-file")]
-    for path, each in zip(paths, ({}, formats), strict=True):
-        export(design, weights, path, formats=each)
+    for path, each in zip(paths, (replace(design, weights="fp32"), design), strict=True):
+        export(each, weights, path)
     before, after = paired(*(request(path, data) for path in paths), clock=time.process_time, runs=RUNS)
     return {
         "kind": kind,
-        "narrow": len(formats),
+        "formats": design.weights,
         "seconds": float(np.median(after)),
         "fp32_seconds": float(np.median(before)),
-        "validation": 1 - judged(paths[1], "validation"),
-        "test": 1 - judged(paths[1], "test"),
+        "validation": 1 - loss_of(data, paths[1], "validation"),
+        "test": 1 - loss_of(data, paths[1], "test"),
     }
 
 

@@ -6,6 +6,7 @@ denoisers in ``lowering_denoisers.py``, transcribing models in ``lowering_sound.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from chipwise.blocks.attention.lower import lower as lower_attention
@@ -17,8 +18,9 @@ from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.lowering_ranking import lower_ranker
 from chipwise.blocks.lowering_sound import lower_transcriber
 from chipwise.blocks.norm.lower import lower as lower_norm
-from chipwise.ops import Op, OpGraph, Phase, Placed, Workload
+from chipwise.ops import Matmul, Op, OpGraph, Phase, Placed, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, RankingStem, SoundStem
+from chipwise.spec.formats import matrix_of
 from chipwise.spec.plain import require_plain
 
 BlockKind = Literal["attention", "ffn"]
@@ -45,6 +47,23 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     Raises:
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
+    graph = _lowered(design, workload, phase, logits)
+    return _with_matrices(graph, design) if design.formats.matrices else graph
+
+
+def _with_matrices(graph: OpGraph, design: Design) -> OpGraph:
+    """``graph``, lowered with the formats of layers and head, with those of single matrices."""
+    own, ops = dict(design.formats.matrices), []
+    for item in graph.ops:
+        weights = own.get(matrix_of(f"{item.place}.weight") or "")
+        if weights is not None and isinstance(item.op, Matmul):
+            ops.append(replace(item, op=replace(item.op, weights=weights)))
+        else:
+            ops.append(item)
+    return replace(graph, ops=tuple(ops))
+
+
+def _lowered(design: Design, workload: Workload, phase: Phase, logits: Literal["last", "all"]) -> OpGraph:
     arch = design.arch
     if isinstance(arch.stem, RankingStem):
         return lower_ranker(design, batch=workload.batch, phase=phase)

@@ -1,6 +1,6 @@
 """One pass of a denoiser as an OpGraph: the same nodes, in the same order, as the graph of ``deploy/onnx_denoiser.py``.
 
-An image takes as many of these passes as the denoiser has steps (``ArchSpec.passes``).
+An image takes ``ArchSpec.passes`` of them; what decodes latents after the last is charged to all alike.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chipwise.blocks.ffn.lower import lower as lower_ffn
+from chipwise.blocks.latents.lower import lower_decoder
 from chipwise.blocks.modulation.lower import lower_gate, lower_modulated, lower_pixels, lower_told
 from chipwise.blocks.patches.lower import lower_patches
 from chipwise.blocks.squares.lower import attention_ops
@@ -47,4 +48,6 @@ def lower_denoiser(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
             skip = True
     put("end", lower_modulated(arch, rows=rows, skip=skip))
     put("head", lower_pixels(arch, stem, denoiser, weights=head, batch=batch))
+    if denoiser.latents is not None:
+        put("decoder", lower_decoder(denoiser.latents, stem, batch=batch, passes=denoiser.passes))
     return OpGraph(phase=phase, ops=tuple(placed))

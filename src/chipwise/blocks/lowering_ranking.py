@@ -21,21 +21,21 @@ def lower_ranker(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) ->
     """
     arch, formats = design.arch, design.formats
     stem = require_ranker(arch, work="lowered as the graph that is exported")
-    placed = [
-        Placed(place=f"stem.{name}", op=op) for name, op in lower_items(arch, stem, weights=formats.head, batch=batch)
-    ]
+    tables, qkv, up = (name in design.fused for name in ("tables", "qkv", "up"))
+    items = lower_items(arch, stem, weights=formats.head, batch=batch, joined=tables)
+    placed = [Placed(place=f"stem.{name}", op=op) for name, op in items]
     last, rows, skip = last_attention(arch), batch * stem.tokens, False
     for i, (layer, weights) in enumerate(zip(arch.layers, formats.layers, strict=True)):
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=rows, skip=skip)))
-            ops = lower_attention(layer.attention, stem, arch.d_model, weights, batch=batch, last=i == last)
+            ops = lower_attention(layer.attention, stem, arch.d_model, weights, batch=batch, last=i == last, joined=qkv)
             placed += [Placed(place=f"{place}.{name}", op=op) for name, op in ops]
             rows, skip = batch * stem.candidates if i == last else rows, True
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=rows, skip=skip)))
-            ops = lower_ffn(layer.ffn, d_model=arch.d_model, weights=weights, rows=rows)
+            ops = lower_ffn(layer.ffn, d_model=arch.d_model, weights=weights, rows=rows, joined=up)
             placed += [Placed(place=f"{place}.{name}", op=op) for name, op in ops]
             skip = True
     placed.append(Placed(place="norm", op=lower_norm(arch, rows=rows, skip=skip)))

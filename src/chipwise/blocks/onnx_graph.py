@@ -31,7 +31,6 @@ class GraphBuilder:
     stored: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
     outputs: list[ValueInfoProto] = field(default_factory=list)
-    projected: list[str] = field(default_factory=list)  # keys of the matrices, in order
 
     def node(self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: Any) -> str:
         """Adds a node named after its first output, and returns that output. ``domain`` is an attribute too."""
@@ -87,7 +86,6 @@ class GraphBuilder:
         """
         n = sum(widths)
         stored = self.format_of(f"{key}.weight")
-        self.projected.append(key)
 
         def matrix() -> Float32Array:
             rows = [self.weight(f"{part}.weight", (w, k)) for part, w in zip(parts, widths, strict=True)]

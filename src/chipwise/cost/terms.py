@@ -7,7 +7,7 @@ the features; streamed bytes cost what the working set of the whole pass makes t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chipwise.core.dtypes import values_bytes
@@ -20,6 +20,7 @@ from chipwise.ops import (
     EmbeddingOp,
     Matmul,
     NormOp,
+    Once,
     Op,
     PoolOp,
     RequestAttentionOp,
@@ -156,6 +157,19 @@ def _row_dot(op: RowDotOp) -> list[Term]:
     return [Term(model="dot", amounts={"node": 1, "row": op.rows, "value": op.rows * op.width})]
 
 
+def _once(op: Once) -> list[Term]:
+    """A pass's part of what runs once in several."""
+    return [
+        replace(
+            term,
+            amounts={name: amount / op.passes for name, amount in term.amounts.items()},
+            resident_bytes=term.resident_bytes / op.passes,
+            streamed_bytes=term.streamed_bytes / op.passes,
+        )
+        for term in terms(op.op)
+    ]
+
+
 _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     Matmul: _matmul,
     AttentionOp: _attention,
@@ -167,4 +181,5 @@ _KINDS: dict[type, Callable[[Any], list[Term]]] = {
     EmbeddingBagOp: _bag,
     RequestAttentionOp: _request_attention,
     RowDotOp: _row_dot,
+    Once: _once,
 }

@@ -38,6 +38,7 @@ class ChipwiseConfig(PretrainedConfig):
             self.image_size, self.patch_size = arch["stem"]["image_size"], arch["stem"]["patch"]
             self.num_channels = arch["stem"]["channels"]
             self.num_inference_steps = arch["denoiser"]["steps"]
+            self.guidance_scale = arch["denoiser"].get("guidance", 1.0)
         super().__init__(**kwargs)
 
 
@@ -158,6 +159,20 @@ class DenoisingLayer(nn.Module):
         return x_BTD
 
 
+class Decoder(nn.Module):
+    """From latents to images."""
+
+    def __init__(self, latents: dict[str, Any], depth: int) -> None:
+        super().__init__()
+        self.factor = latents["factor"]
+        shapes = ((depth, latents["width"]), (latents["width"], self.factor**2 * latents["channels"]))
+        self.convs = nn.ModuleList([nn.Conv2d(into, out, 3, padding=1) for into, out in shapes])
+
+    def forward(self, x_BLYX: Tensor) -> Tensor:
+        """The images (B, C, factor · Y, factor · X)."""
+        return F.pixel_shuffle(self.convs[1](F.gelu(self.convs[0](x_BLYX))), self.factor)
+
+
 class ChipwiseDenoiser(PreTrainedModel):
     """The denoiser."""
 
@@ -178,11 +193,14 @@ class ChipwiseDenoiser(PreTrainedModel):
         widths = {str(i): 3 * d * count for i, count in enumerate(blocks) if count} | {"end": 2 * d}
         self.stem = Patches(stem, d)
         self.positions = nn.Embedding(arch["max_tokens"], d)
-        self.labels = nn.Embedding(denoiser["labels"], d)
+        no_label = denoiser.get("guidance", 1.0) != 1.0  # the table's last row stands for it
+        self.labels = nn.Embedding(denoiser["labels"] + no_label, d)
         self.told = nn.ModuleDict({name: Told(denoiser["frequencies"], d) for name in told})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
         self.modulations = nn.ModuleDict({name: nn.Linear(d, width) for name, width in widths.items()})
         self.head = nn.Linear(d, stem["patch"] ** 2 * stem["channels"])
+        latents = denoiser.get("latents")
+        self.decoder = None if latents is None else Decoder(latents, stem["channels"])
         self.post_init()
 
     def forward(self, image: Tensor, time: Tensor, label: Tensor, step: Tensor | None = None) -> Tensor:
@@ -209,13 +227,29 @@ class ChipwiseDenoiser(PreTrainedModel):
         return parts.reshape(-1, channels, stem["image_size"], stem["image_size"])
 
     @torch.no_grad()
-    def generate(self, labels: Sequence[int] | Tensor, *, steps: int | None = None, seed: int = 0) -> Tensor:
-        """Images (B, C, Y, X) from -1 to 1 of these labels, in the steps that the model was chosen for unless given."""
+    def generate(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        steps: int | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+    ) -> Tensor:
+        """Images (B, C, Y, X) from -1 to 1 of these labels, in the steps that the model was chosen for unless given.
+
+        A model that was trained without labels, too, is guided; ``guidance`` says by how much instead of its own.
+        """
         label = torch.as_tensor(labels, dtype=torch.long).to(self.device)
+        scale = self.config.guidance_scale if guidance is None else guidance
         stem, count = self.arch_data["stem"], steps or self.config.num_inference_steps
         shape = (len(label), stem["channels"], stem["image_size"], stem["image_size"])
         image = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(self.device, self.dtype)
         for i in range(count):
             time = torch.full((len(label),), i / count, device=self.device)
-            image = image + self(image, time, label, torch.full_like(time, 1 / count)) / count
-        return image
+            size = torch.full_like(time, 1 / count)
+            velocity = self(image, time, label, size)
+            if scale != 1.0:
+                without = self(image, time, torch.full_like(label, self.labels.num_embeddings - 1), size)
+                velocity = without + scale * (velocity - without)
+            image = image + velocity / count
+        return image if self.decoder is None else self.decoder(image)

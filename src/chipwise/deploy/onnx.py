@@ -6,6 +6,7 @@ metadata holds the architecture, so a runtime needs nothing else.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Mapping
@@ -28,13 +29,14 @@ from chipwise.core import units
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_atomic
-from chipwise.deploy.onnx_denoiser import denoiser_graph, denoiser_metadata
+from chipwise.deploy.onnx_denoiser import decoder_graph, denoiser_graph, denoiser_metadata
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
 from chipwise.deploy.onnx_listener import listener_graph, listener_metadata
 from chipwise.deploy.onnx_ranking import ranker_graph, ranker_metadata
 from chipwise.deploy.onnx_sound import transcriber_graph, transcriber_metadata
 from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
 from chipwise.spec import ArchSpec, Design, RankingStem, SoundStem
+from chipwise.spec.arch import USUALLY_FUSED
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
@@ -58,14 +60,12 @@ def export(
     output: Output = "mean",
     padded: bool = False,
     external_data: bool = False,
-    formats: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
     ``output`` and ``padded`` what an encoder gives and takes, see ``onnx_encoder.py``. With ``external_data``, weights
     that exceed one file go to a second one beside it, ``path`` plus ``.data``; a copy of the model needs both.
-    ``formats`` names formats of single matrices, as :func:`matrix_names` calls them, of a ranking model.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -75,7 +75,7 @@ def export(
     if not external_data:
         check_size(design)
     target = Path(path)
-    model = build(design, weights, logits=logits, output=output, padded=padded, formats=formats)
+    model = build(design, weights, logits=logits, output=output, padded=padded)
     if stored_bytes(design) > LARGEST_BYTES:
         _move_weights(model, target.with_name(f"{target.name}.data"))
     write_atomic(target, model.SerializeToString())
@@ -101,18 +101,14 @@ def build(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
-    formats: Mapping[str, str] | None = None,
 ) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
     if is_encoder(design.arch):
         nodes = encoder_graph(design, weights, output=output, padded=padded)
         return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
     if isinstance(design.arch.stem, RankingStem):
-        nodes = ranker_graph(design, weights, formats=formats)
-        facts = metadata(design, "last") | ranker_metadata(design.arch.stem)
-        return _model(nodes, design, facts | ({"formats": dict(formats)} if formats else {}))
-    if formats:
-        raise Unsupported(f"{design.arch.name}: formats of single matrices are exported of ranking models alone")
+        nodes = ranker_graph(design, weights)
+        return _model(nodes, design, metadata(design, "last") | ranker_metadata(design.arch.stem))
     if transcribes(design.arch):
         nodes = transcriber_graph(design, weights)
         return _model(nodes, design, metadata(design, "all") | transcriber_metadata(design.arch))
@@ -121,30 +117,17 @@ def build(
         return _model(nodes, design, metadata(design, "all") | listener_metadata(design.arch))
     if design.arch.denoiser is not None:
         nodes = denoiser_graph(design, weights)
-        return _model(nodes, design, metadata(design, "last") | denoiser_metadata(design.arch))
+        facts = metadata(design, "last") | denoiser_metadata(design.arch)
+        decoder = decoder_graph(design.arch, weights)
+        if decoder is None:
+            return _model(nodes, design, facts)
+        inner = _model(decoder, design, {}).SerializeToString()
+        return _model(nodes, design, facts, decoder=base64.b64encode(inner).decode("ascii"))
     if design.arch.stem is not None:
         nodes = classifier_graph(design, weights)
         return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))
     require_plain(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
-
-
-def matrix_names(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> list[str]:
-    """The matrices of a ranking model as its graph holds them, those with most values first.
-
-    Projections that are one product are one matrix, such as ``layers.0.attention.qkv.weight``.
-
-    Raises:
-        Unsupported: Another model, or one that is not built.
-    """
-    asked: dict[str, None] = {}
-
-    def noted(name: str) -> str:
-        asked[name] = None
-        return "fp32"
-
-    graph = ranker_graph(design, weights, format_of=noted)
-    return sorted(asked, key=lambda name: -math.prod(graph.stored[name].dims))
 
 
 def check_size(design: Design) -> None:
@@ -228,15 +211,15 @@ def _decoder(design: Design, weights: Mapping[str, npt.NDArray[Any]], logits: Lo
     return graph
 
 
-def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any]) -> ModelProto:
-    """The nodes as a model with ``facts`` in its metadata."""
+def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any], **others: str) -> ModelProto:
+    """The nodes as a model with ``facts`` in its metadata, and ``others`` beside them."""
     model = helper.make_model(
         helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
         ir_version=IR_VERSION,
         producer_name="chipwise",
     )
-    helper.set_model_props(model, {"chipwise": json.dumps(facts)})
+    helper.set_model_props(model, {"chipwise": json.dumps(facts), **others})
     return model
 
 
@@ -259,6 +242,7 @@ def metadata(design: Design, logits: Logits) -> dict[str, Any]:
         "design": design.digest,
         "name": arch.name,
         "weights": design.weights,
+        **({"fused": design.fused} if design.fused != USUALLY_FUSED else {}),
         "logits": logits,
         "vocab_size": arch.vocab_size,
         "max_tokens": arch.max_tokens,

@@ -1,5 +1,8 @@
 """One pass of a denoiser with its weights as an ONNX graph: image, time and label in, velocity out.
 
+A denoiser of latents is one file too: what decodes them runs once an image, so it is an ONNX model of its own, which
+the file's metadata hold as ``decoder`` (in base64).
+
 ``lowering_denoisers.py`` mirrors it.
 """
 
@@ -12,6 +15,7 @@ import numpy.typing as npt
 
 from chipwise.blocks.attention.onnx import add_output
 from chipwise.blocks.ffn.onnx import add_ffn
+from chipwise.blocks.latents.onnx import add_decoder
 from chipwise.blocks.modulation.onnx import add_modulated, add_pixels, add_told
 from chipwise.blocks.onnx_graph import GraphBuilder
 from chipwise.blocks.patches.onnx import add_patches
@@ -55,6 +59,16 @@ def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
     return graph
 
 
+def decoder_graph(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder | None:
+    """The nodes that make images of the latents after the last step; None of a model that draws pixels."""
+    stem, denoiser = require_denoiser(arch, work="exported to ONNX")
+    if denoiser.latents is None:
+        return None
+    graph = GraphBuilder(weights=weights, format_of=lambda name: "fp32")
+    add_decoder(graph, denoiser.latents, stem)
+    return graph
+
+
 def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a denoiser's file beyond that of every file: image, labels, steps, and its inputs."""
     stem, denoiser = require_denoiser(arch, work="exported to ONNX")
@@ -65,4 +79,5 @@ def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
         "labels": denoiser.labels,
         "steps": denoiser.steps,
         "told": list(denoiser.told),
+        **({"guidance": denoiser.guidance} if denoiser.guided else {}),
     }

@@ -6,7 +6,7 @@ everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -16,21 +16,12 @@ from chipwise.blocks.candidates.onnx import add_candidates, add_items, add_reque
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.norm.onnx import add_norm
 from chipwise.blocks.onnx_graph import GraphBuilder
-from chipwise.core.errors import SpecError, nearest
 from chipwise.spec import Design, RankingStem
 from chipwise.spec.ranking import last_attention, require_ranker
 
 
-def ranker_graph(
-    design: Design,
-    weights: Mapping[str, npt.NDArray[Any]],
-    *,
-    formats: Mapping[str, str] | None = None,
-    format_of: Callable[[str], str] | None = None,
-) -> GraphBuilder:
+def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
     """The nodes of a ranking model, its inputs of items and its output ``scores`` (B, C).
-
-    ``formats`` are those of single matrices, instead of the design's; ``format_of`` says the format of any.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -38,10 +29,8 @@ def ranker_graph(
     """
     arch = design.arch
     stem = require_ranker(arch, work="exported to ONNX")
-    own = formats or {}
-    asked = format_of or (lambda name: own.get(name) or design.format_of(name))
-    graph = GraphBuilder(weights=weights, format_of=asked)
-    first = x = add_items(graph, arch, stem)
+    graph = GraphBuilder(weights=weights, format_of=design.format_of)
+    first = x = add_items(graph, arch, stem, joined="tables" in design.fused)
     last, skip = last_attention(arch), None
     for i, layer in enumerate(arch.layers):
         if layer.attention is not None:
@@ -56,6 +45,7 @@ def ranker_graph(
                 d_model=arch.d_model,
                 eps=arch.norm_eps,
                 last=i == last,
+                joined="qkv" in design.fused,
             )
             if i == last:
                 x = add_candidates(graph, x, f"{place}.candidates", stem.history)
@@ -63,11 +53,10 @@ def ranker_graph(
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
             normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_ffn(graph, layer.ffn, layer=i, key=place, x=normed, d_model=arch.d_model)
+            joined = "up" in design.fused
+            skip = add_ffn(graph, layer.ffn, layer=i, key=place, x=normed, d_model=arch.d_model, joined=joined)
     normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
     add_scores(graph, arch, stem, x=normed, first=first)
-    if unknown := sorted(set(own) - {f"{name}.weight" for name in graph.projected}):
-        raise SpecError(f"there is no such matrix; {nearest(unknown[0], graph.projected)}", field=unknown[0])
     return graph
 
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from chipwise.blocks.ffn.module import FeedForwardModule
+from chipwise.blocks.latents.module import Decoder
 from chipwise.blocks.modulation.module import Told, modulated
 from chipwise.blocks.patches.module import Patches
 from chipwise.blocks.squares.module import ImageAttention
 from chipwise.spec import ArchSpec, ImageStem, Layer
+from chipwise.spec.denoiser import UNGUIDED
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.weights import modulation_widths
 
@@ -51,13 +53,16 @@ class DenoisingTransformer(nn.Module):
         self.arch = arch
         self.stem = Patches(stem, arch.d_model)
         self.positions = nn.Embedding(stem.tokens, arch.d_model)
-        self.labels = nn.Embedding(denoiser.labels, arch.d_model)
+        self.labels = nn.Embedding(denoiser.rows, arch.d_model)
         self.told = nn.ModuleDict({name: Told(denoiser.frequencies, arch.d_model) for name in denoiser.told})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, stem, x) for i, x in enumerate(arch.layers)})
         widths = {name.removeprefix("modulations."): width for name, width in modulation_widths(arch).items()}
         self.modulations = nn.ModuleDict({name: nn.Linear(arch.d_model, width) for name, width in widths.items()})
         self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)
         self.head = nn.Linear(arch.d_model, denoiser.values(stem))
+        self.decoder = (
+            None if denoiser.latents is None else Decoder(denoiser.latents, stem.channels).requires_grad_(False)
+        )
 
     def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor, step_B: Tensor | None = None) -> Tensor:
         """The velocity (B, C, Y, X) of images at these times; ``step_B`` is the size of the step, 0 unless given.
@@ -83,13 +88,26 @@ class DenoisingTransformer(nn.Module):
 
 
 @torch.no_grad()
-def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, *, steps: int) -> Tensor:
-    """Images (B, C, Y, X) that ``model`` makes of noise in so many equal steps from time 0 to time 1."""
+def draw(
+    model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, *, steps: int, guidance: float = UNGUIDED
+) -> Tensor:
+    """Images (B, C, Y, X) that ``model`` makes of noise in so many equal steps from time 0 to time 1.
+
+    With ``guidance`` each step goes so many times as far towards the label as without one; only a model that was
+    trained without labels too can be guided. Latents are decoded at the end.
+    """
     x = noise_BCYX
     for i in range(steps):
         time_B = torch.full((len(x),), i / steps, device=x.device)
-        x = x + model(x, time_B, label_B, torch.full_like(time_B, 1 / steps)) / steps
-    return x
+        size_B = torch.full_like(time_B, 1 / steps)
+        velocity = model(x, time_B, label_B, size_B)
+        if guidance != UNGUIDED:
+            no_label_B = torch.full_like(label_B, model.labels.num_embeddings - 1)
+            without = model(x, time_B, no_label_B, size_B)
+            velocity = without + guidance * (velocity - without)
+        x = x + velocity / steps
+    decoder = getattr(model, "decoder", None)
+    return x if decoder is None else decoder(x)
 
 
 def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransformer:

@@ -7,6 +7,7 @@ from chipwise.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.ops.graph import OpGraph, Placed
 from chipwise.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.ops.norm import NormOp
+from chipwise.ops.once import Once
 from chipwise.ops.op import Op
 from chipwise.ops.pool import PoolOp
 from chipwise.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
@@ -27,6 +28,7 @@ __all__ = [
     "LatentAttentionOp",
     "Matmul",
     "NormOp",
+    "Once",
     "Op",
     "OpGraph",
     "Phase",

@@ -31,8 +31,11 @@ from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
 from chipwise.pipeline.supernet_prior import SupernetPrior
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import is_cost, relative_excess
+from chipwise.space.images import GUIDANCE
 from chipwise.space.search_space import Rows
+from chipwise.spec.denoiser import UNGUIDED
 
+SERVED = ("weights", "steps", GUIDANCE)  # choices of how a trained model is served
 LOSS = "loss"  # the task's, among the goals of a problem; less is better
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
 LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
@@ -206,16 +209,17 @@ class Chooser:
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """``row`` in every other weight format, and number of steps, in which it is predicted within the limits.
+        """``row`` in every other weight format, number of steps and guidance, in which it is predicted within limits.
 
         All of them are weights of one training.
         """
-        columns = [self._space.index[name] for name in ("weights", "steps") if name in self._space.index]
+        columns = [self._space.index[name] for name in SERVED if name in self._space.index]
         values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
         rows = np.repeat(np.array([row], dtype=np.int64), len(values), axis=0)
         rows[:, columns] = values
         rows = distinct_rows(self._space.canonical(rows))[0]
-        rows = np.asarray(rows[(rows != np.asarray(row)).any(axis=1)], dtype=np.int64)
+        kept = [other.tolist() != list(row) and self._architecture(other) == self._architecture(row) for other in rows]
+        rows = np.asarray(rows[kept], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def penalty_factor(self, rows: Rows) -> Float64Array:
@@ -314,7 +318,7 @@ class Chooser:
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
         factor = self._start.of_passes
-        losses = self._losses(observations) / factor(self._space.passes(seen))
+        losses = self._losses(observations) / factor(self._space.steps(seen))
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
         def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
@@ -322,7 +326,7 @@ class Chooser:
             if tokens is None:
                 tokens = np.full(len(rows), self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.passes(rows))
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.steps(rows))
 
         return loss
 
@@ -355,9 +359,17 @@ class Chooser:
         return rows[kept]
 
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
-        """Key of a row without its weight format and steps, so that each training has one trial."""
-        without = {self._space.index[name] for name in ("weights", "steps") if name in self._space.index}
-        return tuple(int(value) for column, value in enumerate(row) if column not in without)
+        """Key of a row without its weight format, steps and guidance, so that each training has one trial.
+
+        Of guidance it says whether there is any: only such a model learns to do without labels.
+        """
+        key = [int(value) for value in row]
+        for name in SERVED:
+            column = self._space.index.get(name)
+            if column is not None:
+                guided = name == GUIDANCE and self._space.genes[column].values[key[column]] != UNGUIDED
+                key[column] = int(guided)
+        return tuple(key)
 
 
 class StrategyProposer:

@@ -23,7 +23,9 @@ from chipwise.core.digest import plain
 from chipwise.core.errors import Infeasible, InputError, MeasurementError
 from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.onnx import export
+from chipwise.pipeline.candidate_rates import candidate_rates
 from chipwise.pipeline.limits import within
+from chipwise.pipeline.matrix_formats import chosen_by_matrix, select_formats, timed_here
 from chipwise.pipeline.measuring import measurement_notes
 from chipwise.pipeline.other_devices import OtherDevices
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
@@ -33,6 +35,8 @@ from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import soft_limit_on_latency
+from chipwise.spec import RankingStem
+from chipwise.spec.arch import USUALLY_FUSED
 from chipwise.spec.io import to_data
 from chipwise.targets.chance import chances_of, kept
 from chipwise.targets.formats import suffix_there
@@ -98,6 +102,7 @@ class Finals:
         """
         beside = [reference] if reference is not None else []
         self.measure([*finalists, *beside])
+        self._take_back([*finalists, *beside])
         tried = [self._trials[item.number] for item in finalists]
         fitting = [item for item in tried if self.keeps_limits(item)]
         good = self._keeping_floors(fitting, beside=beside)
@@ -106,6 +111,7 @@ class Finals:
             if good or evaluated >= SPARE:
                 break
             self.measure([other])
+            self._take_back([other])
             tried.append(self._trials[other.number])
             if self.keeps_limits(tried[-1]):
                 evaluated += self._tasks is not None
@@ -214,6 +220,18 @@ class Finals:
         known = item.notes.loudness
         return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
 
+    def _take_back(self, contenders: Sequence[Candidate]) -> None:
+        """Measures contenders in the format as searched, where that of their matrices breaks a limit."""
+        if not chosen_by_matrix(self._spec, self._target):
+            return
+        tried = [self._trials[item.number] for item in contenders]
+        broken = [item for item in tried if item.notes.by_matrix.get("kept") and not self.keeps_limits(item)]
+        for item in broken:
+            again = {**item.notes.by_matrix, "kept": False}
+            self._trials.note(item.number, by_matrix=again, exported_loss=None, final=False)
+        if broken:
+            self.measure(broken)
+
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
         return self._target.alternately([self._served(item) for item in contenders])
 
@@ -225,10 +243,19 @@ class Finals:
 
     def _export(self, item: Candidate) -> None:
         """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
-        folder = self._folder.trial(item.number)
+        item, folder = self._trials[item.number], self._folder.trial(item.number)
         if item.notes.exported_loss is not None and (folder / "model.onnx").exists():
             return
         weights = self._weights(item)
+        if chosen_by_matrix(self._spec, self._target) and not item.notes.by_matrix:
+            with storage(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            chosen = select_formats(
+                item, weights, folder, spec=self._spec, data=self._data, predict=self._target.predict
+            )
+            self._trials.note(item.number, by_matrix=chosen)
+            item = self._trials[item.number]
+            self._trials.note(item.number, believed_now=self._target.predict(item.design))
         with storage(folder):
             export(item.design, weights, folder / "model.onnx")
             if self._served(item).name != "model.onnx":
@@ -281,9 +308,19 @@ class Finals:
 
     def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
         """What winner and reference design do with test data, for the report."""
-        return dict(
+        found = dict(
             self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
         )
+        known = {"winner": winner} | ({} if reference is None else {"baseline": reference})
+        by_matrix = {who: dict(item.notes.by_matrix) for who, item in known.items() if item.notes.by_matrix}
+        found |= {"by_matrix": by_matrix} if by_matrix else {}
+        if isinstance(winner.design.arch.stem, RankingStem) and timed_here(self._spec, self._target):
+            rates = {}
+            for who, item in known.items():
+                place = self._folder.trial(item.number)
+                rates[who] = candidate_rates(item.design, self._weights(item), place, spec=self._spec)
+            found["rates"] = rates
+        return found
 
     def write_winner(self, winner: Candidate) -> None:
         """What the task's ecosystem loads, with the measured ``model.onnx`` and the promises beside it."""
@@ -316,6 +353,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
         **({} if spec.task == "text" else {"task": spec.task}),
         "arch": to_data(winner.design.arch),
         "weights": winner.design.weights,
+        **({} if winner.design.fused == USUALLY_FUSED else {"fused": winner.design.fused}),
         "target": plain(spec.target),
         "workload": plain(spec.workload),
         "constraints": dict(spec.constraints),

@@ -18,6 +18,7 @@ from chipwise.pipeline.findings import explain_answer
 from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
 from chipwise.pipeline.kit_return import kit_notes, record
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
+from chipwise.pipeline.matrix_formats import CPU_S, chosen_by_matrix
 from chipwise.pipeline.measurement_choice import measure_front
 from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
@@ -44,6 +45,7 @@ from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.tasks_data import Task
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
+CONTENDERS = 3  # usually: two finalists and the reference design
 FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
 ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
@@ -379,8 +381,9 @@ class Search:
 
     @property
     def _measuring_s(self) -> float:
-        """CPU seconds set aside for measuring the finalists."""
-        return MEASURING_S + MEASURING_SHARE * self.allowance.total
+        """CPU seconds set aside for measuring the finalists and, where they get one, choosing each matrix's format."""
+        choosing_s = CONTENDERS * CPU_S if chosen_by_matrix(self.spec, self.target) else 0.0
+        return MEASURING_S + MEASURING_SHARE * self.allowance.total + choosing_s
 
     def _set_aside_s(self, tasks: Mapping[str, Task]) -> float:
         """CPU seconds that trainings leave to the end of the run; 0 where the budget is of trainings alone."""

@@ -1,4 +1,4 @@
-"""Diffusion transformers for images and videos: the work of a picture, and the seconds that it takes on GPUs.
+"""Diffusion transformers and UNets for images and videos: the work of a picture, and the seconds that it takes on GPUs.
 
 A picture is made in steps. Each runs the transformer over all latent positions (and the prompt's), twice where guidance
 compares with an empty prompt. Seconds are a sum of products, attention, a cost of every kernel and a share that goes
@@ -16,7 +16,7 @@ from typing import Any
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.picture_models import PICTURE_MODELS, JointTransformer
+from chipwise.predict.picture_models import PICTURE_MODELS, JointTransformer, UNet
 from chipwise.predict.sums import Amount, Law, Terms, named
 
 KERNELS_A_LAYER = 30.0
@@ -43,6 +43,7 @@ class DiffusionTransformer:
     cross: bool = False  # the text is attended to beside the image, instead of joined with it
     dual: int = 0  # layers with a second attention within the image
     met: tuple[float, float] | None = None  # parameters that a position of the image meets, and one of the text
+    seen: tuple[tuple[int, int], ...] = ()  # of a UNet: width times layers of attention, where positions are halved so
 
     def tokens(self, height: int, width: int, frames: int = 1) -> float:
         """Latent positions of a picture."""
@@ -56,6 +57,9 @@ class DiffusionTransformer:
 
     def attention_flops(self, tokens: float, steps: int) -> float:
         """FLOPs of all steps' scores and values."""
+        if self.seen:
+            each = ((width, tokens / 4.0**halved) for width, halved in self.seen)
+            return 4.0 * sum(width * n * (n + self.text_tokens) for width, n in each) * steps * self.passes
         if self.cross:
             seen = tokens * (self.text_tokens + (0.0 if self.linear else tokens))
         else:
@@ -66,6 +70,18 @@ class DiffusionTransformer:
 def _known(name: str, **told: Any) -> DiffusionTransformer:
     """A model whose parts are known (``picture_models``)."""
     transformer = PICTURE_MODELS[name].transformer
+    if isinstance(transformer, UNet):
+        layers, width = transformer.carried()
+        return DiffusionTransformer(
+            parameters=transformer.parameters(),
+            layers=layers,
+            width=round(width),
+            text_tokens=77,
+            pixels=8,
+            met=transformer.met(),
+            seen=tuple(transformer.seen()),
+            **told,
+        )
     layers, dual = transformer.layers, 0
     if isinstance(transformer, JointTransformer):
         layers, dual = layers + transformer.single, transformer.dual
@@ -92,6 +108,10 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
     "dit-b-2": _known("dit-b-2", text_tokens=0),
     "dit-l-2": _known("dit-l-2", text_tokens=0),
     "dit-xl-2": _known("dit-xl-2", text_tokens=0),
+    "stable-diffusion-v1": _known("stable-diffusion-v1"),
+    "stable-diffusion-2": _known("stable-diffusion-2"),
+    "stable-diffusion-xl": _known("stable-diffusion-xl"),
+    "sdxl-turbo": _known("sdxl-turbo", passes=1),
     "sana1.5_1.6b": _known("sana1.5_1.6b", text_tokens=300, pixels=32, linear=True, cross=True),
     "sana1.5_4.8b": _known("sana1.5_4.8b", text_tokens=300, pixels=32, linear=True, cross=True),
     "pixart-sigma": _known("pixart-sigma", text_tokens=300, cross=True),

@@ -1,13 +1,15 @@
-"""Diffusion transformers, autoencoders and text encoders as published: their parameters and FLOPs in closed form.
+"""Diffusion transformers, UNets, autoencoders and text encoders as published: parameters and FLOPs in closed form.
 
-A picture's model has three parts: a transformer, which runs in every step; text encoders, which run once; and an
-autoencoder, whose decoder turns latents into pixels once. Three kinds of transformers are known here: joint attention
-of image and text, each with matrices of its own (MMDiT), in the first layers or in all; attention to the text beside
-attention within the image; and linear attention with convolutions.
+A picture's model has three parts: a transformer (or a UNet), which runs in every step; text encoders, which run once;
+and an autoencoder, whose decoder turns latents into pixels once. Three kinds of transformers are known here: joint
+attention of image and text, each with matrices of its own (MMDiT), in the first layers or in all; attention to the text
+beside attention within the image; and linear attention with convolutions. UNets have convolutions at several
+resolutions, with attention within the image and to the text at some of them.
 
 References:
     MMDiT: Esser et al. 2024, arXiv:2403.03206. PixArt: Chen et al. 2023, arXiv:2310.00426. SANA: Xie et al. 2024,
-    arXiv:2410.10629. Wan: arXiv:2503.20314. DiT: Peebles and Xie 2023, arXiv:2212.09748.
+    arXiv:2410.10629. Wan: arXiv:2503.20314. DiT: Peebles and Xie 2023, arXiv:2212.09748. UNets: Rombach et al. 2022,
+    arXiv:2112.10752; Podell et al. 2023 (SDXL), arXiv:2307.01952.
 """
 
 from __future__ import annotations
@@ -147,7 +149,103 @@ class LinearTransformer:
         return self.layers * (attention + cross + ffn + 6 * d) + ends
 
 
-PictureTransformer = ClassTransformer | JointTransformer | CrossTransformer | LinearTransformer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UNet:
+    """Stable Diffusion's: residual blocks that halve the latents and double them again, with skips between the two.
+
+    A residual block reads the time too. Behind it are as many layers as ``depths`` says, each of attention within the
+    image, attention to the text and a gated feed-forward; ``middle`` of them are between the two ways.
+    """
+
+    widths: tuple[int, ...] = (320, 640, 1280, 1280)  # by resolution, the finest first
+    depths: tuple[int, ...] = (1, 1, 1, 0)
+    middle: int = 1
+    blocks: int = 2  # on the way down at each resolution; one more on the way up
+    text_width: int = 768
+    latents: int = 4
+    added: int = 0  # values told beside the time (SDXL: sizes, crops and the pooled text)
+
+    @property
+    def layers(self) -> int:
+        """Layers with attention."""
+        return sum((2 * self.blocks + 1) * depth for depth in self.depths) + self.middle
+
+    def carried(self) -> tuple[int, float]:
+        """Layers (three residual blocks for one), and their mean width for each of the latents."""
+        blocks = [(out / 3, 1 / 3, halved) for _, out, halved in self._residuals()]
+        blocks += [(width * depth, float(depth), halved) for width, depth, halved in self._attentions()]
+        layers = round(sum(count for _, count, _ in blocks))
+        return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
+
+    def met(self) -> tuple[float, float]:
+        """As of :class:`ClassTransformer`, where positions are the latents."""
+        parts = list(self._parts())
+        return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
+
+    def seen(self) -> Iterator[tuple[int, int]]:
+        """Width times layers of attention, and how often the resolution is halved there."""
+        for halved, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
+            if depth:
+                yield (2 * self.blocks + 1) * depth * width, halved
+        if self.middle:
+            yield self.middle * self.widths[-1], len(self.widths) - 1
+
+    def parameters(self) -> int:
+        """All of them."""
+        first, time = self.widths[0], 4 * self.widths[0]
+        ends = linear(first, time) + linear(time, time) + 2 * first
+        if self.added:
+            ends += linear(self.added, time) + linear(time, time)
+        norms = biases = told_times = 0
+        for into, out, _ in self._residuals():
+            norms += 2 * into + 2 * out
+            told_times += linear(time, out)
+        for width, depth, _ in self._attentions():
+            norms += 2 * width + 6 * width * depth
+            biases += 2 * width + depth * (3 * width + 8 * width)
+        matrices = sum(cells + text for cells, text, _ in self._parts())
+        return matrices + ends + norms + biases + told_times
+
+    def _residuals(self) -> Iterator[tuple[int, int, int]]:
+        """Widths before and after each residual block, and how often its resolution is halved."""
+        into, skips = self.widths[0], [self.widths[0]]
+        for halved, width in enumerate(self.widths):
+            for _ in range(self.blocks):
+                yield into, width, halved
+                into = width
+                skips.append(width)
+            if halved < len(self.widths) - 1:
+                skips.append(width)
+        for _ in range(2):
+            yield into, into, len(self.widths) - 1
+        for halved, width in reversed(list(enumerate(self.widths))):
+            for _ in range(self.blocks + 1):
+                yield into + skips.pop(), width, halved
+                into = width
+
+    def _attentions(self) -> Iterator[tuple[int, int, int]]:
+        """Width, layers and halvings of each stack of layers with attention."""
+        for halved, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
+            for _ in range(2 * self.blocks + 1 if depth else 0):
+                yield width, depth, halved
+        if self.middle:
+            yield self.widths[-1], self.middle, len(self.widths) - 1
+
+    def _parts(self) -> Iterator[tuple[int, int, int]]:
+        """Parameters of matrices (and convolutions, with biases) that positions of the image and of the text meet."""
+        deepest = len(self.widths) - 1
+        yield _conv(self.latents, self.widths[0]) + _conv(self.widths[0], self.latents), 0, 0
+        for into, out, halved in self._residuals():
+            yield _conv(into, out) + _conv(out, out) + (_conv(into, out, 1) if into != out else 0), 0, halved
+        for halved, width in enumerate(self.widths):
+            if halved < deepest:  # halving it, and doubling what comes back
+                yield _conv(width, width), 0, halved + 1
+                yield _conv(self.widths[halved + 1], self.widths[halved + 1]), 0, halved
+        for d, depth, halved in self._attentions():
+            yield 2 * d * d + depth * (6 * d * d + 12 * d * d), depth * 2 * self.text_width * d, halved
+
+
+PictureTransformer = ClassTransformer | JointTransformer | CrossTransformer | LinearTransformer | UNet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +358,8 @@ class PictureModel:
     def parts(self) -> dict[str, int]:
         """Parameters by part."""
         names = {encoder.name: encoder.parameters() for encoder in self.text}
-        return {"transformer": self.transformer.parameters(), "autoencoder": self.autoencoder.parameters(), **names}
+        denoiser = "UNet" if isinstance(self.transformer, UNet) else "transformer"
+        return {denoiser: self.transformer.parameters(), "autoencoder": self.autoencoder.parameters(), **names}
 
 
 def _dit(width: int, layers: int) -> PictureModel:
@@ -274,6 +373,8 @@ CLIP_L_PROJECTED = TextEncoder(
 CLIP_G = TextEncoder(
     name="OpenCLIP-bigG", vocab_size=49_408, width=1280, layers=32, ffn_width=5120, clip=True, projection=True
 )
+CLIP_H = TextEncoder(name="OpenCLIP-H", vocab_size=49_408, width=1024, layers=23, ffn_width=4096, clip=True)
+SDXL = UNet(widths=(320, 640, 1280), depths=(0, 2, 10), middle=10, text_width=2048, added=2816)
 T5_XXL = TextEncoder(name="T5-XXL", vocab_size=32_128, width=4096, layers=24, ffn_width=10_240)
 UMT5_XXL = TextEncoder(
     name="umT5-XXL", vocab_size=256_384, width=4096, layers=24, ffn_width=10_240, every_layer_biased=True
@@ -315,6 +416,12 @@ PICTURE_MODELS: Mapping[str, PictureModel] = {
         autoencoder=LATENT_16,
         text=(CLIP_L, T5_XXL),
     ),
+    "stable-diffusion-v1": PictureModel(transformer=UNet(), autoencoder=Autoencoder(latents=4), text=(CLIP_L,)),
+    "stable-diffusion-2": PictureModel(
+        transformer=UNet(text_width=1024), autoencoder=Autoencoder(latents=4), text=(CLIP_H,)
+    ),
+    "stable-diffusion-xl": PictureModel(transformer=SDXL, autoencoder=Autoencoder(latents=4), text=(CLIP_L, CLIP_G)),
+    "sdxl-turbo": PictureModel(transformer=SDXL, autoencoder=Autoencoder(latents=4), text=(CLIP_L, CLIP_G)),
     "pixart-sigma": PictureModel(
         transformer=CrossTransformer(width=1152, layers=28, ffn_width=4608),
         autoencoder=Autoencoder(latents=4),

@@ -14,6 +14,7 @@ sent anywhere.
 from __future__ import annotations
 
 import argparse
+import base64
 import ctypes
 import gc
 import hashlib
@@ -386,6 +387,11 @@ class _Onnx:
         facts = json.loads(self._session.get_modelmeta().custom_metadata_map.get("chipwise", "null"))
         if facts is None:
             raise KitError(f"{request['model']}: this ONNX file is not one that chipwise wrote")
+        inner = self._session.get_modelmeta().custom_metadata_map.get("decoder")  # of what makes images of latents
+        self._decoder = None
+        if inner is not None:
+            content = base64.b64decode(inner)
+            self._decoder = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self.vocab_size, self.encodes, self._facts = facts["vocab_size"] or 1, "encodes" in facts, facts
         batch, prompt = request["batch"], request["prompt_tokens"]
         room = prompt if self.encodes else prompt + request["new_tokens"]
@@ -445,7 +451,14 @@ class _Onnx:
                 self._told["time"].fill(i / steps)
                 if "step" in self._told:
                     self._told["step"].fill(1 / steps)
-                image = image + self._session.run(None, {"image": image, **self._told})[0] / steps
+                velocity = self._session.run(None, {"image": image, **self._told})[0]
+                if "guidance" in self._facts:  # asked again without a label
+                    free = {**self._told, "label": self._np.full_like(self._told["label"], self._facts["labels"])}
+                    without = self._session.run(None, {"image": image, **free})[0]
+                    velocity = without + self._facts["guidance"] * (velocity - without)
+                image = image + velocity / steps
+            if self._decoder is not None:
+                return self._decoder.run(None, {"latents": image})[0]
             return image if steps else self._session.run(None, {"image": image})[0]
         if self.encodes:
             inputs = {"tokens": tokens}

@@ -128,6 +128,6 @@ def _attention(graph: Any, case: Any, generator: np.random.Generator, given: Any
     table = np.zeros((case.heads, case.past + 1, case.past + 1), np.float32)
     asking = case.rows if last else tokens
     for i in range(case.count):
-        names = add_heads(graph, block, case.past, place=f"y{i}", packed=packed, bias=lambda: table, last=last)
+        names = add_heads(graph, block, case.past, place=f"y{i}", packed=[packed], bias=lambda: table, last=last)
         for name in filter(None, names):
             result(name, case.batch, asking, block.query_width)

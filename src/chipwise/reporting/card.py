@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.core import units
 from chipwise.core.statistics import Z95
-from chipwise.reporting import facts, insights, law_text, words
+from chipwise.reporting import by_matrix, facts, insights, law_text, words
 from chipwise.reporting.record import ByLaw, RunRecord, Trial
 
 _ONNX = """
@@ -36,9 +36,14 @@ def card(record: RunRecord) -> str:
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
+    if by_matrix.known(record):
+        chosen = [[line_of(cell) for cell in row] for row in by_matrix.rows(record)]
+        parts += [f"## {by_matrix.TITLE}", f"{line_of(by_matrix.note())}\n\n{_table(by_matrix.head(), chosen)}"]
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
         parts += ["## On other devices", _elsewhere(record)]
+    for shown in words.asked().pictures(record.samples):
+        parts += [f"## {shown.title}", shown.text] if shown.text else []
     if record.continuations:
         parts += ["## What it writes", _continuations(record)]
     if record.tasks:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.page.document import document
 from chipwise.page.markup import empty, safe, section, table
-from chipwise.reporting import facts, insights, law_text, words
+from chipwise.reporting import by_matrix, facts, insights, law_text, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.tasks.protocol import Picture
@@ -38,6 +38,7 @@ def page(record: RunRecord) -> str:
         _contenders(record),
         insights.continuations(record),
         *[section(item.name, item.title, item.html) for item in pictures(record)],
+        by_matrix.by_matrix(record),
         insights.tasks(record),
         law_text.section_of(record),
     ]
@@ -71,6 +72,7 @@ def _head(record: RunRecord) -> str:
         ("contenders", "Winner and reference design"),
         *([("writes", "What it writes")] if record.continuations else []),
         *[(item.name, item.title) for item in pictures(record)],
+        *([("by-matrix", by_matrix.TITLE)] if by_matrix.known(record) else []),
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -70,6 +70,7 @@ class TrialNotes:
     drift: Mapping[str, Any] | None = None  # of the machine since calibration
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
+    by_matrix: Mapping[str, Any] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
     exported_loss: float | None = None  # of the validation text, by the exported graph
     test_loss: float | None = None  # of the test text, which selected nothing, by the exported graph
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
@@ -219,9 +220,14 @@ class Trials:
 
     def _design(self, trial: Trial) -> Design:
         name = "baseline" if trial.notes["role"] == "baseline" else self._spec.name
-        key = digest([name, trial.notes["choices"]])
+        by_matrix = trial.notes.get("by_matrix") or {}
+        written = {}
+        if by_matrix.get("kept"):
+            written = {"weights": by_matrix["weights"], "fused": tuple(by_matrix["fused"])}
+        key = digest([name, trial.notes["choices"], written])
         if key not in self._designs:
-            self._designs[key] = design_of(trial.notes["choices"], spec=self._spec.space, name=name)
+            found = design_of(trial.notes["choices"], spec=self._spec.space, name=name)
+            self._designs[key] = replace(found, **written)
         return self._designs[key]
 
     def add(self, row: Rows, *, predicted: Predictions, **notes: Any) -> int:

@@ -13,6 +13,7 @@ from chipwise.ops import Workload
 from chipwise.run.folder import PROMISES
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import Design
+from chipwise.spec.arch import USUALLY_FUSED
 from chipwise.spec.io import from_data
 from chipwise.tasks.protocol import task_named
 
@@ -66,7 +67,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
         quality = task_named(str(data.get("task", "text"))).metric
         limits = parse_constraints(stored.constraints, tasks=None, quality=quality)
         return WinnerFile(
-            design=Design(arch=arch, weights=stored.weights),
+            design=Design(arch=arch, weights=stored.weights, fused=tuple(data.get("fused", USUALLY_FUSED))),
             workload=stored.workload,
             threads=threads,
             limits=tuple(item for item in limits if item.task is None),

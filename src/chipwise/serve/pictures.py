@@ -19,10 +19,16 @@ from chipwise.serve.served_energy import constants
 RUNTIME = "diffusers"
 MOST_PIXELS = 16_384
 VIDEOS = ("hunyuanvideo", "wan", "cogvideo", "ltx", "mochi")
-FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo")  # distilled for about four
-SMALL = ("dit-",)  # trained for 256 pixels
-SIZES = {"image": (1024, 1024, 1, 28), "video": (480, 832, 81, 50), "small": (256, 256, 1, 250)}
-"""Height, width, frames and steps where they are not asked for: those that most published runs have."""
+FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo", "sdxl-turbo")  # distilled for about four
+SORTS = {"dit-": "small", "stable-diffusion-v1": "first", "stable-diffusion-2": "second", "sdxl-turbo": "first"}
+SIZES = {
+    "image": (1024, 1024, 1, 28),
+    "video": (480, 832, 81, 50),
+    "small": (256, 256, 1, 250),
+    "first": (512, 512, 1, 50),
+    "second": (768, 768, 1, 50),
+}
+"""Height, width, frames and steps where they are not asked for: of most published runs, or what a model is made for."""
 
 
 def estimate_pictures(
@@ -79,7 +85,8 @@ def picture_of(
     known = known_name(model)
     if known is None:
         raise UnknownName("diffusion transformer", model, KNOWN)
-    usual = SIZES["video" if known.startswith(VIDEOS) else "small" if known.startswith(SMALL) else "image"]
+    sort = next((sort for name, sort in SORTS.items() if known.startswith(name)), "image")
+    usual = SIZES["video" if known.startswith(VIDEOS) else sort]
     asked = [own if given is None else given for given, own in zip((height, width, frames, steps), usual, strict=True)]
     if steps is None and known in FEW_STEPS:
         asked[3] = 4

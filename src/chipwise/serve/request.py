@@ -161,6 +161,8 @@ def _resolved(
     layers: tuple[str, ...] = ()
     if weights is not None and mixed(weights):
         each = read_formats(weights, len(arch.layers))
+        if each.matrices:
+            raise SpecError("single matrices are priced on a calibrated machine alone", field="weights")
         weights, layers = each.head, each.layers
     stored = weight_format(format_name(weights)) if weights else None
     named = default_runtime(found, stored, images=arch.stem is not None) if runtime is None else runtime

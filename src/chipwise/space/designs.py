@@ -259,7 +259,9 @@ def summary(design: Design) -> str:
             stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {merged}{arch.image_tokens}+{arch.question.tokens}"
         if arch.denoiser is not None:
             told = " of shortcuts" if arch.denoiser.shortcut else ""
-            stem = f"{arch.denoiser.steps} steps{told} p{arch.stem.patch}"
+            guided = f" guided {arch.denoiser.guidance:g}" if arch.denoiser.guided else ""
+            latents = f" latents {arch.denoiser.latents.factor}" if arch.denoiser.latents else ""
+            stem = f"{arch.denoiser.steps} steps{told}{guided}{latents} p{arch.stem.patch}"
         heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
         return f"{stem} d{arch.d_model} L{len(arch.layers)} h{heads}{inside} {feed} {design.weights}"
     tied = "tied" if arch.tie_embeddings else "untied"

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec import Denoiser, ImageStem
+from chipwise.spec.denoiser import MOST_GUIDANCE, UNGUIDED
+from chipwise.spec.latents import FACTORS, Latents
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
 from chipwise.spec.squares import bias_rows
@@ -18,6 +20,8 @@ from chipwise.spec.stem import CONV_STRIDE
 IMAGE_CHOICES = ("patch", "stem", "pooling")
 POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
 DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
+LATENTS, PIXELS = "latents", 1  # a choice where anything but pixels is listed
+GUIDANCE = "guidance"  # a choice where any but 1 is listed
 FRAMES_PER_S = 100  # of signals in time
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 QUESTION_CHOICES = ("merge",)  # of spaces with questions
@@ -39,7 +43,10 @@ class ImageSpace:
     the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
 
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
-    take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps.
+    take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
+    ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step; 1: none.
+    ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run trains; 1
+    draws pixels. Patches are of latents then.
 
     With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
     ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``).
@@ -57,6 +64,8 @@ class ImageSpace:
     square: tuple[str, ...] = (EVERYWHERE,)
     steps: tuple[int, ...] = later(())  # passes in which a denoiser makes an image; without any, images are classified
     training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
+    guidance: tuple[float, ...] = later((UNGUIDED,))  # of denoisers; see the class
+    latents: tuple[int, ...] = later((PIXELS,))  # of denoisers; see the class
     question: int = later(0)  # positions of a question behind the image; 0 where none is asked
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
@@ -69,6 +78,11 @@ class ImageSpace:
         for patch in self.patch:
             if patch < 1 or self.size % patch:
                 raise SpecError(f"patches of {patch} pixels do not divide images of {self.size}", field="patch")
+        for factor in self.latents:
+            if factor not in (PIXELS, *FACTORS) or self.size % factor:
+                raise SpecError(f"are of 1, 2 or 4 pixels that divide {self.size}, not {factor}", field="latents")
+            if factor > PIXELS and not any(self.size // factor % patch == 0 for patch in self.patch):
+                raise SpecError(f"no patch divides {self.size // factor} latents on each side", field="latents")
         for stem in self.stem:
             if stem != PATCHES and not _STEM.fullmatch(stem):
                 raise SpecError(f"{stem!r} is no stem; write patches, conv16 or conv8-16", field="stem")
@@ -84,6 +98,10 @@ class ImageSpace:
             self._check_denoisers()
         elif self.training != ("flow",):
             raise SpecError("is for denoisers; list their steps too", field="training")
+        elif self.latents != (PIXELS,):
+            raise SpecError("is for denoisers; list their steps too", field="latents")
+        elif self.guidance != (UNGUIDED,):
+            raise SpecError("is for denoisers; list their steps too", field="guidance")
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
@@ -104,6 +122,12 @@ class ImageSpace:
         object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
         if any(steps < 1 for steps in self.steps):
             raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
+        if self.latents != (PIXELS,) and self.square != (EVERYWHERE,):
+            raise SpecError("latents have no squares; leave it out", field="square")
+        if any(not UNGUIDED <= scale <= MOST_GUIDANCE for scale in self.guidance):
+            raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
+        if "shortcut" in self.training and UNGUIDED not in self.guidance:
+            raise SpecError("shortcuts are not guided; list 1 too", field="guidance")
         if "shortcut" in self.training and not any(_doubled(steps) for steps in self.steps):
             raise SpecError("shortcuts take 1, 2, 4, 8 … steps; list one of them", field="steps")
 
@@ -112,7 +136,10 @@ class ImageSpace:
         """The choices that these models have beside those of all."""
         questions = QUESTION_CHOICES if self.question else ()
         positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
-        return (*IMAGE_CHOICES, *positions, *(DENOISER_CHOICES if self.steps else ()), *questions)
+        guided = () if self.guidance == (UNGUIDED,) else (GUIDANCE,)
+        latents = () if self.latents == (PIXELS,) else (LATENTS,)
+        denoisers = DENOISER_CHOICES if self.steps else ()
+        return (*IMAGE_CHOICES, *positions, *denoisers, *latents, *guided, *questions)
 
     @property
     def seconds(self) -> float | None:
@@ -129,17 +156,28 @@ class ImageSpace:
 
         Noise cannot be written in fewer values than it has: a narrower model never tells it from the image.
 
+        Also which patches latents can have.
+
         Raises:
-            SpecError: No width is as large as a patch.
+            SpecError: No width is as large as a patch, or of latents as any.
         """
-        for patch in self.patch if self.steps else ():
-            values = patch**self.axes * self.channels
-            wide = [width for width in widths if width >= values]
-            if not wide:
-                text = f"none is as wide as a patch of {patch} pixels has values, {values}; list a wider one, or leave "
-                raise SpecError(f"{text}the patch out", field="d_model")
-            if len(wide) < len(widths):
-                yield {"patch": [patch]}, {"d_model": wide}
+        for factor in self.latents if self.steps else ():
+            whose = {} if self.latents == (PIXELS,) else {LATENTS: [factor]}
+            fitting = []
+            for patch in (patch for patch in self.patch if self.size // factor % patch == 0):
+                values = patch**self.axes * self.channels * factor
+                wide = [width for width in widths if width >= values]
+                if not wide and not whose:
+                    text = f"none is as wide as a patch of {patch} pixels has values, {values}; list a wider one, or"
+                    raise SpecError(f"{text} leave the patch out", field="d_model")
+                fitting += [patch] if wide else []
+                if wide and len(wide) < len(widths):
+                    yield {"patch": [patch], **whose}, {"d_model": wide}
+            if not fitting:
+                text = f"none is as wide as any patch of latents of {factor} pixels has values; list a wider one"
+                raise SpecError(text, field="d_model")
+            if whose and len(fitting) < len(self.patch):
+                yield whose, {"patch": fitting}
 
     def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """What follows from the sizes: pairs of ``when`` and ``only``."""
@@ -156,6 +194,8 @@ class ImageSpace:
         doubled = [steps for steps in self.steps if _doubled(steps)]
         if "shortcut" in self.training and len(doubled) < len(self.steps):
             yield {"training": ["shortcut"]}, {"steps": doubled}
+        if "shortcut" in self.training and self.guidance != (UNGUIDED,):
+            yield {"training": ["shortcut"]}, {GUIDANCE: [UNGUIDED]}
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
 
@@ -177,10 +217,11 @@ class ImageSpace:
 
     def stem_of(self, choices: Mapping[str, Any]) -> ImageStem:
         """The stem that ``choices`` describe."""
+        factor = choices.get(LATENTS, PIXELS)
         return ImageStem(
-            image_size=self.size,
+            image_size=self.size // factor,
             patch=choices["patch"],
-            channels=self.channels,
+            channels=self.channels * factor,
             convs=convs_of(choices["stem"]),
             bias=not self.question,  # the projector behind it has biases
             prefix_tokens=int(choices["pooling"] == "first"),
@@ -214,7 +255,10 @@ def denoiser_of(choices: Mapping[str, Any], image: ImageSpace) -> Denoiser | Non
         return None
     shortcut = choices["training"] == "shortcut"
     steps = choices.get("steps", 1)  # prices of blocks do not depend on them
-    return Denoiser(labels=image.classes, frequencies=FREQUENCIES, steps=steps, shortcut=shortcut)
+    guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
+    latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
+    own = {"steps": steps, "shortcut": shortcut, "guidance": guidance, "latents": latents}
+    return Denoiser(labels=image.classes, frequencies=FREQUENCIES, **own)
 
 
 def convs_of(stem: str) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space.designs import image_arch, image_layer, ranking_arch, ranking_layer, sound_arch, sound_layer
+from chipwise.space.images import LATENTS
 from chipwise.space.lookup import BlockPrices, Lookup
 from chipwise.space.search_space import Rows, SearchSpace
 from chipwise.space.space_spec import ffn_block
@@ -146,7 +147,8 @@ class PriceTable:
         # Prices of blocks depend on the head's weight format, of images on how many positions a stem makes, of requests
         # on the kind of attention; steps multiply a pass.
         own = () if spec.own is None else spec.own.choices
-        self._apart = ("weights", *(name for name in own if name != "steps"))
+        decoded = LATENTS in own  # once an image: its part of a pass depends on how many there are
+        self._apart = ("weights", *(name for name in own if name != "steps" or decoded))
         self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
         self._lookups: dict[int, Lookup] = {}
 

@@ -22,9 +22,10 @@ from chipwise.core.rows import Rows as Rows
 from chipwise.space.conditions import Conditions
 from chipwise.space.count import size
 from chipwise.space.designs import design_of
-from chipwise.space.images import EVERYWHERE
+from chipwise.space.images import EVERYWHERE, GUIDANCE, LATENTS
 from chipwise.space.space_spec import ATTENTION_PARTS, LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
 from chipwise.spec import Design
+from chipwise.spec.denoiser import UNGUIDED
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,21 @@ class SearchSpace:
         """Rows of the head's matrix in each row's design, (n,)."""
         image = self.spec.image
         if image is not None and image.steps:
-            return np.asarray(self.values(rows, "patch"), np.int64) ** image.axes * image.channels
+            return np.asarray(self.values(rows, "patch"), np.int64) ** image.axes * image.channels * self.factors(rows)
         return np.asarray(self.values(rows, "vocab_size"), np.int64)
 
+    def factors(self, rows: Rows) -> NDArray[np.int64]:
+        """On how many pixels each side of a latent stands in each row's design, (n,); 1 of those that draw pixels."""
+        found = self.values(rows, LATENTS) if LATENTS in self.index else np.ones(len(rows))
+        return np.asarray(found, np.int64)
+
     def passes(self, rows: Rows) -> NDArray[np.int64]:
-        """Passes that answer a request in each row's design, (n,): the steps of denoisers, else 1."""
+        """Passes that answer a request in each row's design, (n,): the steps of denoisers, twice if guided, else 1."""
+        guided = self.values(rows, GUIDANCE) != UNGUIDED if GUIDANCE in self.index else np.zeros(len(rows), bool)
+        return np.asarray(self.steps(rows) * (1 + guided), np.int64)
+
+    def steps(self, rows: Rows) -> NDArray[np.int64]:
+        """Steps in which each row's design makes an image, (n,); 1 of others."""
         steps = self.spec.image is not None and self.spec.image.steps
         return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
 

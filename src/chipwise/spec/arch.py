@@ -20,13 +20,17 @@ from chipwise.core.results import Result
 from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
-from chipwise.spec.formats import WeightFormats, read_formats
+from chipwise.spec.formats import WeightFormats, matrix_of, read_formats
 from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
 from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import ImageStem
 
+FUSIONS = ("qkv", "up", "tables")
+"""What may be one operator of a ranking model's graph: the projections of attention, the gate and what it gates, and
+the look-ups of an item and its tags."""
+USUALLY_FUSED = ("qkv",)
 NormKind = Literal["rmsnorm", "layernorm"]
 Block = Mixer | ConvModule | FeedForwardBlock
 if TYPE_CHECKING:
@@ -469,12 +473,15 @@ class ArchSpec(Result):
 
     @property
     def passes(self) -> int:
-        """Passes that answer a request of one image: the steps of a denoiser, else 1."""
-        return 1 if self.denoiser is None else self.denoiser.steps
+        """Passes that answer a request of one image: the steps of a denoiser, twice where it is guided, else 1."""
+        return 1 if self.denoiser is None else self.denoiser.passes
 
     def as_trained(self) -> ArchSpec:
-        """The model without what its training does not depend on: a denoiser takes one step."""
-        return self if self.denoiser is None else replace(self, denoiser=replace(self.denoiser, steps=1))
+        """The model without what its training does not depend on: a denoiser takes one step, guided by 2 if at all."""
+        if self.denoiser is None:
+            return self
+        guidance = 2.0 if self.denoiser.guided else self.denoiser.guidance
+        return replace(self, denoiser=replace(self.denoiser, steps=1, guidance=guidance))
 
     @property
     def digest(self) -> str:
@@ -489,15 +496,25 @@ class Design:
     """A deployable design: an architecture and the format of its matrices.
 
     ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
-    ``int4/int8 head:int8``); a matrix of patches has the head's. The token table, norms and biases stay FP32, so a
-    quantised tied head is a second copy of the table. Layers that share weights share their format.
+    ``int4/int8 head:int8``, ``fp32 0.up:int8``); a matrix of patches has the head's unless it is named. The token
+    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table. Layers that share weights
+    share their format.
+
+    ``fused`` says which operators of a ranking model are written as one in its graph (:data:`FUSIONS`); the values are
+    the same. Other models have one way.
     """
 
     arch: ArchSpec
     weights: str = "fp32"
+    fused: tuple[str, ...] = later(USUALLY_FUSED)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if unknown := set(self.fused) - set(FUSIONS):
+            raise SpecError(f"{min(unknown)!r} is none of {', '.join(FUSIONS)}", field="fused")
+        object.__setattr__(self, "fused", tuple(name for name in FUSIONS if name in self.fused))
+        if self.fused != USUALLY_FUSED and not isinstance(self.arch.stem, RankingStem):
+            raise SpecError("is a choice of ranking models alone", field="fused")
         formats = self.formats
         for i, layer in enumerate(self.arch.layers):
             if layer.shares is not None and formats.layers[i] != formats.layers[layer.shares]:
@@ -506,6 +523,11 @@ class Design:
                     f"where that one holds {formats.layers[layer.shares]}",
                     field="weights",
                 )
+        for name, _ in formats.matrices:
+            number, inside, _ = name.partition(".")
+            owner = self.arch.layers[int(number)].shares if inside else None
+            if owner is not None:
+                raise SpecError(f"layer {number} uses the weights of layer {owner}; name {owner}.…", field="weights")
         object.__setattr__(self, "weights", str(formats))  # one spelling for each choice of formats
 
     @property
@@ -515,22 +537,14 @@ class Design:
 
     def format_of(self, name: str) -> str:
         """The format of the weight ``name``, as the torch module's state dict calls it."""
-        place = name.split(".")
-        if name.endswith(".bias") or "norm" in place[-2]:
-            return "fp32"
-        if place[0] == "layers":
-            matrix = place[2] in ("attention", "ffn", "conv") and place[-2] != "filter"
-            return self.formats.layers[int(place[1])] if matrix else "fp32"
-        if place[0] == "stages":
-            return self.formats.head if place[2] == "merge" or place[-3] in ("attention", "ffn") else "fp32"
-        if place[0] == "stem":
-            return self.formats.head if place[1] in ("projection", "frames") else "fp32"
-        return self.formats.head if place[0] in ("head", "pooler", "projector", "modulations") else "fp32"
+        matrix = matrix_of(name)
+        return "fp32" if matrix is None else self.formats.of(matrix)
 
     @property
     def digest(self) -> str:
         """Identity of architecture and formats."""
-        return digest([self.arch.digest, self.weights])
+        written = [] if self.fused == USUALLY_FUSED else [self.fused]
+        return digest([self.arch.digest, self.weights, *written])
 
 
 def uniform(

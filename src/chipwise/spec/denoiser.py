@@ -8,6 +8,7 @@ References:
     Peebles and Xie 2023, Scalable Diffusion Models with Transformers (DiT), arXiv:2212.09748, section 3.2.
     Straight paths from noise to images: Liu et al. 2023, Flow Straight and Fast (rectified flow), arXiv:2209.03003.
     Steps of any size in one model: Frans et al. 2024, One Step Diffusion via Shortcut Models, arXiv:2410.12557.
+    Guidance without a classifier: Ho and Salimans 2022, Classifier-Free Diffusion Guidance, arXiv:2207.12598.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chipwise.core.errors import SpecError
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, later, positive
+from chipwise.spec.latents import Latents
 from chipwise.spec.stem import ImageStem
 
 BLOCK_PARTS, END_PARTS = 3, 2  # vectors that each block is given (shift, scale, gate), and the last norm (shift, scale)
 MOST_STEPS = 1_000
+UNGUIDED, MOST_GUIDANCE = 1.0, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,10 @@ class Denoiser:
 
     labels: int  # rows of the table of labels
     frequencies: int = 256  # values that a time is written in, before two matrices read it
-    steps: int = 8  # passes that make an image; training does not depend on them
+    steps: int = 8  # in which an image is made; training does not depend on them
     shortcut: bool = False  # told the size of its steps too, and taught that two small ones make a large one
+    guidance: float = later(UNGUIDED)  # how many times as far as without a label a step goes towards its label
+    latents: Latents | None = later(None)  # noqa: RUF009  (images are decoded of them at the end; None: pixels)
     outputs: int = 1  # tensors as large as the image that a pass gives; DiT gives a variance too
 
     def __post_init__(self) -> None:
@@ -38,6 +43,25 @@ class Denoiser:
         positive(self, "steps", most=MOST_STEPS)
         if self.shortcut and self.steps & (self.steps - 1):
             raise SpecError(f"a model of shortcuts takes 1, 2, 4, 8 … steps, not {self.steps}", field="steps")
+        if not UNGUIDED <= self.guidance <= MOST_GUIDANCE:
+            raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}, not {self.guidance:g}", field="guidance")
+        if self.shortcut and self.guided:
+            raise SpecError("a model of shortcuts is not guided; leave one of them out", field="guidance")
+
+    @property
+    def guided(self) -> bool:
+        """Whether a step asks twice, with the label and without any, and goes further the way in which they differ."""
+        return self.guidance != UNGUIDED
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table of labels: a guided model has one more, the last, that stands for no label."""
+        return self.labels + self.guided
+
+    @property
+    def passes(self) -> int:
+        """Passes that make an image."""
+        return self.steps * (1 + self.guided)
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -52,4 +76,5 @@ class Denoiser:
         """The matrices that read numbers, the table of labels, the last modulation and the matrix back to pixels."""
         number = (self.frequencies + 1) * d_model + (d_model + 1) * d_model
         end = END_PARTS * d_model * (d_model + 1) + self.values(stem) * (d_model + 1)
-        return len(self.told) * number + self.labels * d_model + end
+        decoder = 0 if self.latents is None else self.latents.parameters(stem.channels)
+        return len(self.told) * number + self.rows * d_model + end + decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from chipwise.spec.arch import ArchSpec, Attention, FeedForward
@@ -9,6 +10,8 @@ from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import END_PARTS, Denoiser
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.encoder import is_encoder
+from chipwise.spec.formats import matrix_of
+from chipwise.spec.latents import KERNEL
 from chipwise.spec.listening import require_listener
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
@@ -40,6 +43,20 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
         return dict(_classifier(arch, require_classifier(arch, work="given weights by name")))
     require_plain(arch, work="given weights by name")
     return dict(_all(arch))
+
+
+def matrices_of(arch: ArchSpec) -> list[str]:
+    """The matrices that can have formats of their own, as ``spec/formats.py`` calls them, those with most values first.
+
+    Raises:
+        Unsupported: A model that is not built.
+    """
+    sizes: dict[str, int] = {}
+    for name, shape in weight_shapes(arch).items():
+        matrix = matrix_of(name)
+        if matrix is not None:
+            sizes[matrix] = sizes.get(matrix, 0) + math.prod(shape)
+    return sorted(sizes, key=lambda name: -sizes[name])
 
 
 def _all(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
@@ -217,7 +234,7 @@ def _denoiser(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser) -> Iterator[t
     d = arch.d_model
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     yield "positions.weight", (stem.tokens, d)
-    yield "labels.weight", (denoiser.labels, d)
+    yield "labels.weight", (denoiser.rows, d)
     for name in denoiser.told:
         yield from _linear(f"told.{name}.up", d, denoiser.frequencies, bias=True)
         yield from _linear(f"told.{name}.down", d, d, bias=True)
@@ -229,6 +246,10 @@ def _denoiser(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser) -> Iterator[t
     for name, width in modulation_widths(arch).items():
         yield from _linear(name, width, d, bias=True)
     yield from _linear("head", denoiser.values(stem), d, bias=True)
+    if denoiser.latents is not None:
+        for i, (into, out) in enumerate(denoiser.latents.shapes(stem.channels)):
+            yield f"decoder.convs.{i}.weight", (out, into, KERNEL, KERNEL)
+            yield f"decoder.convs.{i}.bias", (out,)
 
 
 def modulation_widths(arch: ArchSpec) -> dict[str, int]:

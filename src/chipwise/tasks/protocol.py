@@ -107,6 +107,7 @@ class Picture:
     name: str  # of its section, such as ``examples``
     title: str
     html: str
+    text: str = ""  # Markdown of it for the card; nothing where it is for the report alone
 
 
 class Task(Protocol):
@@ -119,6 +120,8 @@ class Task(Protocol):
         words: What things are called.
         law: Expected loss by size and data before anything was trained; its level is fitted where it is unknown.
         defaults: Fields of a run file that may be left out; none where nothing is usual.
+        per_matrix: Whether finalists get a format for each matrix, by measured time and loss, where the space has
+            FP32 and narrower formats.
     """
 
     metric: Metric
@@ -126,6 +129,7 @@ class Task(Protocol):
     words: Words
     law: Law
     defaults: Mapping[str, Any]
+    per_matrix: bool
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Checks that models of the space can serve the workload.

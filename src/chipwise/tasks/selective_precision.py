@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.files import storage
-from chipwise.deploy.onnx import export, matrix_names
+from chipwise.deploy.onnx import export
 from chipwise.spec import Design
+from chipwise.spec.formats import by_matrix
+from chipwise.spec.weights import matrices_of
 
 RUNS = 120  # of each of two files, in turns
 FASTER = 0.6  # share of pairs in which a file must be the faster one
@@ -26,14 +28,15 @@ LEAST_GAIN = 0.005  # of the seconds of a pass; less is noise
 ALLOWED = 0.001  # of what the FP32 file gains, such as its NDCG
 Run = Callable[[], object]
 Opened = Callable[[Path], Run]
-Judged = Callable[[Path], float]
+Judged = Callable[[Design, Path], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One matrix in the narrow format, beside what was kept before it."""
+    """One matrix in a narrow format, beside what was kept before it."""
 
-    name: str
+    name: str  # as ``spec/formats.py`` calls it
+    form: str
     seconds_ratio: float  # median over pairs of passes
     loss: float | None  # None where it was not faster, so that nothing was judged
     kept: bool
@@ -43,7 +46,8 @@ class Tried:
 class Selection:
     """What was chosen, next to FP32."""
 
-    formats: Mapping[str, str]  # of the matrices that are narrow; all others are FP32
+    weights: str  # the text that names the formats; ``fp32`` where nothing narrow is worth it
+    fused: tuple[str, ...]  # operators that are one, in all files alike
     seconds: float  # median of a pass, timed in turns with FP32
     fp32_seconds: float
     loss: float
@@ -52,61 +56,65 @@ class Selection:
 
 
 def select(
-    design: Design,
+    base: Design,
     weights: Mapping[str, NDArray[Any]],
     folder: Path,
     *,
     opened: Opened,
     judged: Judged,
-    form: str = "int8",
+    forms: Sequence[str] = ("int8",),
     allowed: float = ALLOWED,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Selection:
-    """Tries every matrix in ``form``, the largest first, and keeps those that make passes faster and lose little.
+    """Tries every matrix in the narrow ``forms``, the largest first; keeps what is faster and loses little.
 
     Args:
-        design: The design; its own formats do not count.
+        base: The model, and which of its operators are fused; its own formats do not count.
         weights: FP32, by the names of the torch module.
         folder: Where files are written and removed again.
         opened: Loads a file and returns what runs one pass of it.
-        judged: Loss of a file, of which less is better, as 1 less a gain.
-        form: The narrow format.
+        judged: Loss of a design and its file, of which less is better, as 1 less a gain.
+        forms: The narrow formats.
         allowed: Most share of the FP32 file's gain that all narrow matrices together may lose.
         clock: Seconds.
 
     Raises:
         Unsupported: A model that has no graph, or a format that has none.
     """
-    bare = Design(arch=design.arch)
 
-    def made(formats: Mapping[str, str]) -> Path:
-        path = folder / f"selective-{len(formats)}.onnx"
+    def design(formats: Mapping[str, str]) -> Design:
+        return replace(base, weights=str(by_matrix(formats, len(base.arch.layers))))
+
+    def made(formats: Mapping[str, str], name: str) -> Path:
+        path = folder / f"selective-{name}.onnx"
         with storage(path):
-            return export(bare, weights, path, formats=formats)
+            return export(design(formats), weights, path)
 
-    base = made({})
+    plain = made({}, "fp32")
     try:
-        fp32_loss = judged(base)
+        fp32_loss = judged(design({}), plain)
         worst = fp32_loss + allowed * (1 - fp32_loss)
         kept: dict[str, str] = {}
         loss, tried = fp32_loss, []
-        current = opened(base)
-        for name in matrix_names(bare, weights):
-            path = made(kept | {name: form})
+        current = opened(plain)
+        for name, form in ((name, form) for name in matrices_of(base.arch) for form in forms):
+            formats = kept | {name: form}
+            path = made(formats, "tried")
             candidate = opened(path)
             first, second = paired(current, candidate, clock=clock)
             ratio = float(np.median(second / first))
-            found = judged(path) if faster(first, second) else None
+            found = judged(design(formats), path) if faster(first, second) else None
             good = found is not None and found <= worst
-            tried.append(Tried(name=name, seconds_ratio=ratio, loss=found, kept=good))
+            tried.append(Tried(name=name, form=form, seconds_ratio=ratio, loss=found, kept=good))
             if good and found is not None:
-                kept[name], loss, current = form, found, candidate
+                kept, loss, current = formats, found, candidate
             path.unlink()
-        before, after = paired(opened(base), current, clock=clock, runs=2 * RUNS)
-        if kept and not faster(before, after):
+        before, after = paired(opened(plain), current, clock=clock, runs=2 * RUNS)
+        if not kept or not faster(before, after):  # FP32 itself
             kept, loss, after = {}, fp32_loss, before
         return Selection(
-            formats=kept,
+            weights=design(kept).weights,
+            fused=base.fused,
             seconds=float(np.median(after)),
             fp32_seconds=float(np.median(before)),
             loss=loss,
@@ -114,7 +122,7 @@ def select(
             tried=tried,
         )
     finally:
-        base.unlink(missing_ok=True)
+        plain.unlink(missing_ok=True)
 
 
 def paired(

@@ -58,7 +58,7 @@ class DenoiserSuite(ImageSuite):
 
 @st.composite
 def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
-    """Small denoisers of 16 x 16 pixels: every patch, square and feed-forward that is built, with and without size."""
+    """Small denoisers of 16 x 16 pixels: every patch, square and feed-forward; with shortcuts, guided, or neither."""
     arch = draw_from(
         image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2 and arch.pooling == "mean")
     )
@@ -87,6 +87,7 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
             frequencies=draw_from(st.sampled_from((6, 16))),
             steps=draw_from(st.sampled_from((1, 4) if shortcut else (1, 3))),
             shortcut=shortcut,
+            guidance=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.5))),
         ),
     )
 
@@ -137,7 +138,8 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     assert arch.denoiser is not None
     with torch.no_grad():
         expected = model(images, times, labels, sizes).numpy()
-        drawn = draw(model, images, labels, steps=arch.denoiser.steps).numpy()
+        steps, guidance = arch.denoiser.steps, arch.denoiser.guidance
+        drawn = draw(model, images, labels, steps=steps, guidance=guidance).numpy()
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     with TemporaryDirectory() as folder:
         path = export(Design(arch=arch), weights, Path(folder) / "model.onnx")

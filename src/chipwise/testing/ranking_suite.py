@@ -21,6 +21,7 @@ from chipwise.blocks.slicing import cuts
 from chipwise.deploy.torch_ranking import Ranker, build
 from chipwise.ops import EmbeddingBagOp, EmbeddingOp, Matmul, NormOp, OpGraph, RequestAttentionOp
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
+from chipwise.spec.arch import FUSIONS, USUALLY_FUSED
 from chipwise.spec.ranking import with_candidates
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.block_suite import TOLERANCE, check_weights
@@ -28,6 +29,7 @@ from chipwise.testing.image_suite import wider_layers
 from chipwise.testing.specs import check_each
 
 ITEMS, TAGS = 30, 7
+FUSED = ((), USUALLY_FUSED, FUSIONS)  # nothing, what is usual, and all
 INT8_TOLERANCE = 0.1  # of the scores' spread: their kernel rounds activations too
 
 
@@ -191,18 +193,20 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     with torch.no_grad():
         expected = model(requests).numpy()
     with TemporaryDirectory() as folder:
-        paths = {
-            weight: export(Design(arch=arch, weights=weight), weights, Path(folder) / f"{weight}.onnx")
-            for weight in ("fp32", "int8")
-        }
-        for batch, count in ((1, 9), (3, 4), (3, 1)):
-            given_ids = requests[:batch, : model.history + count].numpy()
-            for weight, path in paths.items():
+        designs = [Design(arch=arch, weights="int8"), *(Design(arch=arch, fused=names) for names in FUSED)]
+        for design in designs:
+            path = export(design, weights, Path(folder) / "model.onnx")
+            for batch, count in ((1, 9), (3, 4), (3, 1)):
+                given_ids = requests[:batch, : model.history + count].numpy()
                 found = OnnxRanker(path, batch=batch, candidates=count).prefill(given_ids)
-                near = tolerance if weight == "fp32" else INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
+                plain = design.weights == "fp32"
+                near = tolerance if plain else INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
                 np.testing.assert_allclose(found, expected[:batch, :count], atol=near, rtol=tolerance)
-        nodes = [node.op_type for node in onnx.load(paths["fp32"]).graph.node]
-    graph = lower_ranker(Design(arch=arch), batch=1)
+            if plain:
+                _check_nodes([node.op_type for node in onnx.load(path).graph.node], lower_ranker(design, batch=1))
+
+
+def _check_nodes(nodes: list[str], graph: OpGraph) -> None:
     listed = {kind: sum(isinstance(placed.op, kind) for placed in graph) for kind in (Matmul, RequestAttentionOp)}
     assert nodes.count("FusedMatMul") == listed[RequestAttentionOp]
     assert nodes.count("MatMul") == listed[Matmul] + listed[RequestAttentionOp]

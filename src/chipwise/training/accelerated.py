@@ -32,7 +32,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import Progress
-from chipwise.training.dataset import Dataset
+from chipwise.training.dataset import Dataset, with_held
 from chipwise.training.trainer import Recipe, Run, TrainResult, Update
 
 Sharing = Literal["ddp", "fsdp"]
@@ -202,7 +202,7 @@ class AcceleratedRun(Run):
 
     def start(self) -> None:
         """The given weights or random ones, where and how they are trained."""
-        model = build(self.arch, seed=self.seed)
+        model = with_held(build(self.arch, seed=self.seed), self.data)
         if self.given is not None:
             model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
         self.model = model.to(self.execution.device).train()

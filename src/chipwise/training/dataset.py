@@ -7,10 +7,13 @@ a model on held-out data. Text windows are one kind (``tokenizer.TokenData``), a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.core.tables import Table
 from chipwise.spec import ArchSpec
@@ -41,6 +44,9 @@ DATASETS = Table(
 """``load(path) -> Dataset`` by kind."""
 
 
+Module = TypeVar("Module", bound="nn.Module")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """Where a training finds its data."""
@@ -65,6 +71,15 @@ class Judged:
 
     loss: float  # the task's metric as something to minimise: bits per byte, or a share of errors
     perplexity: float | None = None  # per token, of text
+
+
+@runtime_checkable
+class HoldsWeights(Protocol):
+    """Data that comes with weights which a model holds and does not learn, such as a decoder's."""
+
+    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+        """Those of a model, by the names of its torch module; none where it holds none."""
+        ...
 
 
 class Dataset(Protocol):
@@ -110,3 +125,13 @@ class Dataset(Protocol):
         ``most`` limits it to the first part: bytes of text, or examples. ``dtype`` is FP32 unless given.
         """
         ...
+
+
+def with_held(model: Module, data: Dataset) -> Module:
+    """``model``, new, with the weights that come with ``data``."""
+    import torch
+
+    if isinstance(data, HoldsWeights):
+        held = data.held(model.arch)  # type: ignore[arg-type]
+        model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in held.items()}, strict=False)
+    return model

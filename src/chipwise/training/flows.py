@@ -2,18 +2,21 @@
 
 An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
 says less that. A model of shortcuts also learns, on a part of each batch, that one step of size 2d is two of size d:
-it is distilled from itself while it is trained. Models are judged by the Fréchet distance of what they draw.
+it is distilled from itself while it is trained. A guided model is not told the label of a tenth of the images. Models
+are judged by the Fréchet distance of what they draw. A model of latents learns the images' latents (``latents.py``),
+holds the decoder, and is judged by what is decoded.
 
 References:
     Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
     (Stable Diffusion 3), arXiv:2403.03206, section 3.1. Shortcuts: Frans et al. 2024, arXiv:2410.12557, algorithm 1.
+    Labels left out: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import plain
 from chipwise.core.errors import DataError, InputError
+from chipwise.core.files import build
 from chipwise.spec import ArchSpec
 from chipwise.spec.io import from_data, to_data
+from chipwise.spec.latents import FACTORS, Latents
 from chipwise.training.arrays import LabelledArrays, read_arrays, save_arrays
 from chipwise.training.dataset import Judged, Split
 from chipwise.training.frechet import Moments, distances
+from chipwise.training.latents import Codec
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 DRAWN = 640  # images that a model is judged by
 ROWS = 128  # of them at a time
 SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
+DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
 FINEST = 5  # halvings of the smallest step that is taught: 1/32
 SEEDS = {"validation": 1, "test": 2}
 
@@ -77,22 +85,63 @@ class FlowImages(LabelledArrays):
 
     classifier: Classifier
     moments: Mapping[Split, Moments]  # of the real images' features
+    codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by how many pixels a latent is wide
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError for a model of other images or labels, or one that draws none."""
         shape = None if arch.stem is None else arch.stem.shape
-        if arch.denoiser is None or shape != self.train[0].shape[1:]:
-            raise InputError(f"the model draws images of {shape}, the data has {self.train[0].shape[1:]}")
+        if arch.denoiser is not None and arch.denoiser.latents is not None:
+            self._codec(arch)
+        if arch.denoiser is None or shape != self.shape(arch):
+            raise InputError(f"the model draws {shape}, the data has {self.shape(arch)}")
         if arch.denoiser.labels != len(self.classes):
             raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
 
+    def _codec(self, arch: ArchSpec) -> Codec | None:
+        """The autoencoder of the model's latents; None where it draws pixels.
+
+        Raises:
+            InputError: The data has no such autoencoder.
+        """
+        latents = None if arch.denoiser is None else arch.denoiser.latents
+        if latents is None:
+            return None
+        codec = self.codecs.get(latents.factor)
+        if codec is None or codec.latents != latents:
+            known = ", ".join(map(str, self.codecs)) or "none"
+            raise InputError(
+                f"the model draws latents of {latents.factor} pixels, the data has autoencoders of {known}"
+            )
+        return codec
+
+    def shape(self, arch: ArchSpec) -> tuple[int, ...]:
+        """The shape of what the model draws: of an image, or of its latents."""
+        channels, rows, columns = self.train[0].shape[1:]
+        codec = self._codec(arch)
+        if codec is None:
+            return channels, rows, columns
+        factor = codec.latents.factor
+        return codec.latents.depth, rows // factor, columns // factor
+
+    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+        """The decoder's weights; see :class:`chipwise.training.dataset.HoldsWeights`."""
+        codec = self._codec(arch)
+        if codec is None:
+            return {}
+        return {name: value for name, value in codec.weights.items() if name.startswith("decoder.")}
+
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled images, labels, noise, times and sizes of steps (0: a plain flow), each with ``rows`` examples."""
+        """Scaled images or latents, labels, noise, times and sizes of steps (0: a plain flow), of ``rows`` examples."""
         import torch
 
         images, labels = super().batch(arch, recipe, number, seed=seed)
+        codec = self._codec(arch)
+        images = images if codec is None else codec.encode(images)
         rows, random = len(labels), np.random.default_rng([seed, number, 2])
-        noise = random.standard_normal(images.shape, dtype=np.float32)
+        noise = random.standard_normal(tuple(images.shape), dtype=np.float32)
+        if arch.denoiser is not None and arch.denoiser.guided:
+            dropped = np.random.default_rng([seed, number, 4]).random(rows) < DROPPED
+            labels = torch.where(torch.from_numpy(dropped), arch.denoiser.labels, labels)
         times = 1 / (1 + np.exp(-random.standard_normal(rows)))
         sizes = np.zeros(rows)
         if arch.denoiser is not None and arch.denoiser.shortcut:
@@ -119,9 +168,9 @@ class FlowImages(LabelledArrays):
             found: Tensor = model(moving, times, labels, sizes)
         return ((found.float() - wanted) ** 2).mean()
 
-    def noise(self, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Noise (count, C, Y, X) and labels (count,) from which models are judged, the same for all."""
-        shape = (DRAWN, *self.train[0].shape[1:])
+    def noise(self, arch: ArchSpec, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Noise (count, C, Y, X) and labels (count,) from which models are judged, the same for all of one shape."""
+        shape = (DRAWN, *self.shape(arch))
         noise = np.random.default_rng([SEEDS[split], 3]).standard_normal(shape, dtype=np.float32)
         return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
 
@@ -143,20 +192,31 @@ class FlowImages(LabelledArrays):
         return Judged(loss=float(self.distances(images, split).mean()))
 
     def drawn(
-        self, model: Any, *, split: Split, steps: int, most: int | None = None, dtype: torch.dtype | None = None
+        self,
+        model: Any,
+        *,
+        split: Split,
+        steps: int,
+        guidance: float | None = None,
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> NDArray[np.float32]:
-        """Images (n, C, Y, X), as models see them, that ``model`` draws in so many steps; ``most`` limits n."""
+        """Images (n, C, Y, X), as models see them, that ``model`` draws in so many steps; ``most`` limits n.
+
+        They are guided as the model says, unless ``guidance`` is given.
+        """
         import torch
 
         from chipwise.deploy.torch_denoiser import draw
 
-        noise, labels = self.noise(split, DRAWN if most is None else max(2, min(most, DRAWN)))
+        guidance = model.arch.denoiser.guidance if guidance is None else guidance
+        noise, labels = self.noise(model.arch, split, DRAWN if most is None else max(2, min(most, DRAWN)))
         device = next(model.parameters()).device
         found = []
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             for start in range(0, len(labels), ROWS):
                 part = (torch.from_numpy(each[start : start + ROWS]).to(device) for each in (noise, labels))
-                found.append(draw(model, *part, steps=steps).float().cpu().numpy())
+                found.append(draw(model, *part, steps=steps, guidance=guidance).float().cpu().numpy())
         return np.concatenate(found)
 
     def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:
@@ -164,8 +224,10 @@ class FlowImages(LabelledArrays):
         import torch
 
         images, labels = self.part(split, most)
-        noise, _ = self.noise(split, len(labels))
+        noise, _ = self.noise(model.arch, split, len(labels))
         images, labels = images[: len(noise)], labels[: len(noise)]
+        codec = self._codec(model.arch)
+        images = images if codec is None else codec.encode(torch.from_numpy(np.ascontiguousarray(images))).numpy()
         times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
         parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times, 0 * times)]
         with torch.no_grad():
@@ -190,6 +252,9 @@ def save_flows(path: Path, data: FlowImages) -> None:
     held |= {f"classifier.{name}": value for name, value in data.classifier.weights.items()}
     for split, moments in data.moments.items():
         held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
+    for factor, codec in data.codecs.items():
+        held[f"codec.{factor}"] = np.array(json.dumps(plain(codec.latents)))
+        held |= {f"codec.{factor}.{name}": value for name, value in codec.weights.items()}
     save_arrays(path, data, **held)
 
 
@@ -209,4 +274,17 @@ def load_flows(path: str | Path) -> FlowImages:
             split: Moments(mean=file[f"moments.{split}.mean"], covariance=file[f"moments.{split}.covariance"])
             for split in ("validation", "test")
         }
-    return FlowImages(**fields, classifier=Classifier(arch=arch, weights=weights), moments=moments)
+        codecs = {
+            factor: Codec(
+                latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))),
+                weights={
+                    name.removeprefix(f"codec.{factor}."): file[name]
+                    for name in file.files
+                    if name.startswith(f"codec.{factor}.")
+                },
+            )
+            for factor in FACTORS
+            if f"codec.{factor}" in file
+        }
+    judge = Classifier(arch=arch, weights=weights)
+    return FlowImages(**fields, classifier=judge, moments=moments, codecs=codecs)

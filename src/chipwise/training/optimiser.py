@@ -57,7 +57,7 @@ class Optimiser:
         rounds: int = 3,
         momentum: float = 0.8,
     ) -> None:
-        named = list(model.named_parameters())
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         matrices = [(name, p) for name, p in named if p.ndim == 2 and name.startswith("layers.")]
         chosen = {name for name, _ in matrices}
         self._rest = [(name, p) for name, p in named if name not in chosen]

@@ -30,7 +30,7 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.weights import weight_shapes
 from chipwise.training import checkpoint
 from chipwise.training.checkpoint import CurvePoint, Progress, fingerprint
-from chipwise.training.dataset import Dataset
+from chipwise.training.dataset import Dataset, with_held
 from chipwise.training.evaluate import WINDOW_TOKENS, Weights, load_model, read
 from chipwise.training.optimiser import Optimiser
 
@@ -257,7 +257,7 @@ class Run:
 
     def start(self) -> None:
         """The model before its first step: with the weights given, or random ones."""
-        self.model: Transformer = build(self.arch, seed=self.seed).train()
+        self.model: Transformer = with_held(build(self.arch, seed=self.seed), self.data).train()
         if self.given is not None:
             self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
         self.optimiser = self._optimiser()

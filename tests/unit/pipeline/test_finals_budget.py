@@ -18,7 +18,7 @@ def search_of(budget: BudgetSpec, spent: dict[str, float]) -> Search:
     search = object.__new__(Search)
     search.spec = build(RunSpec, {**vars_of(SPEC), "budget": budget})
     search.ledger = SimpleNamespace(settle=lambda: spent, total_s=sum(spent.values()))
-    search._reserve_s = 0.0
+    search._reserve_s, search.target = 0.0, None
     return search
 
 

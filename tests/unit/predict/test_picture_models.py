@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chipwise.predict.diffusion import KNOWN, known_name
 from chipwise.predict.picture_models import (
     CLIP_G,
+    CLIP_H,
     CLIP_L,
     CLIP_L_PROJECTED,
     LATENT_16,
@@ -16,12 +19,14 @@ from chipwise.predict.picture_models import (
     Autoencoder,
     JointTransformer,
     TextEncoder,
+    UNet,
 )
 
 # Counted by diffusers 0.42.1 (PyPI) from each model's published config on the Hub, but for DiT: by the layers' sizes
 # that its paper gives (arXiv:2212.09748, table 1), which rounds them to 33, 130, 458 and 675 M. Papers and model cards
 # round the others: 0.6 B (PixArt), 1.6 and 4.8 B (SANA 1.5, 4.7 counted), 2 and 2.5 B (Stable Diffusion 3 and 3.5
-# medium), 8.1 B (large), 12 B (FLUX.1), 1.3 and 14 B (Wan 2.1).
+# medium), 8.1 B (large), 12 B (FLUX.1), 1.3 and 14 B (Wan 2.1). UNets: 860 and 865 M (Stable Diffusion 1 and 2) and
+# 2.6 B (SDXL: arXiv:2307.01952, table 1).
 TRANSFORMERS = {
     "dit-s-2": 32_963_360,
     "dit-b-2": 130_512_416,
@@ -35,6 +40,10 @@ TRANSFORMERS = {
     "stable-diffusion-3.5-large": 8_056_627_520,
     "flux.1": 11_901_408_320,
     "flux.1-schnell": 11_891_178_560,
+    "stable-diffusion-v1": 859_520_964,
+    "stable-diffusion-2": 865_910_724,
+    "stable-diffusion-xl": 2_567_463_684,
+    "sdxl-turbo": 2_567_463_684,
     "wan2.1-t2v-1.3b": 1_418_996_800,
     "wan2.1-t2v-14b": 14_288_491_584,
 }
@@ -42,6 +51,7 @@ ENCODERS = [  # counted by transformers from the published configs
     (CLIP_L, 123_060_480),
     (CLIP_L_PROJECTED, 123_650_304),
     (CLIP_G, 694_659_840),
+    (CLIP_H, 340_387_840),
     (T5_XXL, 4_762_310_656),
     (UMT5_XXL, 5_680_910_336),
 ]
@@ -87,3 +97,39 @@ def test_every_known_part_is_of_a_known_model() -> None:
     assert known_name("microsoft/dit-base") is None  # a transformer of documents
     for model in PICTURE_MODELS.values():
         assert min(model.parts().values()) > 0
+
+
+def test_the_work_of_unets_is_the_published_one() -> None:
+    """Stable Diffusion 1 at 512 x 512: 339 G multiply-adds a pass (Kim et al. 2023, arXiv:2305.15798, table 1)."""
+    model = replace(KNOWN["stable-diffusion-v1"], passes=1)
+    tokens = model.tokens(512, 512)
+    assert tokens == 64**2
+    assert model.product_flops(tokens, 1) / 2 == pytest.approx(338.7e9, rel=0.005)
+
+
+def test_a_small_unet_by_pencil() -> None:
+    """Widths of 8 and 16, one block a resolution, a layer of attention at the coarse one and none between the ways."""
+    model = UNet(widths=(8, 16), depths=(0, 1), middle=0, blocks=1, text_width=5)
+
+    def conv(into: int, out: int, taps: int = 9) -> int:
+        return (into * taps + 1) * out
+
+    def residual(
+        into: int, out: int
+    ) -> int:  # norms, the time's matrix of 32 values, and one beside where widths differ
+        beside = conv(into, out, 1) if into != out else 0
+        return 2 * into + 2 * out + conv(into, out) + conv(out, out) + 33 * out + beside
+
+    d = 16
+    attention = (
+        8 * d + 2 * d * (d + 1) + 4 * d * d + 4 * d * d - 2 * d * d + 2 * d * 5 + 2 * d
+    )  # norms, in and out, two
+    attention += (d + 1) * 8 * d + (4 * d + 1) * d  # gated feed-forward of four times the width
+    down = residual(8, 8) + conv(8, 8) + residual(8, 16) + attention
+    between = 2 * residual(16, 16)
+    up = residual(16 + 16, 16) + attention + residual(16 + 8, 16) + attention + conv(16, 16)
+    up += residual(16 + 8, 8) + residual(8 + 8, 8)
+    ends = conv(4, 8) + (8 + 1) * 32 + (32 + 1) * 32 + 2 * 8 + conv(8, 4)
+    assert model.parameters() == down + between + up + ends
+    assert list(model.seen()) == [(3 * 16, 1)]
+    assert model.met()[1] == 3 * 2 * 5 * 16

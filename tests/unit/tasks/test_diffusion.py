@@ -146,7 +146,7 @@ def test_more_steps_are_judged_by_what_they_draw(opened: Any, tmp_path: Path) ->
     """The same weights in other steps draw other images; noise alone is farther from images than what was learnt."""
     data, few, many = load_flows(opened.path), design(steps=1), design(steps=2)
     result = train(many.arch, data, steps=40, seed=0, folder=tmp_path, recipe=Recipe(batch_windows=32))
-    noise, _ = data.noise("validation", 640)
+    noise, _ = data.noise(many.arch, "validation", 640)
     assert result.loss < float(data.distances(noise, "validation").mean())
     again = train(few.arch, data, steps=40, seed=0, folder=tmp_path, recipe=Recipe(batch_windows=32))
     assert again.spent_cpu_s == 0
@@ -207,9 +207,13 @@ def test_steps_that_no_shortcut_takes_are_replaced_by_the_nearest() -> None:
     assert space.passes(rows).tolist() == [space.design(row).arch.passes for row in rows]
 
 
-def test_the_folder_and_the_sampler_draw_what_the_model_draws(opened: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{"training": "shortcut"}, {"guidance": 2.5}], ids=["shortcut", "guided"])
+def test_the_folder_and_the_sampler_draw_what_the_model_draws(
+    opened: Any, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     transformers = pytest.importorskip("transformers")
-    chosen = design(training="shortcut", steps=2)
+    chosen = design(**changes, steps=2)
+    guidance = changes.get("guidance", 1.0)
     item = Exported(design=chosen, weights=random_weights(chosen.arch, seed=0), folder=tmp_path)
     opened.ship(item, tmp_path / "winner", {})
     export(chosen, item.weights, tmp_path / "winner" / "model.onnx")
@@ -218,20 +222,22 @@ def test_the_folder_and_the_sampler_draw_what_the_model_draws(opened: Any, tmp_p
     ours, labels = load_model(arch, weights), torch.tensor([0, 2])
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "winner", trust_remote_code=True)
     noise = torch.randn((2, 1, 8, 8), generator=torch.Generator().manual_seed(5))
-    expected = draw(ours, noise, labels, steps=2)
+    expected = draw(ours, noise, labels, steps=2, guidance=guidance)
     torch.testing.assert_close(theirs.generate([0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     sampler = runpy.run_path(str(tmp_path / "winner" / "sampler.py"))
     noise = torch.from_numpy(np.random.default_rng(5).standard_normal((2, 1, 8, 8), dtype=np.float32))
     found = sampler["draw"](tmp_path / "winner" / "model.onnx", [0, 2], seed=5)
-    np.testing.assert_allclose(found, draw(ours, noise, labels, steps=2).numpy(), atol=1e-4, rtol=1e-4)
+    expected = draw(ours, noise, labels, steps=2, guidance=guidance)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
 
 
-def test_a_kit_takes_all_steps_of_an_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{"training": "shortcut"}, {"guidance": 2.5}], ids=["shortcut", "guided"])
+def test_a_kit_takes_all_steps_of_an_image(tmp_path: Path, changes: dict[str, Any]) -> None:
     """The script that is copied to a device draws what chipwise's own session draws of the same noise."""
     from chipwise.profile import kit_script
     from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
 
-    chosen = design(training="shortcut", steps=2)
+    chosen = design(**changes, steps=2)
     path = export(chosen, random_weights(chosen.arch, seed=0), tmp_path / "model.onnx")
     request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 1}
     kit = kit_script._open({**request, "new_tokens": 1})

@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
-from chipwise.core.errors import SpecError, Unsupported
-from chipwise.deploy.onnx import export, matrix_names, random_weights
+from chipwise.deploy.onnx import export, random_weights
 from chipwise.profile.backends.onnxruntime import OnnxRanker
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem, uniform
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
 from chipwise.tasks.selective_precision import Selection, faster, select
 
-QKV, OUT, UP, DOWN = (f"layers.0.{name}.weight" for name in ("attention.qkv", "attention.out", "ffn.up", "ffn.down"))
+QKV, OUT, UP, DOWN = "0.qkv", "0.out", "0.up", "0.down"
 
 
 def design() -> Design:
@@ -32,8 +31,8 @@ def design() -> Design:
 
 def formats_of(path: Path) -> dict[str, str]:
     """The formats of single matrices in a file."""
-    facts = {item.key: item.value for item in onnx.load(path).metadata_props}["chipwise"]
-    return dict(json.loads(facts).get("formats", {}))
+    facts = json.loads({item.key: item.value for item in onnx.load(path).metadata_props}["chipwise"])
+    return dict(Design(arch=design().arch, weights=facts["weights"]).formats.matrices)
 
 
 class Machine:
@@ -50,14 +49,14 @@ class Machine:
 
         return run
 
-    def judged(self, path: Path) -> float:
+    def judged(self, tried: Design, path: Path) -> float:
+        assert dict(tried.formats.matrices) == formats_of(path)
         return 0.5 + sum(self.losses.get(name, 0.0) for name in formats_of(path))
 
     def select(self, folder: Path) -> Selection:
-        chosen = design()
         return select(
-            chosen,
-            random_weights(chosen.arch, seed=0),
+            design(),
+            random_weights(design().arch, seed=0),
             folder,
             opened=self.opened,
             judged=self.judged,
@@ -65,19 +64,11 @@ class Machine:
         )
 
 
-def test_matrices_are_those_of_the_graph_the_largest_first() -> None:
-    """Projections of 32 x 96 are one product; 32 x 48 twice, 32 x 32."""
-    found = matrix_names(design(), random_weights(design().arch, seed=0))
-    assert found[0] == QKV
-    assert set(found[1:3]) == {UP, DOWN}
-    assert found[3] == OUT
-
-
 def test_what_is_faster_and_loses_little_is_kept(tmp_path: Path) -> None:
     """A gain of 0.5 allows a loss of 0.0005: of three faster matrices one loses too much, the fourth is slower."""
     machine = Machine({QKV: -20, UP: -10, DOWN: -5, OUT: +3}, {UP: 0.0003, DOWN: 0.0003, OUT: -0.1})
     found = machine.select(tmp_path)
-    assert set(found.formats) == {QKV, UP}
+    assert found.weights == "fp32 0.qkv:int8 0.up:int8"
     assert (found.fp32_seconds, found.seconds) == (100.0, 70.0)
     assert found.loss == pytest.approx(0.5003)
     tried = {row.name: row for row in found.tried}
@@ -89,7 +80,7 @@ def test_what_is_faster_and_loses_little_is_kept(tmp_path: Path) -> None:
 
 def test_where_nothing_is_faster_all_stays_as_it_was(tmp_path: Path) -> None:
     found = Machine(dict.fromkeys((QKV, UP, DOWN, OUT), 0.0), {}).select(tmp_path)
-    assert found.formats == {}
+    assert found.weights == "fp32"
     assert found.seconds == found.fp32_seconds
     assert found.loss == found.fp32_loss
 
@@ -107,19 +98,10 @@ def test_single_matrices_are_exported_in_their_formats(tmp_path: Path) -> None:
     chosen, weights = design(), random_weights(design().arch, seed=0)
     ids = np.random.default_rng(0).integers(0, 31, (1, 10, 1))
     plain = OnnxRanker(export(chosen, weights, tmp_path / "plain.onnx")).prefill(ids).copy()
-    path = export(chosen, weights, tmp_path / "mixed.onnx", formats={UP: "int8"})
+    path = export(Design(arch=chosen.arch, weights="fp32 0.up:int8"), weights, tmp_path / "mixed.onnx")
     stored = {tensor.name for tensor in onnx.load(path).graph.initializer}
-    assert {"layers.0.ffn.up.int8", "layers.0.ffn.up.scale", DOWN, OUT, QKV} <= stored
-    assert UP not in stored
-    assert formats_of(path) == {UP: "int8"}
+    places = {f"layers.0.{name}.weight" for name in ("attention.qkv", "attention.out", "ffn.down")}
+    assert {"layers.0.ffn.up.int8", "layers.0.ffn.up.scale", *places} <= stored
+    assert "layers.0.ffn.up.weight" not in stored
     change = np.abs(OnnxRanker(path).prefill(ids) - plain).max()
     assert 0 < change < 0.1 * np.abs(plain).max()
-
-
-def test_unknown_matrices_and_other_models_are_refused(tmp_path: Path) -> None:
-    chosen, weights = design(), random_weights(design().arch, seed=0)
-    with pytest.raises(SpecError, match="no such matrix"):
-        export(chosen, weights, tmp_path / "no.onnx", formats={"layers.9.ffn.up.weight": "int8"})
-    text = Design(arch=uniform(vocab_size=20, d_model=32, depth=1, heads=2, ffn_width=32))
-    with pytest.raises(Unsupported, match="ranking models alone"):
-        export(text, random_weights(text.arch, seed=0), tmp_path / "no.onnx", formats={"head.weight": "int8"})

@@ -6,9 +6,19 @@ from chipwise.ops import Elementwise, EmbeddingBagOp, EmbeddingOp, Matmul, NormO
 from chipwise.spec import ArchSpec, Attention, RankingStem
 
 
-def lower_items(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
-    """From the items of ``batch`` requests to the residual stream."""
+def lower_items(
+    arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int, joined: bool = False
+) -> list[tuple[str, Op]]:
+    """From the items of ``batch`` requests to the residual stream.
+
+    ``joined`` looks up items and tags in one table, where their rows are added.
+    """
     rows, width = batch * stem.tokens, stem.table_width(arch.d_model)
+    if joined and stem.bag and not stem.width:
+        ids = rows * (1 + stem.bag)
+        bag = EmbeddingBagOp(bags=rows, ids=1 + stem.bag, width=width, rows=stem.items + stem.tags + 2)
+        moved = Elementwise(function="add", elements=rows * stem.bag)
+        return [("moved", moved), ("ids", Elementwise(function="copy", elements=ids)), ("rows", bag)]
     ops: list[tuple[str, Op]] = [("items", EmbeddingOp(tokens=rows, width=width, rows=stem.items + 1))]
     if stem.bag:
         ops.append(("tags", EmbeddingBagOp(bags=rows, ids=stem.bag, width=width, rows=stem.tags + 1)))
@@ -22,19 +32,22 @@ def lower_items(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) 
 
 
 def lower_attention(
-    block: Attention, stem: RankingStem, d_model: int, weights: str, *, batch: int, last: bool
+    block: Attention, stem: RankingStem, d_model: int, weights: str, *, batch: int, last: bool, joined: bool = True
 ) -> list[tuple[str, Op]]:
     """The operators of attention over requests, without the norm; after the ``last`` only candidates are kept.
 
-    All projections of all positions are one product.
+    All projections of all positions are one product, unless they are not ``joined``; what moves their values to the
+    heads is part of ``attend``, and priced alike.
     """
     rows, width, parts = batch * stem.tokens, block.query_width, 4 if block.pointwise else 3
     asking = batch * stem.candidates if last else rows
-    ops: list[tuple[str, Op]] = [
-        ("qkv", Matmul(m=rows, k=d_model, n=parts * width, weights=weights, bias=block.qkv_bias))
-    ]
-    if block.pointwise:
-        ops.append(("activation", Elementwise(function="silu", elements=rows * parts * width)))
+    names = ["qkv"] if joined else ["q", "k", "v", "gate"][:parts]
+    each = parts * width // len(names)
+    ops: list[tuple[str, Op]] = []
+    for name in names:
+        ops.append((name, Matmul(m=rows, k=d_model, n=each, weights=weights, bias=block.qkv_bias)))
+        if block.pointwise:
+            ops.append((f"{name}.activation", Elementwise(function="silu", elements=rows * each)))
     attend = RequestAttentionOp(
         batch=batch,
         history=stem.history,

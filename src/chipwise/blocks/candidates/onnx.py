@@ -21,29 +21,46 @@ HIDDEN = -1e9  # added to the scores of what a position may not see
 END = np.iinfo(np.int64).max
 
 
-def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem) -> str:
+def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, joined: bool = False) -> str:
     """The residual stream (B, T, D) of the inputs ``history`` (B, S) and ``candidates`` (B, C).
 
-    Where items have tags, those are the inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag).
+    Where items have tags, those are the inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag). Where
+    the two rows are added, ``joined`` makes one table of both, and one look-up.
     """
     d, width = arch.d_model, stem.table_width(arch.d_model)
+    sizes = {"stem.items": stem.items + 1, "stem.tags": stem.tags + 1}
 
-    def gathered(table: str, rows: int, names: Sequence[str], shape: Sequence[int]) -> str:
-        sizes: tuple[int | str, ...] = (stem.history, "count")
-        given = [
-            graph.input(name, TensorProto.INT64, ["batch", size, *shape])
-            for name, size in zip(names, sizes, strict=True)
+    def given(table: str, names: Sequence[str], shape: Sequence[int]) -> str:
+        counts: tuple[int | str, ...] = (stem.history, "count")
+        parts = [
+            graph.input(name, TensorProto.INT64, ["batch", count, *shape])
+            for name, count in zip(names, counts, strict=True)
         ]
-        ids = graph.node("Concat", given, f"{table}.ids", axis=1)
-        stored = graph.store(f"{table}.weight", lambda: graph.weight(f"{table}.weight", (rows, width)))
+        return graph.node("Concat", parts, f"{table}.ids", axis=1)
+
+    def values(table: str) -> npt.NDArray[np.float32]:
+        return graph.weight(f"{table}.weight", (sizes[table], width))
+
+    def gathered(table: str, ids: str) -> str:
+        stored = graph.store(f"{table}.weight", lambda: values(table))
         return graph.node("Gather", [stored, ids], f"{table}.rows", axis=0)
 
-    x = gathered("stem.items", stem.items + 1, ("history", "candidates"), ())
+    items = given("stem.items", ("history", "candidates"), ())
+    tags = given("stem.tags", ("history_tags", "candidate_tags"), (stem.bag,)) if stem.bag else ""
+    if joined and stem.bag and not stem.width:
+        both = graph.store("stem.weight", lambda: np.concatenate([values("stem.items"), values("stem.tags")]))
+        behind = graph.store("stem.behind", lambda: np.array(sizes["stem.items"], np.int64))
+        moved = graph.node("Add", [tags, behind], "stem.moved")
+        first = graph.node("Unsqueeze", [items, _ints(graph, 2)], "stem.first")
+        ids = graph.node("Concat", [first, moved], "stem.ids", axis=2)
+        rows = graph.node("Gather", [both, ids], "stem.rows", axis=0)
+        return graph.node("ReduceSum", [rows, _ints(graph, 2)], "stem.out", keepdims=0)
+    x = gathered("stem.items", items)
     if stem.bag:
-        rows = gathered("stem.tags", stem.tags + 1, ("history_tags", "candidate_tags"), (stem.bag,))
+        rows = gathered("stem.tags", tags)
         tags = graph.node("ReduceSum", [rows, _ints(graph, 2)], "stem.tags", keepdims=0)
-        joined = {"op": "Concat", "axis": -1} if stem.width else {"op": "Add"}
-        x = graph.node(joined.pop("op"), [x, tags], "stem.features", **joined)  # type: ignore[arg-type]
+        how, axis = ("Concat", {"axis": -1}) if stem.width else ("Add", {})
+        x = graph.node(how, [x, tags], "stem.features", **axis)
     if stem.width:
         x = graph.projection(
             "stem.out", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d], bias=stem.bias
@@ -67,21 +84,30 @@ def add_request_attention(
     d_model: int,
     eps: float,
     last: bool,
+    joined: bool = True,
 ) -> str:
-    """The block's output of ``x`` (B, T, D) before the output projection; of candidates alone where it is the last."""
+    """The block's output of ``x`` (B, T, D) before the output projection; of candidates alone where it is the last.
+
+    ``joined`` makes one product of all projections.
+    """
     place, width = f"layers.{layer}.attention", block.query_width
     names = ["q", "k", "v", *(["gate"] if block.pointwise else [])]
-    packed = graph.projection(
-        f"{place}.qkv",
-        x,
-        parts=[f"{place}.{name}" for name in names],
-        key=f"{place}.qkv",
-        k=d_model,
-        widths=[width] * len(names),
-        bias=block.qkv_bias,
-    )
-    if block.pointwise:
-        packed = graph.node("QuickGelu", [packed], f"{place}.activation", domain=MICROSOFT, alpha=1.0)
+
+    def projected(name: str, parts: Sequence[str]) -> str:
+        found = graph.projection(
+            f"{place}.{name}" if joined else f"{place}.{name}.product",
+            x,
+            parts=[f"{place}.{part}" for part in parts],
+            key=f"{place}.{name}",
+            k=d_model,
+            widths=[width] * len(parts),
+            bias=block.qkv_bias,
+        )
+        if not block.pointwise:
+            return found
+        return graph.node("QuickGelu", [found], f"{place}.{name}.activation", domain=MICROSOFT, alpha=1.0)
+
+    packed = [projected("qkv", names)] if joined else [projected(name, [name]) for name in names]
     bias = _position_bias(graph, f"positions.{layer}.weight", stem.history, block.heads)
     heads, gate = add_heads(graph, block, stem.history, place=place, packed=packed, bias=bias, last=last)
     if block.pointwise:
@@ -98,20 +124,28 @@ def add_heads(
     history: int,
     *,
     place: str,
-    packed: str,
+    packed: Sequence[str],
     bias: Callable[[], npt.NDArray[Any]],
     last: bool,
 ) -> tuple[str, str]:
-    """What attention makes of ``packed`` (B, T, parts · width) and, of pointwise attention, the gate's values.
+    """What attention makes of its projections and, of pointwise attention, the gate's values, each (B, asking, width).
 
-    Both are (B, asking, width). ``bias`` gives (heads, S + 1, S + 1): rows are places in the history, the last that of
-    the candidates; columns the history, and the position itself.
+    ``packed`` are one tensor (B, T, parts · width), or one for each part. ``bias`` gives (heads, S + 1, S + 1): rows
+    are places in the history, the last that of the candidates; columns the history, and the position itself.
     """
     size, width, parts = block.head_size, block.query_width, 4 if block.pointwise else 3
-    split = _reshape(graph, packed, [0, 0, parts, block.heads, size], f"{place}.parts")
-    turned = graph.node("Transpose", [split], f"{place}.turned", perm=[2, 0, 3, 1, 4])
     each = [f"{place}.{name}" for name in ("query", "keys", "values", "gates")[:parts]]
-    graph.node("Split", [turned, graph.store(f"ones.{parts}", lambda: np.ones(parts, np.int64))], each, axis=0)
+
+    def turned(name: str, count: int, result: str) -> str:
+        split = _reshape(graph, name, [0, 0, count, block.heads, size], f"{result}.parts")
+        return graph.node("Transpose", [split], result, perm=[2, 0, 3, 1, 4])
+
+    if len(packed) == 1:
+        whole = turned(packed[0], parts, f"{place}.turned")
+        graph.node("Split", [whole, graph.store(f"ones.{parts}", lambda: np.ones(parts, np.int64))], each, axis=0)
+    else:
+        for name, result in zip(packed, each, strict=True):
+            turned(name, 1, result)
 
     def seen(name: str) -> str:
         inputs = [name, _ints(graph, 0), _ints(graph, history), _ints(graph, 3)]

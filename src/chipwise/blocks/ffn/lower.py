@@ -6,11 +6,14 @@ from chipwise.ops import Elementwise, Matmul, Op
 from chipwise.spec import FeedForward
 
 
-def lower(block: FeedForward, *, d_model: int, weights: str, rows: int) -> list[tuple[str, Op]]:
-    """The operators in order, each with its name inside the block."""
+def lower(block: FeedForward, *, d_model: int, weights: str, rows: int, joined: bool = False) -> list[tuple[str, Op]]:
+    """The operators in order, each with its name inside the block; ``joined`` is as the graph's."""
     into = Matmul(m=rows, k=d_model, n=block.width, weights=weights, bias=block.bias)
     inner = rows * block.width
     ops: list[tuple[str, Op]] = [("gate", into), ("up", into)] if block.gated else [("up", into)]
+    if block.gated and joined:
+        both = Matmul(m=rows, k=d_model, n=2 * block.width, weights=weights, bias=block.bias)
+        ops = [("into", both), ("parts", Elementwise(function="copy", elements=2 * inner))]
     ops.append(("activation", Elementwise(function=block.activation, elements=inner)))
     if block.gated:
         ops.append(("product", Elementwise(function="mul", elements=inner, inputs=2)))

@@ -16,24 +16,40 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def add_ffn(
-    graph: GraphBuilder, block: FeedForward, *, layer: int, key: str, x: str, d_model: int, before: str = ""
+    graph: GraphBuilder,
+    block: FeedForward,
+    *,
+    layer: int,
+    key: str,
+    x: str,
+    d_model: int,
+    before: str = "",
+    joined: bool = False,
 ) -> str:
-    """The block's output, without the residual; ``before`` stands in front of the layer's names."""
+    """The block's output, without the residual; ``before`` stands in front of the layer's names.
+
+    ``joined`` makes one product of the gate and what it gates.
+    """
     place = f"{before}layers.{layer}.ffn"
 
-    def into(name: str) -> str:
+    def into(name: str, *parts: str) -> str:
         return graph.projection(
             f"{place}.{name}",
             x,
-            parts=[f"{key}.{name}"],
+            parts=[f"{key}.{part}" for part in parts],
             key=f"{key}.{name}",
             k=d_model,
-            widths=[block.width],
+            widths=[block.width] * len(parts),
             bias=block.bias,
         )
 
-    gate = into("gate") if block.gated else None
-    up = into("up")
+    gate: str | None = None
+    if block.gated and joined:
+        gate, up = f"{place}.gate", f"{place}.up"
+        graph.node("Split", [into("into", "gate", "up")], [gate, up], axis=-1, num_outputs=2)
+    else:
+        gate = into("gate", "gate") if block.gated else None
+        up = into("up", "up")
     op, attributes = ACTIVATIONS[block.activation]
     hidden = graph.node(op, [up if gate is None else gate], f"{place}.activation", **attributes)
     if gate is not None:

@@ -20,7 +20,7 @@ def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) 
         ops.append((f"{name}.up", Matmul(m=batch, k=denoiser.frequencies, n=d, bias=True)))
         ops.append((f"{name}.activation", Elementwise(function="silu", elements=batch * d)))
         ops.append((f"{name}.down", Matmul(m=batch, k=d, n=d, bias=True)))
-    ops.append(("label", EmbeddingOp(tokens=batch, width=d, rows=denoiser.labels)))
+    ops.append(("label", EmbeddingOp(tokens=batch, width=d, rows=denoiser.rows)))
     ops += [(f"with_{name}", Elementwise(function="add", elements=batch * d)) for name in denoiser.told]
     ops.append(("activation", Elementwise(function="silu", elements=batch * d)))
     width = sum(modulation_widths(arch).values())

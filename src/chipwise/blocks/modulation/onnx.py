@@ -33,7 +33,7 @@ def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
             if part == "up":
                 x = graph.node("QuickGelu", [x], f"{place}.activation", domain=MICROSOFT, alpha=1.0)
         found.append(x)
-    table = graph.store("labels.weight", lambda: graph.weight("labels.weight", (denoiser.labels, d)))
+    table = graph.store("labels.weight", lambda: graph.weight("labels.weight", (denoiser.rows, d)))
     total = graph.node("Gather", [table, graph.input("label", TensorProto.INT64, ["batch"])], "told.label", axis=0)
     for name, x in zip(denoiser.told, found, strict=True):
         total = graph.node("Add", [total, x], f"told.with_{name}")

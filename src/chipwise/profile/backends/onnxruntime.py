@@ -343,7 +343,7 @@ class OnnxRuntime:
         if "steps" in facts:
             from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
 
-            return OnnxDenoiser(path, batch=batch, loaded=loaded)
+            return OnnxDenoiser(path, batch=batch, threads=threads, loaded=loaded)
         if "image" in facts:
             return OnnxClassifier(path, batch=batch, loaded=loaded)
         if "request" in facts:

@@ -22,6 +22,7 @@ from chipwise.space import SearchSpace
 from chipwise.space.images import ImageSpace
 from chipwise.space.search_space import Rows
 from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem, Layer
+from chipwise.spec.latents import Latents
 from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.vision.data import png, read_parts
@@ -30,11 +31,14 @@ from chipwise.training.arrays import LabelledArrays
 from chipwise.training.dataset import DataFile, Split
 from chipwise.training.flows import DRAWN, Classifier, FlowImages, load_flows, save_flows
 from chipwise.training.frechet import Moments
+from chipwise.training.latents import Codec, train_codec
 
 BATCH = 64
 HALF = 127.5  # pixels from 0 to 255 become -1 to 1
 WIDTH, HEADS = 48, 3  # of the classifier; the width is that of its features
 SHOWN_STEPS = (1, 2, 4, 8, 16)
+SHOWN_GUIDANCE = (1.0, 1.5, 2.0, 3.0, 5.0)  # of models that are guided
+LEARNT_FROM = 20_000  # images, at most, that an autoencoder learns from
 COMPARED = 320  # images of each distance by number of steps
 SAMPLER = "sampler.py"
 
@@ -44,11 +48,14 @@ class DrawnSpec(ImagesSpec):
     """The images to draw; see :class:`chipwise.tasks.vision.sources.ImagesSpec`."""
 
     classifier_steps: int = 300  # of training the classifier on whose features distances are taken
+    autoencoder_steps: int = 600  # of training an autoencoder, where the space lists latents
 
     def __post_init__(self) -> None:
         super(DrawnSpec, self).__post_init__()
         if self.classifier_steps < 1:
             raise SpecError(f"must be at least 1, not {self.classifier_steps}", field="classifier_steps")
+        if self.autoencoder_steps < 1:
+            raise SpecError(f"must be at least 1, not {self.autoencoder_steps}", field="autoencoder_steps")
 
 
 class DiffusionData:
@@ -79,7 +86,8 @@ class DiffusionData:
 
     def prepare(self) -> None:
         """Reads the images, trains the classifier on them, and writes both once."""
-        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes])
+        latents = [factor for factor in self.image.latents if factor > 1]
+        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes, *latents])
         if is_made(self.facts, wanted, entries="images"):
             return
         found, parts = read_parts(self.spec, self.base, self.image)
@@ -91,9 +99,17 @@ class DiffusionData:
         classifier, error = self._classifier(data)
         splits: tuple[Split, ...] = ("validation", "test")
         moments = {split: Moments.of(classifier.features(data.part(split)[0])) for split in splits}
-        save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments))
+        codecs = {factor: self._codec(data, factor) for factor in latents}
+        save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments, codecs=codecs))
         facts = {"source": found.source, "licence": found.licence, "classifier_error": error, "identity": wanted}
         write_json(self.facts, facts)  # last: the file of images is whole
+
+    def _codec(self, data: LabelledArrays, factor: int) -> Codec:
+        """An autoencoder of the training images."""
+        chosen = np.random.default_rng(0).permutation(len(data.train[0]))[:LEARNT_FROM]
+        images = data.scaled(data.train[0][chosen])
+        asked = Latents(factor=factor, channels=self.image.channels)
+        return train_codec(images, asked, steps=self.spec.autoencoder_steps, seed=0)
 
     def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
         """The classifier, and its share of errors on validation data. The same on every run of a machine."""
@@ -149,7 +165,8 @@ class DiffusionData:
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
         """Bytes of an image over its patches."""
         each = self.image.size**2 * self.image.channels
-        return np.asarray(each / (self.image.size // space.values(rows, "patch").astype(np.int64)) ** 2, np.float64)
+        patch = space.values(rows, "patch").astype(np.int64) * space.factors(rows)
+        return np.asarray(each / (self.image.size // patch) ** 2, np.float64)
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
         """The distance, image by image, of what the exported graph draws, one image at a time as it serves them.
@@ -172,14 +189,17 @@ class DiffusionData:
             export(item.design, item.weights, path)
         try:
             session = OnnxDenoiser(path, steps=steps)
-            noise, labels = self.arrays.noise(split, count)
+            noise, labels = self.arrays.noise(item.design.arch, split, count)
             pairs = zip(noise, labels, strict=True)
             return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
         finally:
             path.unlink(missing_ok=True)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """An image of each label by number of steps, of winner and reference design, with distances and flow losses."""
+        """An image of each label by number of steps, of winner and reference design, with distances and flow losses.
+
+        Of guided models also the distance by guidance, in their own steps.
+        """
         from chipwise.training.evaluate import load_model, quantised
 
         arrays, shown = self.arrays, {}
@@ -201,11 +221,17 @@ class DiffusionData:
                         "images": [png(_pixels(image)) for image in images[: len(arrays.classes)]],
                     }
                 )
+            guided = []
+            for scale in sorted({*SHOWN_GUIDANCE, denoiser.guidance}) if denoiser.guided else ():
+                images = arrays.drawn(model, split="test", steps=denoiser.steps, guidance=scale, most=COMPARED)
+                guided.append({"guidance": scale, "distance": float(arrays.distances(images, "test").mean())})
             shown[who] = {
                 "rows": rows,
+                **({"guided": guided, "guidance": denoiser.guidance} if guided else {}),
                 "steps": denoiser.steps,
                 "shortcut": denoiser.shortcut,
                 "flow_loss": arrays.flow_loss(model),
+                **({} if denoiser.latents is None else {"latents": self._rebuilt(denoiser.latents.factor)}),
             }
         inputs, labels = arrays.test
         error = units.show(read_mapping(self.facts)["classifier_error"], "share")
@@ -214,6 +240,17 @@ class DiffusionData:
             "labels": list(arrays.classes),
             "real": [png(inputs[np.flatnonzero(labels == label)[0]]) for label in range(len(arrays.classes))],
             "judge": f"it gets {error} of the validation images wrong",
+        }
+
+    def _rebuilt(self, factor: int) -> dict[str, Any]:
+        """How far real test images are from themselves once they were latents, beside the part's own images."""
+        images = self.arrays.part("test", COMPARED)[0]
+        rebuilt = self.arrays.codecs[factor].rebuilt(images)
+        return {
+            "factor": factor,
+            "distance": float(self.arrays.distances(rebuilt, "test").mean()),
+            "real": float(self.arrays.distances(images, "test").mean()),
+            "error": float(((rebuilt - images) ** 2).mean()),
         }
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:

@@ -42,8 +42,27 @@ def _table(name: str, found: Mapping[str, Any], labels: Sequence[str]) -> str:
         rows.append(f"<tr><th scope='row'>{steps}<br>{row['distance']:.3g}</th>{cells}</tr>")
     told = f"flow loss on test data {found['flow_loss']:.4g}"
     told += ", trained with shortcuts" if found["shortcut"] else ""
+    told += f", guided by {found['guidance']:g} in two passes a step" if found.get("guided") else ""
+    if latents := found.get("latents"):
+        told += (
+            f"; latents of {latents['factor']} x {latents['factor']} pixels: real images are {latents['distance']:.3g} "
+            f"away once they were encoded and decoded, {latents['real']:.3g} as they are"
+        )
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<h3>{escape(name)}: {told}</h3><div style='overflow-x:auto'>{table}</div>"
+    return f"<h3>{escape(name)}: {told}</h3><div style='overflow-x:auto'>{table}</div>{_guided(found)}"
+
+
+def _guided(found: Mapping[str, Any]) -> str:
+    """Distances by guidance, that of the design in bold; nothing of a design without."""
+    if not found.get("guided"):
+        return ""
+    named = [(f"{row['guidance']:g}", row["guidance"] == found["guidance"]) for row in found["guided"]]
+    head = "".join(f"<th scope='col'>{f'<b>{name}</b>' if own else name}</th>" for name, own in named)
+    cells = "".join(f"<td>{row['distance']:.3g}</td>" for row in found["guided"])
+    return (
+        f"<table><thead><tr><th scope='row'>guidance</th>{head}</tr></thead>"
+        f"<tbody><tr><th scope='row'>distance</th>{cells}</tr></tbody></table>"
+    )
 
 
 def _cell(image: str, label: str) -> str:

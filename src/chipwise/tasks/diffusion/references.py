@@ -1,7 +1,8 @@
 """Reference designs of denoisers: DiT's proportions.
 
 Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
-adaLN-zero, a plain flow. Patch, steps, width, depth, heads and format vary.
+adaLN-zero, a plain flow, unguided where the space has that: a guided image takes two passes a step, so within a limit
+on time its model is half as large. Patch, latents, steps, width, depth, heads and format vary.
 
 References:
     Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
@@ -10,10 +11,13 @@ References:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from chipwise.space import SpaceSpec
+from chipwise.space.images import GUIDANCE, LATENTS, PIXELS
+from chipwise.spec.denoiser import UNGUIDED
 from chipwise.tasks.vision import references
 
 ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
@@ -29,7 +33,12 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
     enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
     image = spec.image
     for choices in references.proportions(spec, aspect=ASPECT):
-        if choices["d_model"] < choices["patch"] ** image.axes * image.channels:  # too narrow to carry a patch's noise
-            continue
-        for steps in enough:
-            yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"}
+        for factor, steps in itertools.product(image.latents, enough):
+            values = choices["patch"] ** image.axes * image.channels * factor
+            if choices["d_model"] < values:  # too narrow to carry a patch's noise
+                continue
+            if image.size // factor % choices["patch"]:
+                continue
+            own: dict[str, float] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
+            own |= {} if image.guidance == (UNGUIDED,) else {GUIDANCE: min(image.guidance)}
+            yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"} | own

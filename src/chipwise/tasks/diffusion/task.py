@@ -12,6 +12,7 @@ from chipwise.core.files import build
 from chipwise.ops import Workload
 from chipwise.optim.scaling import Law
 from chipwise.space import SpaceSpec
+from chipwise.space.images import LATENTS, PIXELS
 from chipwise.space.metric import Metric
 from chipwise.tasks.diffusion.pictures import drawn
 from chipwise.tasks.diffusion.references import proportions
@@ -62,6 +63,7 @@ class DiffusionTask:
             "data": {"source": "fashion-mnist"},
         }
     )
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of images, or not in how many steps they are drawn."""
@@ -77,8 +79,8 @@ class DiffusionTask:
         return proportions(space)
 
     def family(self, choices: Mapping[str, Any]) -> Hashable:
-        """Patch and steps: which are best cannot be told from sizes."""
-        return int(choices["patch"]), int(choices["steps"])
+        """Patch, latents and steps: which are best cannot be told from sizes."""
+        return int(choices["patch"]), int(choices.get(LATENTS, PIXELS)), int(choices["steps"])
 
     def open(self, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
         """Reads the images; see :class:`chipwise.tasks.diffusion.data.DiffusionData`."""

@@ -53,6 +53,7 @@ class MultimodalTask:
             "data": {"source": "shapes"},
         }
     )
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of images and questions."""

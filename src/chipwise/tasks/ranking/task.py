@@ -57,6 +57,7 @@ class RankingTask:
             "data": {"source": "movielens-100k"},
         }
     )
+    per_matrix: bool = True
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of requests."""

@@ -56,6 +56,7 @@ class SpeechTask:
             "data": {"source": "espeak"},
         }
     )
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of spectrograms."""

@@ -25,6 +25,7 @@ class TextTask:
     words: Words = field(default_factory=Words)
     law: Law = START
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError where a prompt and its new tokens are more than models keep."""

@@ -54,6 +54,7 @@ class VisionTask:
             "data": {"source": "fashion-mnist"},
         }
     )
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of images."""
