@@ -93,7 +93,7 @@ class FlowImages(LabelledArrays):
         if arch.denoiser is not None and arch.denoiser.latents is not None:
             self._codec(arch)
         if arch.denoiser is None or shape != self.shape(arch):
-            raise InputError(f"the model draws {shape}, the data has {self.shape(arch)}")
+            raise InputError(f"the model draws images of {shape}, the data has {self.shape(arch)}")
         if arch.denoiser.labels != len(self.classes):
             raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
 
