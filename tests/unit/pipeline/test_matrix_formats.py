@@ -88,7 +88,7 @@ def contest(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, fl
     def losses(item: Any, *, split: str) -> Losses:
         return Losses(values=np.array([0.6]), sizes=np.ones(1))
 
-    def notes(found: str, rates: Any, *, final: bool) -> dict[str, Any]:
+    def notes(found: str, rates: Any, *, final: bool, **_: Any) -> dict[str, Any]:
         return {"measured": {"ttft_p50": target.seconds[found]}, "final": final, "loudness": 0.5, "clean": True}
 
     monkeypatch.setattr(finals_module, "measurement_notes", notes)
