@@ -21,7 +21,12 @@ class Metric:
     unit: str = "count"  # kind of unit: count, share
     more_is_better: bool = False  # of what is shown
     short: str = ""  # in tables; the title unless given
-    seed_sd: float = 0.03  # standard deviation of the logarithm of losses by seed alone; where unknown, a large one
+    seed_sd: float = 0.06
+    """Standard deviation of the logarithm of losses by seed alone.
+
+    Where unknown, one as large as small classifiers of images and sounds have: 0.05 over six seeds of 39 thousand
+    parameters and 0.058 over five, trained for ten seconds each on a busy machine.
+    """
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
