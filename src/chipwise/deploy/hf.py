@@ -175,6 +175,8 @@ def require_folder(source: Path, *, text: bool = True) -> None:
     if not source.is_dir():
         raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
+    if path.exists() and (heard := read_mapping(path).get("model_type")) in hf_listener.FAMILIES:
+        raise Unsupported(f"{source}: models of type {heard!r} hear and are not cut")
     if text and path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
             f"{source}: this model reads no text; name a run file of its task, whose data it is cut on, such as "

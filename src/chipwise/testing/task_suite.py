@@ -67,6 +67,10 @@ class TaskSuite:
         export(design, weights, folder / "model.onnx")
         return Exported(design=design, weights=weights, folder=folder)
 
+    def test_a_task_says_all_that_a_search_asks(self) -> None:
+        """Every attribute of :class:`chipwise.tasks.protocol.Task` is there."""
+        assert [name for name in Task.__annotations__ if not hasattr(self.task, name)] == []
+
     def test_a_loss_is_minimised_and_shown_in_the_tasks_words(self) -> None:
         """The metric is no cost, a lower loss is shown as better, and designs are compared by a time."""
         metric = self.task.metric

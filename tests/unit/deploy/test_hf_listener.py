@@ -125,8 +125,10 @@ def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Whisper", "HuBERT"])
 def test_models_that_hear_are_not_cut(name: str, tmp_path: Path) -> None:
     written(name, tmp_path)
-    with pytest.raises(Unsupported, match="shrink cuts models of text"):
+    with pytest.raises(Unsupported, match="hear and are not cut"):
         require_folder(tmp_path)
+    with pytest.raises(Unsupported, match="hear and are not cut"):
+        require_folder(tmp_path, text=False)
 
 
 @pytest.mark.parametrize("name", ["openai/whisper-tiny", "facebook/wav2vec2-base-960h"])

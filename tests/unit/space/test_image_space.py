@@ -9,10 +9,9 @@ import pytest
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.errors import SpecError
 from chipwise.core.fields import build
 from chipwise.cost.memory import block_activation_bytes, memory_parts
-from chipwise.hardware.datasheet import load
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
@@ -172,15 +171,6 @@ def test_mistakes_are_named(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as caught:
         space_of(**changes)
     assert field in str(caught.value)
-
-
-def test_a_data_sheet_prices_no_space_of_images() -> None:
-    from chipwise.run.spec import TargetSpec
-    from chipwise.targets.sheet import SheetTarget
-
-    sheet = load("rtx-4090")
-    with pytest.raises(Unsupported, match="chipwise estimate"):
-        SheetTarget(space_of(), sheet, served=TargetSpec(device="rtx-4090"), workload=Workload(), seed=0, energy=False)
 
 
 def test_a_space_of_text_needs_a_vocabulary_and_kv_heads() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.errors import SpecError
 from chipwise.core.fields import build
 from chipwise.cost.memory import block_activation_bytes, memory_parts
-from chipwise.hardware.datasheet import load
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
@@ -130,12 +129,3 @@ def test_other_models_have_feed_forwards() -> None:
     layer = FIELDS["layer"] | {"kv_heads": [1]}
     with pytest.raises(SpecError, match="those of ranking models"):
         build(SpaceSpec, text | {"vocab_size": [256], "layer": layer})
-
-
-def test_a_data_sheet_prices_no_space_of_ranking_models() -> None:
-    from chipwise.run.spec import TargetSpec
-    from chipwise.targets.sheet import SheetTarget
-
-    sheet = load("rtx-4090")
-    with pytest.raises(Unsupported, match="ranking models"):
-        SheetTarget(space_of(), sheet, served=TargetSpec(device="rtx-4090"), workload=Workload(), seed=0, energy=False)

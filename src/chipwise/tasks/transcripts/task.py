@@ -58,6 +58,7 @@ class TranscriptsTask:
             "data": {"source": "espeak"},
         }
     )
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Raises SpecError for a space that says nothing of sounds."""
