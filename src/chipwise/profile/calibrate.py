@@ -92,7 +92,8 @@ def calibrate(
         denoisers: With ``images``, every second whole model draws images.
         sounds: Calibrate for models of sound, as for ranking models.
         own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
-            and a seed. They take the place of every random model, of every second one with ``ranking``.
+            and a seed. They take the place of every random model; with ``ranking`` of every second one, and the others
+            rank one candidate each, many requests at once.
 
     Raises:
         InputError: ``seconds`` is no positive number, or there are more threads than cores.
@@ -125,7 +126,8 @@ def calibrate(
     draw = random or random_designs
     count = min(most, max(least, round(left_s / MODEL_S)))
     designs = own(count, seed) if own is not None and not ranking else draw(count, seed=seed)
-    if own is not None and ranking:
+    if own is not None and ranking:  # random ones of one candidate, for candidates that are ranked one by one
+        designs = draw(3 * count, seed=seed)[::3]
         designs[1::2] = own(count // 2, seed)
     elif own is None and denoisers:
         designs[1::2] = random_denoisers(count // 2, seed=seed + 1)

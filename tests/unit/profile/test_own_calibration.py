@@ -76,4 +76,4 @@ def test_a_space_draws_the_models_that_it_is_calibrated_with(monkeypatch) -> Non
     assert used == random_classifiers(asked[0], seed=7)
     rankers = calibration.calibrate(runtime="fake", seconds=50.0, ranking=True, own=own)
     assert rankers[1::2] == random_classifiers(asked[1], seed=7)
-    assert all(design.arch.stem.history for design in rankers[::2])
+    assert all(design.arch.stem.candidates == 1 for design in rankers[::2])
