@@ -97,9 +97,10 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
                     table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.stem is None else 0
             widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
+    shapes_of = weight_shapes(arch) if formats.matrices else {}
     for name, weights in formats.matrices:
-        usual = replace(formats, matrices=()).of(name)
-        for shape in (shape for each, shape in weight_shapes(arch).items() if matrix_of(each) == name):
+        usual = formats.usual(name)
+        for shape in (shape for each, shape in shapes_of.items() if matrix_of(each) == name):
             matrices[usual] -= int(weight_format(usual).matrix_bytes(shape[1], shape[0]))
             matrices[weights] += int(weight_format(weights).matrix_bytes(shape[1], shape[0]))
     return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)

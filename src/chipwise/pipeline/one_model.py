@@ -165,7 +165,7 @@ def train_on_task(
 
         export(item.design, item.weights, shipped / "model.onnx")
     scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}
-    write_json(shipped / PROMISES, told(run, item.design, scores["test"].value))
+    write_json(shipped / PROMISES, promises_of_model(run, item.design, scores["test"].value))
     return TaskTrained(
         folder=shipped,
         steps=int(result["steps"]),
@@ -271,7 +271,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     return data
 
 
-def told(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
+def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
     """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
     return {
         "schema": "chipwise.winner/1",

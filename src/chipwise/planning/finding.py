@@ -115,7 +115,7 @@ class Finder:
     def found(self, limits: Times | None = None) -> list[Fleet]:
         """The cheapest fleet of every device that holds, and of every kind of two pools, cheapest first.
 
-        Those of unknown price come last. Fleets of two pools are told of where they cost at most ``NEAR`` times as much
+        Those of unknown price come last. Fleets of two pools are listed where they cost at most ``NEAR`` times as much
         as the cheapest of one.
         """
         limits = limits_of(self.question) if limits is None else limits

@@ -34,7 +34,6 @@ from chipwise.profile.random_models import (
     export_nearest,
     large_designs,
     random_classifiers,
-    random_denoisers,
     random_designs,
     random_rankers,
     random_transcribers,
@@ -72,7 +71,6 @@ def calibrate(
     on_nodes: Callable[[MachineProfile], None] | None = None,
     images: bool = False,
     ranking: bool = False,
-    denoisers: bool = False,
     sounds: bool = False,
     own: Draw | None = None,
 ) -> MachineProfile:
@@ -89,7 +87,6 @@ def calibrate(
         on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
-        denoisers: With ``images``, every second whole model draws images.
         sounds: Calibrate for models of sound, as for ranking models.
         own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
             and a seed. They take the place of every random model; with ``ranking`` of every second one, and the others
@@ -125,12 +122,13 @@ def calibrate(
     random = random_classifiers if images else random_rankers if ranking else random_transcribers if sounds else None
     draw = random or random_designs
     count = min(most, max(least, round(left_s / MODEL_S)))
-    designs = own(count, seed) if own is not None and not ranking else draw(count, seed=seed)
-    if own is not None and ranking:  # random ones of one candidate, for candidates that are ranked one by one
-        designs = draw(3 * count, seed=seed)[::3]
+    if own is None:
+        designs = draw(count, seed=seed)
+    elif ranking:  # random ones of one candidate, for candidates that are ranked one by one
+        designs = random_rankers(3 * count, seed=seed)[::3]
         designs[1::2] = own(count // 2, seed)
-    elif own is None and denoisers:
-        designs[1::2] = random_denoisers(count // 2, seed=seed + 1)
+    else:
+        designs = own(count, seed)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
     measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)

@@ -14,7 +14,6 @@ from chipwise.spec import (
     ArchSpec,
     Attention,
     ConvModule,
-    Denoiser,
     Design,
     FeedForward,
     ImageStem,
@@ -157,38 +156,6 @@ def _ranker(generator: random.Random, number: int) -> Design:
         stem=stem,
     )
     return Design(arch=arch, weights=("fp32", "int8")[number % 2])
-
-
-def random_denoisers(count: int, *, seed: int) -> list[Design]:
-    """``count`` different denoisers made of the layers of :func:`random_classifiers`, in 1 to 8 steps."""
-    generator = random.Random(seed)
-    return [_denoiser(generator, design) for design in random_classifiers(count, seed=seed)]
-
-
-def _denoiser(generator: random.Random, design: Design) -> Design:
-    patch = generator.choice((4, 4, 7, 7, 14))
-    stem = ImageStem(image_size=28, patch=patch, channels=generator.choice((1, 3)), prefix_tokens=0)
-    shortcut = generator.random() < 0.5
-    layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, square=None, relative_buckets=0))
-        for layer in design.arch.layers
-    )
-    arch = replace(
-        design.arch,
-        name=design.arch.name.replace("classifier", "denoiser"),
-        layers=layers,
-        stem=stem,
-        max_tokens=stem.tokens,
-        norm="layernorm",
-        norm_bias=False,
-        norm_weight=False,
-        positions="learned",
-        head="none",
-        classes=0,
-        pooling="first",
-        denoiser=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8)), shortcut=shortcut),
-    )
-    return replace(design, arch=arch)
 
 
 def random_transcribers(count: int, *, seed: int) -> list[Design]:

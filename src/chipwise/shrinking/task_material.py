@@ -25,7 +25,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_json
 from chipwise.deploy.hf import load_pretrained, require_folder
 from chipwise.nn.precision import Precision, torch_dtype
-from chipwise.pipeline.one_model import TaskScore, opened, told
+from chipwise.pipeline.one_model import TaskScore, opened, promises_of_model
 from chipwise.run.folder import PROMISES
 from chipwise.run.spec import RunSpec
 from chipwise.shrinking.forward import Bound, Weights
@@ -180,7 +180,7 @@ class TaskMaterial:
 
     def promise(self, design: Design, score: TaskScore, folder: Path) -> None:
         """Writes ``chipwise.json``, by which other commands know a folder's design and task."""
-        write_json(folder / PROMISES, told(self.run, design, score.value))
+        write_json(folder / PROMISES, promises_of_model(self.run, design, score.value))
 
 
 def _run(data: Dataset, model: Any, batch: Tensors, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ class ImageSpace:
     the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
 
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
-    take large steps, of which it is told the size. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
+    take large steps, whose size is an input. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
     ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step; 1: none.
     ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run trains; 1
     draws pixels. Patches are of latents then.

@@ -65,7 +65,7 @@ class Denoiser:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is told as a number: the time, and the size of the step."""
+        """Inputs that are numbers: the time, and the size of the step."""
         return ("time", "step") if self.shortcut else ("time",)
 
     def values(self, stem: ImageStem) -> int:

@@ -23,7 +23,7 @@ def is_denoiser(arch: ArchSpec) -> bool:
 
 
 def require_denoiser(arch: ArchSpec, *, work: str) -> tuple[ImageStem, Denoiser]:
-    """The stem of ``arch`` and what it is told, if it is a denoiser that chipwise builds.
+    """The stem of ``arch`` and its conditions, if it is a denoiser that chipwise builds.
 
     Raises:
         Unsupported: It is not; names the block or field, and where it stands.

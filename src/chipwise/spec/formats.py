@@ -47,9 +47,9 @@ class WeightFormats:
 
     def of(self, matrix: str) -> str:
         """The format of one matrix: ``head``, ``projection``, or a layer's, such as ``0.up``."""
-        return dict(self.matrices).get(matrix) or self._usual(matrix)
+        return dict(self.matrices).get(matrix) or self.usual(matrix)
 
-    def _usual(self, matrix: str) -> str:
+    def usual(self, matrix: str) -> str:
         """The format of a matrix for which none of its own is named."""
         number, layer, _ = matrix.partition(".")
         return self.layers[int(number)] if layer else self.head
@@ -70,7 +70,7 @@ class WeightFormats:
                 raise SpecError(f"{short(name)} is no matrix; {nearest(matrix or name, known)}", field="weights")
             if int(number) >= layers:
                 raise SpecError(f"{short(name)}: the model has {layers} layers, from 0 on", field="weights")
-        kept = {name: form for name, form in formats.items() if form != self._usual(name)}
+        kept = {name: form for name, form in formats.items() if form != self.usual(name)}
         return WeightFormats(layers=self.layers, head=self.head, matrices=tuple(sorted(kept.items())))
 
 

@@ -133,7 +133,6 @@ def _calibrated(
         images=spec.space.image is not None,
         ranking=spec.space.ranking is not None,
         sounds=spec.space.sound is not None,
-        denoisers=spec.space.image is not None and bool(spec.space.image.steps),
         on_nodes=lambda rates: rates.save(nodes),
         own=None if spec.space.own is None else space.drawn,
     )

@@ -35,9 +35,10 @@ class ServedPricer:
     Args:
         template: Device, runtime, KV-cache format, plan and lengths; its model and weights are not read.
         device: The data sheet that the template names.
+        one_pass: Whether designs read an image or a request at once, and nothing follows.
     """
 
-    def __init__(self, template: Request, device: DeviceProfile) -> None:
+    def __init__(self, template: Request, device: DeviceProfile, *, one_pass: bool = False) -> None:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
         self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, of the first design that had them
@@ -48,7 +49,7 @@ class ServedPricer:
         runtime = runtime_named(str(template.runtime))
         others = max(self._in_flight // template.dp - 1, 0)
         self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
-        self._one_pass = False  # whether designs read an image or a request at once, and nothing follows
+        self._one_pass = one_pass
 
     def setting(self, design: Design) -> Setting:
         """Setting of a served design.
@@ -143,7 +144,6 @@ class ServedPricer:
 
     def _steps(self, design: Design) -> tuple[Step, Step]:
         """The passes of a design: a prompt's and a token's, or one pass over all images or requests."""
-        self._one_pass = design.arch.stem is not None
         if not self._one_pass:
             return self._prefill(1), self._decode()
         whole = Step(batch=self._replica_batch, query_tokens=design.arch.request_tokens, past_tokens=0)

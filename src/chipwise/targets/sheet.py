@@ -95,7 +95,7 @@ class SheetTarget:
             prompt_tokens=workload.prompt_tokens,
             new_tokens=workload.new_tokens,
         )
-        self._pricer = ServedPricer(template, device)
+        self._pricer = ServedPricer(template, device, one_pass=self._one_pass)
         if self._one_pass:
             self._require_one_law()
         self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * served.tp * served.pp)
