@@ -14,7 +14,7 @@ from chipwise.core.files import check_output, storage
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import NEEDS, table_name
 from chipwise.profile.learning import Learned
-from chipwise.profile.store import for_images, for_ranking, for_sounds, profile_path, save_profile, saved_profile
+from chipwise.profile.store import kept_as, profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -149,8 +149,7 @@ def calibrate(
         raise MissingExtra(needs.module, needs.extra)
     if images + ranking + sounds > 1:
         raise InputError("calibrate for images, for ranking or for sounds: each has a profile of its own")
-    own = for_images if images else for_ranking if ranking else for_sounds if sounds else None
-    kept = runtime if own is None else own(runtime)
+    kept = kept_as(runtime, images=images, ranking=ranking, sounds=sounds)
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chipwise.api.this_machine import read_by
 from chipwise.blocks.lowering import lower
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError, Unsupported
@@ -19,11 +20,11 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import table_name
 from chipwise.profile.efficiency import Efficiency, efficiency
 from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import for_images, for_ranking, for_sounds, save_thermal, saved_profile
+from chipwise.profile.store import kept_as, save_thermal, saved_profile
 from chipwise.profile.sustained import Sustained
 from chipwise.run.winner import read_winner
 from chipwise.space.constraints import Constraint
-from chipwise.spec import Design, ImageStem, RankingStem, SoundStem
+from chipwise.spec import Design
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
 from chipwise.spec.listening import is_listener
@@ -240,9 +241,7 @@ def _design_inside(path: Path) -> Design | None:
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
     """The prediction of this machine's own profile, or None where it has not been calibrated in this runtime."""
-    stem: object = design.arch.stem
-    own = {ImageStem: for_images, RankingStem: for_ranking, SoundStem: for_sounds}.get(type(stem))
-    profile = saved_profile(runtime if own is None else own(runtime), threads)
+    profile = saved_profile(kept_as(runtime, **read_by(design.arch)), threads)
     if profile is None:
         return None
     graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]

@@ -17,7 +17,7 @@ from chipwise.hardware import MachineProfile, datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.ops import Phase, Workload
 from chipwise.pipeline.screening import Metrics, excess, screen
-from chipwise.profile.store import for_images, for_ranking, for_sounds, profile_path
+from chipwise.profile.store import kept_as, profile_path
 from chipwise.run.spec import NO_SPACE, TargetSpec
 from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
@@ -270,10 +270,9 @@ def profile_of(file: str | Path) -> Path:
     """
     whole, _ = _read(file)
     target = build(TargetSpec, whole.get("target", {}), file=str(file), field="target")
-    kinds = {"image": for_images, "ranking": for_ranking, "sound": for_sounds}
     space = whole["space"] if isinstance(whole["space"], Mapping) else {}
-    own = next((named for field, named in kinds.items() if field in space), None)
-    return profile_path(target.runtime if own is None else own(target.runtime), target.threads)
+    kept = kept_as(target.runtime, images="image" in space, ranking="ranking" in space, sounds="sound" in space)
+    return profile_path(kept, target.threads)
 
 
 def _space(data: object, field: str | None) -> SearchSpace:

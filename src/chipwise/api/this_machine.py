@@ -37,12 +37,11 @@ def profile_here(
     Raises:
         InputError: There is none.
     """
-    from chipwise.profile.store import for_images, for_ranking, for_sounds, saved_profile
+    from chipwise.profile.store import kept_as, saved_profile
 
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    own = for_images if images else for_ranking if ranking else for_sounds if sounds else None
-    profile = saved_profile(runtime if own is None else own(runtime), threads)
+    profile = saved_profile(kept_as(runtime, images=images, ranking=ranking, sounds=sounds), threads)
     if profile is None:
         kind = " --images" if images else " --ranking" if ranking else " --sounds" if sounds else ""
         raise InputError(

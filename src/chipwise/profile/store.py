@@ -247,19 +247,10 @@ class MeasurementStore:
                 database.close()
 
 
-def for_images(runtime: str) -> str:
-    """The name under which the profile for image classifiers is kept, beside that for models of tokens."""
-    return f"{runtime}-images"
-
-
-def for_ranking(runtime: str) -> str:
-    """The name under which the profile for ranking models is kept."""
-    return f"{runtime}-ranking"
-
-
-def for_sounds(runtime: str) -> str:
-    """The name under which the profile for models of sound is kept."""
-    return f"{runtime}-sounds"
+def kept_as(runtime: str, *, images: bool = False, ranking: bool = False, sounds: bool = False) -> str:
+    """The name under which the profile for models of one kind is kept; of tokens where none is said."""
+    kind = "images" if images else "ranking" if ranking else "sounds" if sounds else None
+    return runtime if kind is None else f"{runtime}-{kind}"
 
 
 def profile_path(runtime: str, threads: int) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from chipwise.testing.specs import arch_specs, check_each
 from chipwise.training.supernet import extract, whole_of
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 
+AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
 TOLERANCE = 1e-4
 PROMPT, STEPS = 7, 6
 
@@ -69,13 +71,18 @@ class BlockSuite:
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
     """A random model in which norms, biases and convolutions are not ones and zeros, so that forgetting one shows."""
-    model: Transformer = build(arch, seed=seed).eval()
+    model: Transformer = build(arch, seed=seed)
+    return shake(model, seed=seed, matrices=False)
+
+
+def shake(model: AnyModule, *, seed: int, by: float = 0.3, matrices: bool = True) -> AnyModule:
+    """``model`` in evaluation, with normal noise of deviation ``by`` on its parameters, matrices perhaps left out."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim != 2:
-                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
-    return model
+            if matrices or parameter.ndim != 2:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=by)
+    return model.eval()
 
 
 def random_tokens(arch: ArchSpec, *, length: int, batch: int = 1, seed: int = 0) -> torch.Tensor:

@@ -21,7 +21,7 @@ from chipwise.deploy.torch_denoiser import DenoisingTransformer, build, draw
 from chipwise.ops import AttentionOp, EmbeddingOp, Matmul, NormOp
 from chipwise.spec import ArchSpec, Denoiser, Design
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE, check_weights
+from chipwise.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.testing.image_suite import ImageSuite, image_archs, product_flops, wider
 
 NODES = {
@@ -94,11 +94,7 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
 
 def shaken(arch: ArchSpec, *, seed: int) -> DenoisingTransformer:
     """A denoiser none of whose parameters is at its first value: the modulations and the head would hide the rest."""
-    model, generator = build(arch, seed=seed).eval(), torch.Generator().manual_seed(seed + 1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
-    return model
+    return shake(build(arch, seed=seed), seed=seed + 1, by=0.2)
 
 
 def asked(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tensor, ...]:

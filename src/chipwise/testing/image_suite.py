@@ -30,7 +30,7 @@ from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
 from chipwise.spec.squares import bias_rows
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE, check_weights
+from chipwise.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.testing.specs import check_each
 
 NODES = {
@@ -157,12 +157,7 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
 
 def shaken(arch: ArchSpec, *, seed: int) -> ImageClassifier:
     """A random classifier in which norms, biases and positions are not ones and zeros, so that forgetting one shows."""
-    model = build(arch, seed=seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
-    return model
+    return shake(build(arch, seed=seed), seed=seed)
 
 
 def inputs_of(arch: ArchSpec, *, batch: int) -> tuple[torch.Tensor, ...]:

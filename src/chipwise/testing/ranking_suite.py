@@ -24,7 +24,7 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, Ranki
 from chipwise.spec.arch import FUSIONS, USUALLY_FUSED
 from chipwise.spec.ranking import with_candidates
 from chipwise.spec.weights import weight_shapes
-from chipwise.testing.block_suite import TOLERANCE, check_weights
+from chipwise.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.testing.image_suite import wider_layers
 from chipwise.testing.specs import check_each
 
@@ -116,12 +116,7 @@ def ranking_archs(draw: st.DrawFn) -> ArchSpec:
 
 def shaken(arch: ArchSpec, *, seed: int) -> Ranker:
     """A random model in which norms, biases and distances are not ones and zeros, so that forgetting one shows."""
-    model = build(arch, seed=seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
-    return model
+    return shake(build(arch, seed=seed), seed=seed)
 
 
 def random_requests(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:

@@ -24,7 +24,7 @@ from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, 
 from chipwise.spec import ArchSpec, Attention, ConvModule, Design, FeedForward, Layer, SoundStem
 from chipwise.spec.arch import NormKind
 from chipwise.spec.transcribing import frame_conv
-from chipwise.testing.block_suite import TOLERANCE, check_weights
+from chipwise.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.testing.specs import check_each
 
 FRAMES, BANDS = 24, 5
@@ -115,12 +115,7 @@ def sound_archs(draw: st.DrawFn) -> ArchSpec:
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transcriber:
     """A random model in which norms, biases and positions are not ones and zeros, so that forgetting one shows."""
-    model = build(arch, seed=seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
-    return model
+    return shake(build(arch, seed=seed), seed=seed)
 
 
 def random_sounds(arch: ArchSpec, *, batch: int) -> torch.Tensor:

@@ -20,7 +20,7 @@ from chipwise.profile.harness import measure
 from chipwise.profile.kit_script import _Onnx
 from chipwise.profile.microbench import IMAGE_KINDS, Bench, cases
 from chipwise.profile.random_models import random_classifiers
-from chipwise.profile.store import for_images, save_profile, saved_profile
+from chipwise.profile.store import kept_as, save_profile, saved_profile
 from chipwise.spec.vision import is_classifier
 
 
@@ -117,8 +117,8 @@ def test_the_profile_for_images_is_kept_beside_that_for_tokens(monkeypatch: pyte
     """A model that reads images asks for it, and says how to make it; models of tokens do not see it."""
     monkeypatch.setattr("chipwise.profile.store.data_folder", lambda: tmp_path)
     profile = blank_profile("onnxruntime", 1)
-    save_profile(profile, runtime=for_images("onnxruntime"), threads=1)
+    save_profile(profile, runtime=kept_as("onnxruntime", images=True), threads=1)
     assert saved_profile("onnxruntime", 1) is None
-    assert saved_profile(for_images("onnxruntime"), 1) is not None
+    assert saved_profile(kept_as("onnxruntime", images=True), 1) is not None
     with pytest.raises(InputError, match="--images"):
         profile_here("openvino", images=True)
