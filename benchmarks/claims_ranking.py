@@ -10,7 +10,7 @@ from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
 from chipwise.spec.ranking import with_candidates
 from claims_kernels import rows, say
 
-MEASURED = "ranking-candidates-xeon-ort1.31.1-2026-11-23.csv"
+MEASURED = "ranking-candidates-own-speed-xeon-ort1.31.1-2026-11-23.csv"
 COUNTS = (1, 8, 32, 128, 512)
 
 

@@ -5,34 +5,39 @@
 The run file's space is one whose requests are answered in passes of one kind: image classifiers, keyword spotters,
 speech recognisers, denoisers (an image is its steps times a pass), ranking models. Calibrates for it as a search does
 (nodes, and whole models drawn from the space), then draws other designs from it, predicts each before it is measured,
-and prints the median error and Kendall's tau of P50 by weight format: at the machine's own speed, in the moments when
-no neighbour slowed it, and as the clock had it. The plain rival is the best rate of multiply-adds a second with a cost
-per node, fitted to the measured designs themselves.
+and prints the median error, Kendall's tau of P50 and the share inside the promised interval by weight format: at the
+machine's own speed, in the moments when no neighbour slowed it, and as the clock had it. Each is measured twice,
+those beside which the reference work ran slowly again. The plain rival is the best rate of multiply-adds a second with
+a cost per node, fitted to the measured designs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from chipwise.blocks.lowering import lower
-from chipwise.core.statistics import kendall_tau
+from chipwise.core.statistics import Z90, kendall_tau
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase
+from chipwise.ops import Phase, Workload
 from chipwise.profile.calibrate import calibrate
 from chipwise.profile.exporting import export_for
 from chipwise.profile.harness import measure
 from chipwise.profile.learning import fit_relative, predict_seconds
+from chipwise.profile.measurement import Measurement
 from chipwise.run.spec import load_run
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.spec import Design
 
 SEED = 2_026
+ROUNDS, TWICE = 5, 2
+SLOW = 1.15  # the limit of a clean measurement
 
 
 def main() -> None:
@@ -62,37 +67,34 @@ def main() -> None:
             profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")
     space, workload = SearchSpace(spec.space), spec.workload
+    designs = []
+    for number, row in enumerate(space.sample(asked.designs, np.random.default_rng(SEED))):
+        designs.append(Design(arch=space.design(row).arch, weights=("fp32", "int8")[number % 2]))
+    predicted = [each.arch.passes * predict_seconds(profile, each, Phase.PREFILL, workload) for each in designs]
+    measured = in_rounds(designs, workload, profile)
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, row in enumerate(space.sample(asked.designs, np.random.default_rng(SEED))):
-            arch = space.design(row).arch
-            design = Design(arch=arch, weights=("fp32", "int8")[number % 2])
-            predicted = arch.passes * predict_seconds(profile, design, Phase.PREFILL, workload)
-            found = measure(
-                export_for("onnxruntime", design, Path(folder)),
-                workload,
-                repeats=300,
-                prefills=300,
-                seconds=0.4,
-                attempts=4,
-                calibrated=profile.reference_s,
-            )
-            works = [placed.op.work() for placed in lower(design, workload, Phase.PREFILL)]
-            rows.append(
-                {
-                    "design": summary(design),
-                    "weights": design.weights,
-                    "predicted_s": predicted,
-                    "own_s": found.settled("ttft_p50"),
-                    "wall_s": found.percentile("ttft", 0.5),
-                    "drift": None if found.own_drift is None else found.own_drift.prefill_slowdown,
-                    "clean": found.clean,
-                    "flops": arch.passes * sum(work.flops for work in works),
-                    "nodes": arch.passes * len(works),
-                }
-            )
-            seconds = f"{rows[-1]['own_s'] * 1e6:8.1f} µs, predicted {predicted * 1e6:8.1f}"
-            print(f"{number:3} {seconds}: {summary(design)}", flush=True)
+    reach = math.exp(Z90 * profile.checks["prefill"].spread)
+    for number, (design, seconds, found) in enumerate(zip(designs, predicted, measured, strict=True)):
+        works = [placed.op.work() for placed in lower(design, workload, Phase.PREFILL)]
+        rows.append(
+            {
+                "design": summary(design),
+                "weights": design.weights,
+                "predicted_s": seconds,
+                "low_s": seconds / reach,
+                "high_s": seconds * reach,
+                "own_s": found.settled("ttft_p50"),
+                "wall_s": found.percentile("ttft", 0.5),
+                "drift": slowness(found),
+                "clean": found.clean,
+                "flops": design.arch.passes * sum(work.flops for work in works),
+                "nodes": design.arch.passes * len(works),
+            }
+        )
+        told = f"{rows[-1]['own_s'] * 1e6:8.1f} µs, predicted {seconds * 1e6:8.1f}"
+        print(f"{number:3} {told}: {summary(design)}", flush=True)
+    slow = sum(slowness(found) > SLOW for found in measured)
+    print(f"{slow} of {len(rows)} were never measured at the machine's own speed; they are counted all the same")
     for kind, title in (("own_s", "at the machine's own speed:"), ("wall_s", "as the clock had it:")):
         print(title)
         for weights in ("fp32", "int8", None):
@@ -101,17 +103,50 @@ def main() -> None:
         asked.out.write_text(json.dumps(rows, indent=1))
 
 
+def in_rounds(designs: list[Design], workload: Workload, profile: MachineProfile) -> list[Measurement]:
+    """Every design measured twice, and in later rounds while the reference work beside it always ran slowly.
+
+    Of those beside which it did not, the fastest is kept: a neighbour may slow a model and spare the reference work,
+    but nothing makes a model faster than the machine is. No prediction is looked at.
+    """
+    found: list[list[Measurement]] = [[] for _ in designs]
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(ROUNDS):
+            for number, design in enumerate(designs):
+                if turn >= TWICE and min(map(slowness, found[number])) <= SLOW:
+                    continue
+                found[number].append(
+                    measure(
+                        export_for("onnxruntime", design, Path(folder)),
+                        workload,
+                        repeats=300,
+                        prefills=300,
+                        seconds=0.4,
+                        attempts=2,
+                        calibrated=profile.reference_s,
+                    )
+                )
+    return [min(each, key=lambda one: (slowness(one) > SLOW, one.settled("ttft_p50"))) for each in found]
+
+
+def slowness(found: Measurement) -> float:
+    """By what factor the reference work was slower, at its own speed, than when the machine was calibrated."""
+    return math.inf if found.own_drift is None else found.own_drift.prefill_slowdown
+
+
 def _print(rows: list[dict[str, object]], name: str, kind: str) -> None:
     predicted, measured, flops, nodes = (
         np.array([row[key] for row in rows], float) for key in ("predicted_s", kind, "flops", "nodes")
     )
     error = np.abs(predicted / measured - 1)
+    inside = np.mean([row["low_s"] <= row[kind] <= row["high_s"] for row in rows])
     features = np.stack([flops, nodes, np.ones(len(rows))], axis=1)
     rival = features @ fit_relative(features, measured)
+    clean = np.mean([bool(row["clean"]) for row in rows])
     print(
-        f"{name}: {len(rows)} designs, {np.mean([bool(row['clean']) for row in rows]):.0%} clean: median error "
-        f"{np.median(error):.1%} (P90 {np.quantile(error, 0.9):.1%}), tau {kendall_tau(predicted, measured):.3f}; "
-        f"rival (fitted to these rows) {np.median(np.abs(rival / measured - 1)):.1%}, "
+        f"{name}: {len(rows)} designs, {clean:.0%} clean: median error {np.median(error):.1%} "
+        f"(P90 {np.quantile(error, 0.9):.1%}), tau {kendall_tau(predicted, measured):.3f}, {inside:.0%} inside the "
+        f"interval of nine in ten; rival (fitted to these rows) {np.median(np.abs(rival / measured - 1)):.1%}, "
         f"tau {kendall_tau(rival, measured):.3f}"
     )
 

@@ -31,7 +31,7 @@ from chipwise.profile.worker import requested
 from chipwise.run.spec import load_run
 from chipwise.space.designs import design_of
 from chipwise.spec import Design
-from chipwise.spec.arch import FUSIONS
+from chipwise.spec.design import FUSIONS
 from chipwise.spec.ranking import with_candidates
 from chipwise.tasks.selective_precision import paired
 

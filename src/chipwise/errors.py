@@ -5,7 +5,7 @@
 ...     chipwise.estimate("gpt2", device="h1000")
 ... except chipwise.errors.UnknownName as error:
 ...     print(error)  # doctest: +ELLIPSIS
-unknown device 'h1000'; did you mean 'h100' or ...?
+unknown device 'h1000'; did you mean 'h100', ...?
 """
 
 from chipwise.core.errors import (

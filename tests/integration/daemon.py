@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,20 +65,30 @@ class Daemon:
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             there = psutil.Process(self.process.pid).children(recursive=True)
-            if any(running in " ".join(_command(each)) and "sshd" not in each.name() for each in there):
+            if any(running in " ".join(_command(each)) and "sshd" not in _name(each) for each in there):
                 break
             time.sleep(0.02)
-        sessions = [each for each in there if each.name().startswith("sshd")]
+        sessions = [each for each in there if _name(each).startswith("sshd")]
         self.stop()
         for each in sessions:
-            each.kill()
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def _command(process: psutil.Process) -> list[str]:
+    """Its command line, empty where it has ended since it was listed."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
         return []
+
+
+def _name(process: psutil.Process) -> str:
+    """Its name, empty where it has ended since it was listed."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from chipwise.cost.model import Bound, OpCost
 from chipwise.hardware import datasheet
 from chipwise.ops import Matmul, standard_attention_io
 from chipwise.spec import families
-from chipwise.spec.arch import FeedForward
+from chipwise.spec.feed_forward import FeedForward
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = (ROOT / "docs" / "notes" / "claims.md").read_text(encoding="utf-8")

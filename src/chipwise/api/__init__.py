@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from chipwise.api.cost_models import calibrate, fit, learn, validate
     from chipwise.api.explanations import explain, explain_measured, sensitivity
     from chipwise.api.kits import import_measurements, kit
+    from chipwise.api.measured_parts import MeasuredParts, measure_parts
     from chipwise.api.measuring import Measured, measure
     from chipwise.api.predictions import (
         EstimateTable,
@@ -48,6 +49,7 @@ __all__ = [
     "Layer",
     "MachineProfile",
     "Measured",
+    "MeasuredParts",
     "Measurement",
     "Phase",
     "RunRecord",
@@ -77,6 +79,7 @@ __all__ = [
     "load_run",
     "lower",
     "measure",
+    "measure_parts",
     "models",
     "ops_table",
     "plan",
@@ -99,6 +102,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.cost_models": ("calibrate", "fit", "learn", "validate"),
     "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
     "chipwise.api.kits": ("import_measurements", "kit"),
+    "chipwise.api.measured_parts": ("MeasuredParts", "measure_parts"),
     "chipwise.api.measuring": ("Measured", "measure"),
     "chipwise.api.predictions": (
         "EstimateTable",

@@ -11,7 +11,7 @@ from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
 from chipwise.serve.request import IMAGE_SIZE, listening
 from chipwise.spec import ArchSpec
-from chipwise.spec.hf import default_weights
+from chipwise.spec.hf import default_weights, resolve
 
 if TYPE_CHECKING:
     from chipwise.explaining.explanation import Explanation
@@ -113,7 +113,7 @@ def explain(
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
-    from chipwise.explaining.cases import calibrated_case, data_sheet_case, read_sensitivity
+    from chipwise.explaining.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
     from chipwise.explaining.explanation import explain_case
 
     model = model if isinstance(model, ArchSpec) else str(model)
@@ -137,6 +137,7 @@ def explain(
         asked |= {"task": "train", "checkpoint": checkpoint}
     try:
         if is_here(device):
+            priced_here(heard if isinstance(heard, ArchSpec) else resolve(heard), images=images, audio_s=sound_s)
             asked["weights"] = weights or weights_of_winner(model)
             profile = profile_here(runtime or "onnxruntime", threads, **read_by(model))
             case = calibrated_case(named, profile, **asked)

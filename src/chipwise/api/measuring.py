@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.core.results import Result
 from chipwise.cost.estimate import estimate as calibrated_estimate
-from chipwise.cost.model import CostEstimate
+from chipwise.cost.model import CostEstimate, Predicted
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import table_name
@@ -25,9 +25,10 @@ from chipwise.profile.sustained import Sustained
 from chipwise.run.winner import read_winner
 from chipwise.space.constraints import Constraint
 from chipwise.spec import Design
+from chipwise.spec.built import require_built
 from chipwise.spec.encoder import is_encoder
 from chipwise.spec.hf import resolve
-from chipwise.spec.listening import is_listener
+from chipwise.spec.listening import encoder_alone
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,13 +52,17 @@ class Measured(Result):
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row a metric: measured, and predicted with its interval where a prediction exists."""
-        predicted = {} if self.predicted is None else self.predicted.metrics
-        rows: list[Mapping[str, object]] = []
-        for name, value in self.metrics.items():
-            guess = predicted.get(name)
-            row = {"metric": name, "measured": value, "predicted": guess.value if guess else None}
-            rows.append(row | {"low": guess.low if guess else None, "high": guess.high if guess else None})
-        return rows
+        return beside(self.metrics, {} if self.predicted is None else self.predicted.metrics)
+
+
+def beside(metrics: Mapping[str, float], predicted: Mapping[str, Predicted]) -> list[Mapping[str, object]]:
+    """One row a metric: measured, and predicted with its interval where a prediction exists."""
+    rows: list[Mapping[str, object]] = []
+    for name, value in metrics.items():
+        guess = predicted.get(name)
+        row = {"metric": name, "measured": value, "predicted": guess.value if guess else None}
+        rows.append(row | {"low": guess.low if guess else None, "high": guess.high if guess else None})
+    return rows
 
 
 @public
@@ -69,6 +74,7 @@ def measure(
     batch: int | None = None,
     prompt: int | None = None,
     new: int | None = None,
+    audio_s: float | None = None,
     weights: str | None = None,
     sustained_s: float | None = None,
     remote: str | None = None,
@@ -84,6 +90,8 @@ def measure(
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
         prompt: Prompt tokens. Default: the run's own for a winner, else 64.
         new: New tokens. Default: the run's own for a winner, else 64.
+        audio_s: Seconds of sound in a request, of a published model that hears. Default: 30 of Whisper, whose encoder
+            alone is measured, else 10.
         weights: Weight format of a model that is built here. Default: fp32.
         sustained_s: Run without a pause for this many seconds and fit how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
@@ -94,11 +102,7 @@ def measure(
         MeasurementError: It cannot be loaded or run.
     """
     model = str(model)
-    from chipwise.pipeline.measuring import metrics_of
     from chipwise.profile.harness import check_threads
-    from chipwise.profile.harness import measure as profile_model
-    from chipwise.profile.store import MeasurementStore
-    from chipwise.profile.sustained import measure_sustained
 
     runtime = table_name(runtime or runtime_of(model))
     winner = read_winner(Path(model))
@@ -108,29 +112,72 @@ def measure(
         check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
         path, design = exported_file(
-            model, Path(room), runtime=runtime, weights=weights, workload=workload, external_data=remote is None
+            model,
+            Path(room),
+            runtime=runtime,
+            weights=weights,
+            workload=workload,
+            audio_s=audio_s,
+            external_data=remote is None,
         )
-        profile = saved_profile(runtime, threads) if remote is None else None
-        settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
-        settings["calibrated"] = profile.reference_s if profile is not None else None
-        watched = None
-        if sustained_s is None:
-            found = profile_model(path, workload, **settings)
-        else:
-            watched = measure_sustained(path, workload, seconds=sustained_s, **settings)
-            found = watched.measurement
+        found = timed(
+            path,
+            design,
+            workload,
+            runtime=runtime,
+            threads=threads,
+            sustained_s=sustained_s,
+            remote=remote,
+            keep=keep,
+        )
+    same = winner is not None and workload == winner.workload
+    return replace(
+        found,
+        promised=dict(winner.promised) if winner is not None and same else None,
+        limits=winner.limits if winner is not None and same else (),
+    )
+
+
+def timed(
+    path: Path,
+    design: Design | None,
+    workload: Workload,
+    *,
+    runtime: str,
+    threads: int,
+    sustained_s: float | None = None,
+    remote: str | None = None,
+    keep: bool = True,
+) -> Measured:
+    """The file at ``path`` measured, beside the prediction for ``design`` where both it and a profile are known.
+
+    Raises:
+        MeasurementError: It cannot be loaded or run.
+    """
+    from chipwise.pipeline.measuring import metrics_of
+    from chipwise.profile.harness import measure as profile_model
+    from chipwise.profile.store import MeasurementStore
+    from chipwise.profile.sustained import measure_sustained
+
+    profile = saved_profile(runtime, threads) if remote is None else None
+    settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
+    settings["calibrated"] = profile.reference_s if profile is not None else None
+    watched = None
+    if sustained_s is None:
+        found = profile_model(path, workload, **settings)
+    else:
+        watched = measure_sustained(path, workload, seconds=sustained_s, **settings)
+        found = watched.measurement
     if keep:
         MeasurementStore().add(found, design=design, source="measure" if remote is None else f"measure on {remote}")
     kept = watched is not None and remote is None and keep
-    same = winner is not None and workload == winner.workload
     return Measured(
         measurement=found,
         metrics=metrics_of(found),
         predicted=None
-        if design is None or remote or found.encodes
+        if design is None or remote or is_encoder(design.arch)
         else predict(design, workload, runtime=runtime, threads=threads),
-        promised=dict(winner.promised) if winner is not None and same else None,
-        limits=winner.limits if winner is not None and same else (),
+        promised=None,
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
         thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
@@ -180,7 +227,14 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
 
 
 def exported_file(
-    model: str, room: Path, *, runtime: str, weights: str | None, workload: Workload, external_data: bool = False
+    model: str,
+    room: Path,
+    *,
+    runtime: str,
+    weights: str | None,
+    workload: Workload,
+    audio_s: float | None = None,
+    external_data: bool = False,
 ) -> tuple[Path, Design | None]:
     """The file to measure, in the format of ``runtime``, and its design where known. New files go to ``room``.
 
@@ -195,26 +249,32 @@ def exported_file(
         if folder.suffix != wanted:
             raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
         _same_weights(model, None, weights)
+        _usual_sound(model, audio_s)
         return folder, _design_inside(folder)
     if (winner := read_winner(folder)) is not None:
         design = winner.design
         _same_weights(model, design.weights, weights)
+        _usual_sound(model, audio_s)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
         from chipwise.deploy.hf import load_pretrained
 
         found = load_pretrained(folder)[1]
         return export_for(runtime, design, room, weights=found, external_data=external_data), design
-    arch = resolve(model)
-    if arch.stem is None and (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens:
+    arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
+    if (
+        arch.stem is None
+        and arch.encoder_stem is None
+        and (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens
+    ):
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
         )
-    if is_listener(arch):
-        raise Unsupported(
-            f"{model} hears: such models are exported with their weights and their costs estimated, but not measured"
-        )
+    if arch.towers:
+        raise InputError(f"{model} sees or hears with a tower: it is measured in parts, with measure_parts()")
+    arch = encoder_alone(arch)
+    require_built(arch, work="measured")
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)
     return export_for(runtime, design, room, external_data=external_data), design
@@ -225,6 +285,12 @@ def _same_weights(model: str, exported: object, wanted: str | None) -> None:
     if wanted is not None and wanted != exported:
         kind = "" if exported is None else f" in {exported}"
         raise InputError(f"{model}: its weights are exported already{kind}; --weights is for models that are built")
+
+
+def _usual_sound(model: str, audio_s: float | None) -> None:
+    """Checks that no other length of sound is asked of a model that is exported."""
+    if audio_s is not None:
+        raise InputError(f"{model}: it is exported for one length of sound; audio_s (--audio) is for published models")
 
 
 def _design_inside(path: Path) -> Design | None:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from chipwise.core.errors import Infeasible, InputError, SpecError, UnknownName
 from chipwise.core.files import build, read_yaml
-from chipwise.cost.memory import BuiltBlock
 from chipwise.hardware import MachineProfile, datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.ops import Phase, Workload
@@ -23,7 +22,7 @@ from chipwise.space import Constraint, SearchSpace, SpaceSpec, parse_constraints
 from chipwise.space.designs import summary
 from chipwise.space.price_table import PriceTable
 from chipwise.space.search_space import Rows
-from chipwise.spec import Design
+from chipwise.spec import Design, Layer
 from chipwise.targets.chance import Bounds, values_of
 from chipwise.targets.cost_model import CostModel
 from chipwise.targets.sheet import SheetTarget, stated
@@ -329,7 +328,7 @@ class _Counting:
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         return 0.0
 
-    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
         return 0.0
 
     def base_bytes(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.model import CostEstimate
 from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
 from chipwise.spec.hf import resolve
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
 
 NAMES = ("here", "local")  # of --device
+
+
+READ = ("images", "audio_s")  # of a request, before its text
+
+
+def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
+    """Checks that ``device`` is not this machine, for what only data sheets answer.
+
+    Raises:
+        Unsupported: It is.
+    """
+    if is_here(device):
+        raise Unsupported(f"{what}, not by this machine's calibration: name another --device, such as {such}")
 
 
 def is_here(device: object) -> bool:
@@ -53,7 +66,8 @@ def profile_here(
 
 def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
     """Whether models read ``images``, do ``ranking`` or hear ``sounds``: this machine has profiles for each."""
-    stems = [(model if isinstance(model, ArchSpec) else resolve(model)).stem for model in models]
+    archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
+    stems = [arch.stem or arch.encoder_stem for arch in archs]  # of a model that hears and writes, its encoder's
     kinds = {"images": ImageStem, "ranking": RankingStem, "sounds": SoundStem}
     return {name: all(isinstance(stem, kind) for stem in stems) for name, kind in kinds.items()}
 
@@ -70,9 +84,10 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
         InputError: It was not calibrated in this runtime, or several devices are asked for.
         Unsupported: The profile knows nothing of a block or format.
     """
-    from chipwise.explaining.cases import calibrated_case
+    from chipwise.explaining.cases import calibrated_case, priced_here
 
     name = model if isinstance(model, ArchSpec) else str(model)
+    priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})
     asked["weights"] = asked.get("weights") or weights_of_winner(name)
     profile = profile_here(runtime or "onnxruntime", **read_by(name))
     return calibrated_case(name, profile, **asked).estimate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chipwise.api.this_machine import require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
 from chipwise.cost.whole_run import RunEstimate
@@ -12,6 +13,9 @@ from chipwise.cost.whole_run import RunEstimate
 if TYPE_CHECKING:
     from chipwise.serve.laboratory_times import LaboratoryTime
     from chipwise.serve.picture_changes import PictureExplanation
+
+
+PICTURES = "pictures of published models are priced by whole runs on devices with data sheets"
 
 
 class PartTable(ResultTable[RunEstimate]):
@@ -57,6 +61,7 @@ def estimate_pictures(
     """
     from chipwise.serve.pictures import estimate_pictures as pictures
 
+    require_sheet(device, PICTURES)
     return pictures(
         model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices,
         runtime=runtime,
@@ -88,6 +93,7 @@ def explain_pictures(
     """
     from chipwise.serve.picture_changes import explain_pictures as explain
 
+    require_sheet(device, PICTURES)
     return explain(model, device=device, steps=steps, batch=batch, devices=devices)
 
 
@@ -119,6 +125,7 @@ def estimate_parts(
     """
     from chipwise.predict.phone_models import estimate_parts as parts
 
+    require_sheet(device, "parts are priced by what Qualcomm's chips took", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
     return PartTable(f"{model} on {device}", found)
 
@@ -161,6 +168,7 @@ def laboratory_times(
     from chipwise.serve.laboratory_times import laboratory_times as times
     from chipwise.serve.request import Request
 
+    require_sheet(device, "a laboratory's kernels are priced on devices with data sheets")
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, tp=tp, batch=batch, prompt_tokens=prompt,
         new_tokens=new,

@@ -1,7 +1,6 @@
 """A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds.
 
-Decoders are lowered here, image classifiers in ``lowering_images.py``, ranking models in ``lowering_ranking.py``,
-denoisers in ``lowering_denoisers.py``, transcribing models in ``lowering_sound.py``.
+Decoders are lowered here, other forms of models in files of their own (``lowering_images.py`` and so on).
 """
 
 from __future__ import annotations
@@ -14,16 +13,26 @@ from chipwise.blocks.conv.lower import lower as lower_conv
 from chipwise.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.lowering_denoisers import lower_denoiser
+from chipwise.blocks.lowering_image_encoders import lower_image_encoder
 from chipwise.blocks.lowering_images import lower_classifier
 from chipwise.blocks.lowering_ranking import lower_ranker
-from chipwise.blocks.lowering_sound import lower_transcriber
+from chipwise.blocks.lowering_sound import lower_listener, lower_transcriber
 from chipwise.blocks.norm.lower import lower as lower_norm
 from chipwise.ops import Matmul, Op, OpGraph, Phase, Placed, Workload
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, RankingStem, SoundStem
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.formats import matrix_of
+from chipwise.spec.forms import Form, form_of
 from chipwise.spec.plain import require_plain
 
 BlockKind = Literal["attention", "ffn"]
+_ONE_PASS = {  # forms whose requests are answered in passes of one kind
+    Form.CLASSIFIER: lower_classifier,
+    Form.IMAGE_ENCODER: lower_image_encoder,
+    Form.DENOISER: lower_denoiser,
+    Form.TRANSCRIBER: lower_transcriber,
+    Form.LISTENER: lower_listener,
+    Form.RANKER: lower_ranker,
+}
 
 
 def last_mixing(arch: ArchSpec) -> tuple[int, BlockKind] | None:
@@ -65,14 +74,9 @@ def _with_matrices(graph: OpGraph, design: Design) -> OpGraph:
 
 def _lowered(design: Design, workload: Workload, phase: Phase, logits: Literal["last", "all"]) -> OpGraph:
     arch = design.arch
-    if isinstance(arch.stem, RankingStem):
-        return lower_ranker(design, batch=workload.batch, phase=phase)
-    if isinstance(arch.stem, SoundStem):
-        return lower_transcriber(design, batch=workload.batch, phase=phase)
-    if arch.denoiser is not None:
-        return lower_denoiser(design, batch=workload.batch, phase=phase)
-    if arch.stem is not None:
-        return lower_classifier(design, batch=workload.batch, phase=phase)
+    one_pass = _ONE_PASS.get(form_of(arch))
+    if one_pass is not None:
+        return one_pass(design, batch=workload.batch, phase=phase)
     require_plain(arch, work="lowered as the graph that is exported")
     query, past = workload.query_tokens(phase), workload.past_tokens(phase)
     batch = workload.batch

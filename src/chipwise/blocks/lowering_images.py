@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chipwise.blocks.cross.lower import lower_cross
 from chipwise.blocks.embedding.lower import lower_cut
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.norm.lower import lower as lower_norm
@@ -17,7 +18,7 @@ from chipwise.spec.vision import require_classifier, stage_archs
 
 
 def last_attention(arch: ArchSpec) -> int | None:
-    """The last layer in which positions look at others; None without one. After it only the class token is needed."""
+    """The last layer in which positions look at others; None without one. After it only the pooled one is needed."""
     found = [i for i, layer in enumerate(arch.layers) if layer.attention is not None]
     return found[-1] if found else None
 
@@ -30,7 +31,7 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
     """
     arch, formats = design.arch, design.formats
     stem = require_classifier(arch, work="lowered as the graph that is exported")
-    head, kept = formats.head, arch.max_tokens
+    head, kept = formats.head, arch.request_tokens
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in lower_patches(arch, stem, weights=head, batch=batch)]
     if arch.question is not None:
         placed += _question(arch, arch.question, stem, weights=head, batch=batch)
@@ -53,11 +54,24 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
                 weights,
                 batch=batch,
                 layer=i,
-                positions=arch.max_tokens,
+                positions=arch.request_tokens,
                 cut=i == cut,
             )
             placed += [Placed(place=f"{place}.{name}", op=op) for name, op in ops]
             kept, skip = 1 if i == cut else kept, True
+        if layer.cross is not None:
+            place = f"layers.{i}.cross"
+            placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=batch * kept, skip=skip)))
+            for name, op in lower_cross(
+                layer.cross,
+                d_model=arch.d_model,
+                weights=weights,
+                batch=batch,
+                query_tokens=kept,
+                read_tokens=arch.image_tokens,
+            ):
+                placed.append(Placed(place=f"{place}.{name}", op=op))
+            skip = True
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
             placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=batch * kept, skip=skip)))
@@ -95,12 +109,18 @@ def _stages(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> Ite
 
 
 def _question(arch: ArchSpec, question: Question, stem: ImageStem, *, weights: str, batch: int) -> Iterator[Placed]:
-    """The projector, the question's words, both one behind the other, and the positions of all."""
-    d, rows = arch.d_model, batch * arch.max_tokens
+    """The projector, the question's words, both one behind the other, or the image normed, and positions of all."""
+    d, rows = arch.d_model, batch * arch.request_tokens
     if arch.projector is not None:
         for name, op in lower_projector(arch.projector, stem, d_model=d, weights=weights, batch=batch):
             yield Placed(place=f"projector.{name}", op=op)
     table = EmbeddingOp(tokens=batch * question.tokens, width=d, rows=question.words)
     yield Placed(place="question.words", op=table)
-    yield Placed(place="question.behind", op=Elementwise(function="pad", elements=rows * d))
+    if arch.crosses:
+        read = Elementwise(function="add", elements=batch * arch.image_tokens * d, inputs=2)
+        yield Placed(place="question.image", op=read)
+        norm = lower_norm(arch, rows=batch * arch.image_tokens, skip=False)
+        yield Placed(place="question.image_norm", op=norm)
+    else:
+        yield Placed(place="question.behind", op=Elementwise(function="pad", elements=rows * d))
     yield Placed(place="question.positions", op=Elementwise(function="add", elements=rows * d, inputs=2))

@@ -1,13 +1,17 @@
-"""A transcribing model as an OpGraph: the same nodes, in the same order, as the graph of ``deploy/onnx_sound.py``."""
+"""Models of sound as OpGraphs: the same nodes, in the same order, as the graphs of ``deploy/onnx_sound.py`` and
+``deploy/onnx_listener.py``."""
 
 from __future__ import annotations
 
 from chipwise.blocks.conv_module.lower import lower_module
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.frames.lower import lower_characters, lower_frames
+from chipwise.blocks.hearing.lower import lower_sound
+from chipwise.blocks.lowering_layers import LayerOps, attention_ops, lower_layers
 from chipwise.blocks.norm.lower import lower as lower_norm
-from chipwise.ops import AttentionOp, Elementwise, Matmul, Op, OpGraph, Phase, Placed
-from chipwise.spec import Attention, Design
+from chipwise.ops import Elementwise, Matmul, OpGraph, Phase, Placed
+from chipwise.spec import Design
+from chipwise.spec.listening import require_listener
 from chipwise.spec.transcribing import require_transcriber
 
 
@@ -20,11 +24,12 @@ def lower_transcriber(design: Design, *, batch: int, phase: Phase = Phase.PREFIL
     arch, formats = design.arch, design.formats
     stem = require_transcriber(arch, work="lowered as the graph that is exported")
     d, positions = arch.d_model, arch.max_tokens
-    rows, skip = batch * positions, False
+    rows = batch * positions
     ops = lower_frames(arch, stem, weights=formats.head, batch=batch)
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in ops]
-    for i, (layer, weights) in enumerate(zip(arch.layers, formats.layers, strict=True)):
-        blocks: list[tuple[str, list[tuple[str, Op]]]] = []
+    layers = []
+    for layer, weights in zip(arch.layers, formats.layers, strict=True):
+        blocks: LayerOps = []
         if layer.attention is not None:
             blocks.append(("attention", attention_ops(layer.attention, positions, d, weights, batch=batch)))
         if layer.conv is not None:
@@ -32,32 +37,40 @@ def lower_transcriber(design: Design, *, batch: int, phase: Phase = Phase.PREFIL
             blocks.append(("conv", found))
         if layer.ffn is not None:
             blocks.append(("ffn", lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows)))
-        for name, ops in blocks:
-            place = f"layers.{i}.{name}"
-            placed.append(Placed(place=f"{place}.norm", op=lower_norm(arch, rows=rows, skip=skip)))
-            placed += [Placed(place=f"{place}.{inner}", op=op) for inner, op in ops]
-            skip = True
+        layers.append(blocks)
+    inner, skip = lower_layers(arch, layers, rows=rows)
+    placed += inner
     placed.append(Placed(place="norm", op=lower_norm(arch, rows=rows, skip=skip)))
     placed.append(Placed(place="head.logits", op=lower_characters(arch, weights=formats.head, batch=batch)))
     return OpGraph(phase=phase, ops=tuple(placed))
 
 
-def attention_ops(block: Attention, positions: int, d_model: int, weights: str, *, batch: int) -> list[tuple[str, Op]]:
-    """The operators of attention over all ``positions``, or within stretches of them, without the norm."""
-    rows, width, tokens = batch * positions, block.query_width, block.chunk or positions
-    attend = AttentionOp(
-        batch=rows // tokens,
-        query_tokens=tokens,
-        past_tokens=0,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=False,
-        causal=False,
-    )
-    return [
-        ("qkv", Matmul(m=rows, k=d_model, n=3 * width, weights=weights, bias=block.qkv_bias)),
-        ("split", Elementwise(function="split", elements=3 * rows * width)),
-        ("attend", attend),
-        ("out", Matmul(m=rows, k=width, n=d_model, weights=weights, bias=block.out_bias)),
-    ]
+def lower_listener(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) -> OpGraph:
+    """The operators of a pass of a published model that hears over ``batch`` sounds, its only one.
+
+    Raises:
+        Unsupported: A model that is not built, so that there is no graph to mirror.
+    """
+    arch, formats = design.arch, design.formats
+    stem = require_listener(arch, work="lowered as the graph that is exported")
+    d, positions = arch.d_model, stem.tokens
+    rows = batch * positions
+    ops = lower_sound(arch, stem, weights=formats.head, batch=batch)
+    placed = [Placed(place=f"stem.{name}", op=op) for name, op in ops]
+    layers: list[LayerOps] = []
+    for layer, weights in zip(arch.layers, formats.layers, strict=True):
+        assert layer.attention is not None  # as ``require_listener`` has checked, and of the feed-forward
+        assert layer.ffn is not None
+        attention = attention_ops(layer.attention, positions, d, weights, batch=batch)
+        feed = lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows)
+        layers.append([("attention", attention), ("ffn", feed)])
+    inner, skip = lower_layers(arch, layers, rows=rows)
+    placed += inner
+    if arch.final_norm:
+        placed.append(Placed(place="norm", op=lower_norm(arch, rows=rows, skip=skip)))
+    elif skip:
+        placed.append(Placed(place="stream", op=Elementwise(function="add", elements=rows * d, inputs=2)))
+    if arch.head == "ctc":
+        head = Matmul(m=rows, k=d, n=arch.classes, weights=formats.head, bias=True)
+        placed.append(Placed(place="head.logits", op=head))
+    return OpGraph(phase=phase, ops=tuple(placed))

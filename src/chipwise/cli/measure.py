@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from chipwise.cli import image_size
+
 
 def command(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -29,6 +32,9 @@ def command(
     new: Annotated[
         int | None, typer.Option(help="New tokens. Default: the run's own for a winner, else 64.", min=1)
     ] = None,
+    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=1)] = 1,
+    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
+    audio: Annotated[float | None, typer.Option("--audio", help=image_size.AUDIO)] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -50,11 +56,35 @@ def command(
 
     Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
     profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
+
+    A model that sees or hears for a decoder is measured in parts, its tower and its decoder, which are then added up:
+    chipwise measure smolvlm-256m --images 1 --image-size 1024x768
     """
     from chipwise import api
-    from chipwise.cli import measured, show
+    from chipwise.api.measured_parts import comes_in_parts
+    from chipwise.cli import measured, output, show
     from chipwise.core import units
 
+    if comes_in_parts(model):
+        output.refuse(context, "sustained", why="is for models that are measured whole")
+        with show.waiting("measuring", quiet=as_json):
+            parts = api.measure_parts(
+                model,
+                images=images,
+                image_size=image_size.parse(size),
+                audio_s=audio,
+                runtime=runtime,
+                threads=threads,
+                batch=batch,
+                prompt=prompt,
+                new=new,
+                weights=weights,
+                remote=remote,
+                keep=keep,
+            )
+        show.json_of(parts) if as_json else measured.parts_table(parts)
+        return
+    output.refuse(context, "images", "size", why="is for models that see with a tower")
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
@@ -64,6 +94,7 @@ def command(
             batch=batch,
             prompt=prompt,
             new=new,
+            audio_s=audio,
             weights=weights,
             sustained_s=seconds,
             remote=remote,

@@ -11,6 +11,7 @@ from chipwise.core.layout import Column, Table
 from chipwise.cost.request import throughput
 
 if TYPE_CHECKING:
+    from chipwise.api.measured_parts import MeasuredParts
     from chipwise.profile.efficiency import Efficiency
     from chipwise.profile.measurement import Measurement
     from chipwise.profile.sustained import Sustained
@@ -40,7 +41,9 @@ def measurement_table(
     request = found.workload
     tokens = "tokens per text" if found.encodes else f"prompt tokens, {request.new_tokens} new tokens"
     asked = f"batch {request.batch}, {request.prompt_tokens} {tokens}"
-    if image := found.environment.get("image"):
+    if audio_s := found.environment.get("audio_s"):
+        asked = f"{request.batch} sound{'s' if request.batch > 1 else ''} of {units.show(audio_s, 'time')}"
+    elif image := found.environment.get("image"):
         asked = f"{request.batch} image{'s' if request.batch > 1 else ''} of {' x '.join(map(str, image))}"
     quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
@@ -74,11 +77,51 @@ def measurement_table(
     _verdict(found)
 
 
+def parts_table(found: MeasuredParts) -> None:
+    """Each part's passes, what a request takes of them together, and how they were put together."""
+    decoder, request = found.decoder.measurement, found.decoder.measurement.workload
+    threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
+    table = Table(
+        title=f"{found.model} · measured in parts on {decoder.device}, {decoder.runtime} {decoder.runtime_version}, "
+        f"{threads} · batch {request.batch}, {found.tokens:,} tokens of what is read, "
+        f"{request.prompt_tokens - found.tokens:,} prompt tokens, {request.new_tokens:,} new tokens",
+        columns=[
+            Column(head="part"),
+            Column(head="passes", right=True),
+            Column(head="one, P50 (95 %)", right=True),
+            Column(head="a request", right=True),
+            Column(head="predicted (90 %)", right=True),
+        ],
+    )
+    for name, part, passes in (("tower", found.tower, found.passes), ("decoder", found.decoder, 1)):
+        guess = None if part.predicted is None else part.predicted.metrics["ttft_p50"]
+        table.add(
+            f"{name}, measured",
+            str(passes),
+            _percentile_row(part.measurement, "ttft", 0.5, {}, {})[1],
+            units.show(passes * part.metrics["ttft_p50"], "time"),
+            "" if guess is None else f"{_within(guess.value, guess.low, guess.high, 'time')} each",
+        )
+    for name, value in found.metrics.items():
+        whole = found.predicted.get(name)
+        kind = "bytes" if name == "peak_memory" else "rate" if name == "throughput" else "time"
+        shown = "" if whole is None else _within(whole.value, whole.low, whole.high, "time")
+        table.add(name, "", "", units.show(value, kind), shown)
+    print_table(table)
+    for name, part in (("tower", found.tower), ("decoder", found.decoder)):
+        quiet = "the machine was quiet" if part.measurement.clean else "; ".join(part.measurement.reasons)
+        say(f"{name}: {'clean' if part.measurement.clean else 'not clean'}: {quiet}")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
 def _throughput_row(
     found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
 ) -> tuple[str, ...]:
-    """New tokens of all requests per second of a whole request, by medians; for an encoder, the tokens it reads."""
+    """New tokens of all requests per second of a whole request, by medians; for an encoder, what it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
+    if audio_s := found.environment.get("audio_s"):
+        return "real-time factor", f"{ttft_s / (request.batch * audio_s):.3g}", "", "", ""
     if found.environment.get("image"):
         return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
     if found.encodes:

@@ -24,7 +24,7 @@ def command(
 
     found = api.models(contains)
     if not found:
-        raise UnknownName("model", contains, families.names())
+        raise UnknownName("model", contains, families.names(), listed_by="chipwise models")
     if as_json:
         json_of(found.to_dict())
         return

@@ -73,6 +73,7 @@ def answered(
 
 def _sort_of(model: str, device: str, part: str | None) -> str:
     """``pictures``, ``parts``, or nothing of a model for which kernels are priced."""
+    from chipwise.api.this_machine import is_here
     from chipwise.core.errors import UnknownName
     from chipwise.hardware import datasheet
     from chipwise.predict.diffusion import known_name
@@ -90,6 +91,8 @@ def _sort_of(model: str, device: str, part: str | None) -> str:
         families.id_of(model)
     except UnknownName:
         return "parts"
+    if is_here(device):
+        return ""
     whole = device.partition(":")[0]
     on_phone = whole.strip().lower() in CHIPS or (whole != "all" and datasheet.load(whole).vendor == "Qualcomm")
     return "parts" if on_phone else ""

@@ -25,6 +25,8 @@ import re
 from collections.abc import Iterable
 
 MOST_CHARACTERS = 2000
+MOST_SUGGESTED, MOST_LISTED = 5, 20  # names
+LEAST_TYPED = 3  # characters: what is shorter is part of too many names
 _LONG = re.compile(r"\S{200,}")
 
 
@@ -76,10 +78,11 @@ class UnknownName(InputError):
         kind: The kind of thing, such as ``device``.
         name: The name that was given.
         known: The names that exist.
+        listed_by: The command that lists them, where they are many.
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        super().__init__(f"unknown {kind} {short(name)}; {nearest(str(name), known)}")
+    def __init__(self, kind: str, name: object, known: Iterable[str], *, listed_by: str = "") -> None:
+        super().__init__(f"unknown {kind} {short(name)}; {nearest(str(name), known, listed_by=listed_by)}")
 
 
 class Infeasible(InputError):
@@ -152,11 +155,25 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The half sentence that suggests what the user may have meant."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name[:100], names, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + " or ".join(repr(item) for item in close) + "?"
-    shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"known: {shown}" if names else "none are known"
+def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
+    """The half sentence that suggests what the user may have meant: names that hold what was typed, else those like it.
+
+    Case does not matter. Where there are many names and none is like it, they are counted, not listed.
+
+    >>> nearest("h100", ["h100-sxm", "H100-pcie", "a100"])
+    "did you mean 'h100-sxm' or 'H100-pcie'?"
+    """
+    names, typed = sorted(known), name.strip().lower()
+    holding = sorted((each for each in names if typed and typed in each.lower()), key=len)  # the plainest first
+    spelled: dict[str, str] = {}
+    for each in names:
+        spelled.setdefault(each.lower(), each)
+    close = [spelled[each] for each in difflib.get_close_matches(typed[:100], spelled, n=3, cutoff=0.5)]
+    if found := list(dict.fromkeys(holding[:MOST_SUGGESTED] if len(typed) >= LEAST_TYPED and holding else close)):
+        *others, last = map(repr, found)
+        meant = f"{', '.join(others)} or {last}" if others else last
+        beyond = len(holding) - len(found) if holding and found[0] == holding[0] else 0
+        return f"did you mean {meant}?" + (f" (and {beyond} more)" if beyond > 0 else "")
+    if len(names) > MOST_LISTED:
+        return f"none of {len(names)} known names is like it" + (f"; list them with: {listed_by}" if listed_by else "")
+    return f"known: {', '.join(names)}" if names else "none are known"

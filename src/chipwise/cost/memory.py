@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from chipwise.core.dtypes import weight_format
 from chipwise.hardware.device import MemoryCost
 from chipwise.ops import Workload
-from chipwise.spec import ArchSpec, Attention, ConvModule, Denoiser, Design, FeedForward, ImageStem
+from chipwise.spec import ArchSpec, Attention, ConvModule, Denoiser, Design, FeedForward, ImageStem, Layer
 from chipwise.spec.denoiser import END_PARTS
 from chipwise.spec.formats import matrix_of
 from chipwise.spec.weights import weight_shapes
@@ -57,7 +57,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     arch = design.arch
     if arch.stem is not None:
         workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
-    table = 4 * (arch.vocab_size * arch.d_model + arch.norm_parameters())
+    table = 4 * (arch.vocab_size * arch.d_model + (1 + arch.crosses) * arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
@@ -87,7 +87,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
     for layer, weights in zip(arch.layers, formats.layers, strict=True):
         kv += 4 * workload.batch * layer.conv_state_values(arch.d_model)
         table += 4 * layer.convs * arch.d_model if layer.shares is None else 0
-        for block in (layer.attention, layer.conv, layer.ffn):
+        for block in (layer.attention, layer.cross, layer.conv, layer.ffn):
             if block is None:
                 continue
             if layer.shares is None:
@@ -96,7 +96,7 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
                 if isinstance(arch.stem, ImageStem) and isinstance(block, Attention) and block.relative_buckets:
                     table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.stem is None else 0
-            widest = max(widest, block_activation_bytes(block, arch.d_model, workload))
+        widest = max(widest, layer_activation_bytes(layer, arch, workload))
     shapes_of = weight_shapes(arch) if formats.matrices else {}
     for name, weights in formats.matrices:
         usual = formats.usual(name)
@@ -152,6 +152,23 @@ def block_kv_bytes(block: BuiltBlock, workload: Workload) -> int:
     if not isinstance(block, Attention) or not block.causal:
         return 0
     return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
+
+
+def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> int:
+    """Bytes that prefill needs at once inside the widest block of a layer."""
+    blocks: tuple[BuiltBlock | None, ...] = (layer.attention, layer.conv, layer.ffn)
+    found = [block_activation_bytes(block, arch.d_model, workload) for block in blocks if block is not None]
+    if layer.cross is not None:
+        found.append(_cross_activation_bytes(layer.cross, arch, workload))
+    return max(found, default=0)
+
+
+def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload) -> int:
+    """Those of cross-attention: the stream twice, queries and results, and the image's tokens with keys and values."""
+    words, read = workload.prompt_tokens, arch.image_tokens
+    scores = block.heads * words * read
+    own = words * 2 * block.query_width + read * (2 * block.kv_width + arch.d_model) + scores
+    return 4 * workload.batch * (own + 2 * words * arch.d_model)
 
 
 def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) -> int:

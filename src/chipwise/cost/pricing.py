@@ -19,7 +19,7 @@ from chipwise.hardware.device import Curve, MachineProfile
 from chipwise.ops import Op, Phase
 
 STREAMS = tuple(f"matmul.{weights}.{shape}" for weights in ("fp32", "int8", "int4") for shape in ("vector", "matrix"))
-GROUPS = ("node", "attention", "norm", "conv", "other", *STREAMS)
+GROUPS = ("node", "attention", "pointwise", "norm", "conv", "other", *STREAMS)
 PRICE_COLUMNS = ("fixed_s", "resident_bytes", *STREAMS, *(f"{group}_s" for group in GROUPS), "nodes")
 _STREAMED = slice(2, 2 + len(STREAMS))
 _GROUPED = slice(_STREAMED.stop, _STREAMED.stop + len(GROUPS))
@@ -50,7 +50,12 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
 
 def _group(model: str) -> str:
     """The part of a pass that a kind of node belongs to."""
-    return model if model in STREAMS else kind if (kind := model.split(".")[0]) in GROUPS else "other"
+    if model in STREAMS:
+        return model
+    kind, _, rest = model.partition(".")
+    if rest.startswith("pointwise"):  # attention without a softmax is made of other nodes
+        kind = "pointwise"
+    return kind if kind in GROUPS else "other"
 
 
 def total_price(ops: Iterable[Op], profile: MachineProfile) -> Float64Array:

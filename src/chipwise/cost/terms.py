@@ -6,6 +6,7 @@ the features; streamed bytes cost what the working set of the whole pass makes t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,6 +31,9 @@ from chipwise.ops import (
 ROW_STEPS = {"fp32": 64, "int4": 128}
 """Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
 row takes 64 with AVX-512 and the rest one by one; ONNX Runtime's int4 products take four blocks of 32."""
+FAR_BYTES = (1e6, 1.6e7)
+"""Bytes of a node's values between which more and more leave a core's own caches; from the second on, all do. Of the
+sizes tried, these left the least error in nodes that were not fitted (ranking models, batches of 1 to 512)."""
 HEAD_STEP = 64  # the same of a head's keys, which llama.cpp multiplies as FP32 rows
 
 
@@ -41,6 +45,13 @@ class Term:
     amounts: Mapping[str, float] = field(default_factory=dict)
     streamed_bytes: float = 0.0
     resident_bytes: float = 0.0  # part of the working set, its time being in the amounts
+
+
+def far(values: float) -> dict[str, float]:
+    """Of so many FP32 values that a node reads and writes, those that leave a core's own caches, if any do."""
+    if 4 * values <= FAR_BYTES[0]:
+        return {}
+    return {"far": values * min(1.0, math.log(4 * values / FAR_BYTES[0]) / math.log(FAR_BYTES[1] / FAR_BYTES[0]))}
 
 
 def terms(op: Op) -> list[Term]:
@@ -59,7 +70,7 @@ def _matmul(op: Matmul) -> list[Term]:
     shape = "vector" if op.m == 1 else "matrix"
     amounts: dict[str, float] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
     if op.m > 1:
-        amounts["products"] = op.m * op.k * op.n
+        amounts |= {"products": op.m * op.k * op.n, **far(op.m * (op.k + op.n))}
     if op.weights in ROW_STEPS:
         amounts["rest"] = op.m * op.n * (op.k % ROW_STEPS[op.weights])
     found = [
@@ -75,7 +86,8 @@ def _matmul(op: Matmul) -> list[Term]:
 
 
 def _attention(op: AttentionOp) -> list[Term]:
-    seen = op.past_tokens + op.query_tokens
+    keys = op.past_tokens if op.cross else op.query_tokens  # that are given beside the queries
+    seen = op.past_tokens if op.cross else op.past_tokens + op.query_tokens
     if op.window is not None:
         seen = min(seen, op.window + op.query_tokens - 1)
     rows = op.batch * op.query_tokens
@@ -85,7 +97,7 @@ def _attention(op: AttentionOp) -> list[Term]:
         "head": op.batch * op.heads,
         "score": scores,
         "product": scores * op.head_size,
-        "value": rows * (op.heads + 2 * op.kv_heads) * op.head_size,
+        "value": op.batch * (op.query_tokens * op.heads + 2 * keys * op.kv_heads) * op.head_size,
         "rest": rows * op.heads * (op.head_size % HEAD_STEP),
     }
     if op.rope:
@@ -101,7 +113,8 @@ def _attention(op: AttentionOp) -> list[Term]:
 
 
 def _norm(op: NormOp) -> list[Term]:
-    amounts = {"node": 1.0, "row": float(op.rows), "value": float(op.rows * op.width)}
+    values = float(op.rows * op.width)
+    amounts = {"node": 1.0, "row": float(op.rows), "value": values, **far(2 * values)}
     if op.norm == "rmsnorm":
         return [Term(model="norm.skip_rmsnorm" if op.skip else "norm.rmsnorm", amounts=amounts)]
     found = [Term(model="norm.layernorm", amounts=amounts)]
@@ -111,11 +124,17 @@ def _norm(op: NormOp) -> list[Term]:
 
 
 def _elementwise(op: Elementwise) -> list[Term]:
-    return [Term(model=f"elementwise.{op.function}", amounts={"node": 1, "value": op.elements})]
+    return [
+        Term(
+            model=f"elementwise.{op.function}",
+            amounts={"node": 1, "value": op.elements, **far(2 * op.elements)},
+        )
+    ]
 
 
 def _embedding(op: EmbeddingOp) -> list[Term]:
-    return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": op.tokens * op.width})]
+    values = op.tokens * op.width
+    return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": values, **far(2 * values)})]
 
 
 def _conv(op: ConvOp) -> list[Term]:
@@ -134,27 +153,35 @@ def _pool(op: PoolOp) -> list[Term]:
 
 def _bag(op: EmbeddingBagOp) -> list[Term]:
     rows = op.bags * op.ids
-    return [Term(model="bag", amounts={"node": 1, "row": rows, "value": rows * op.width})]
+    return [Term(model="bag", amounts={"node": 1, "row": rows, "value": rows * op.width, **far(rows * op.width)})]
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
     """Its nodes together: those that move positions to heads and back, and those over the scores."""
     rows, width = op.batch * op.queries, op.heads * op.head_size
     scores = rows * op.heads * (op.history + 1)
+    moved = op.batch * op.positions * width
     amounts = {
         "node": 1,
+        "head": op.batch * op.heads,
         "row": rows * op.heads,
         "score": scores,
         "product": scores * op.head_size,
         "value": rows * width,
-        "moved": op.batch * op.positions * width,
+        "moved": moved,
+        **far(scores + 4 * moved),
     }
     kind = "pointwise" if op.pointwise else "softmax"
     return [Term(model=f"attention.{kind}.{'whole' if op.whole else 'last'}", amounts=amounts)]
 
 
 def _row_dot(op: RowDotOp) -> list[Term]:
-    return [Term(model="dot", amounts={"node": 1, "row": op.rows, "value": op.rows * op.width})]
+    return [
+        Term(
+            model="dot",
+            amounts={"node": 1, "row": op.rows, "value": op.rows * op.width, **far(op.rows * op.width)},
+        )
+    ]
 
 
 def _once(op: Once) -> list[Term]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,14 @@ from chipwise.deploy.hf_encoder import bert_config, bert_name, from_bert, is_ber
 from chipwise.deploy.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.deploy.hf_vision import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.deploy.tokenizer_files import read_tokenizer
-from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
-from chipwise.spec.diffusion import require_denoiser
-from chipwise.spec.encoder import is_encoder, without_head
+from chipwise.spec import ArchSpec, ImageStem
+from chipwise.spec.built import require_built
+from chipwise.spec.encoder import without_head
+from chipwise.spec.families import without_folder
+from chipwise.spec.forms import Form, form_of
 from chipwise.spec.hf import OWN_TYPE, family_of, read_config, to_config
 from chipwise.spec.io import to_data
-from chipwise.spec.listening import encoder_of, require_listener
-from chipwise.spec.plain import require_plain
-from chipwise.spec.ranking import require_ranker
-from chipwise.spec.transcribing import require_transcriber
+from chipwise.spec.listening import encoder_of
 from chipwise.spec.vision import require_classifier
 from chipwise.spec.weights import weight_shapes
 
@@ -39,9 +38,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-MODELLING, ENCODER_MODELLING = "modeling_chipwise.py", "modeling_chipwise_encoder.py"
-VISION_MODELLING, DENOISER_MODELLING = "modeling_chipwise_vision.py", "modeling_chipwise_denoiser.py"
-RANKING_MODELLING, SOUND_MODELLING = "modeling_chipwise_ranking.py", "modeling_chipwise_sound.py"
+class Own(NamedTuple):
+    """What loads a form of models that transformers has no code for."""
+
+    file: str
+    auto: str  # class of transformers that finds it
+    name: str
+
+
+OWN = {
+    Form.DECODER: Own("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
+    Form.ENCODER: Own("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
+    Form.CLASSIFIER: Own(
+        "modeling_chipwise_vision.py", "AutoModelForImageClassification", "ChipwiseForImageClassification"
+    ),
+    Form.DENOISER: Own("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
+    Form.TRANSCRIBER: Own("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
+    Form.RANKER: Own("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
+}
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -91,38 +105,21 @@ def save_pretrained(
 
     target = Path(folder)
     arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
-    config: dict[str, Any]
-    encoder = is_encoder(arch)
-    if arch.denoiser is not None:
-        config = _own_config(arch, DENOISER_MODELLING)
-        write_atomic(target / DENOISER_MODELLING, Path(__file__).with_name(DENOISER_MODELLING).read_bytes())
-    elif isinstance(arch.stem, RankingStem):
-        config = _own_config(arch, RANKING_MODELLING)
-        write_atomic(target / RANKING_MODELLING, Path(__file__).with_name(RANKING_MODELLING).read_bytes())
-    elif isinstance(arch.stem, SoundStem):
-        config = _own_config(arch, SOUND_MODELLING)
-        write_atomic(target / SOUND_MODELLING, Path(__file__).with_name(SOUND_MODELLING).read_bytes())
-    elif isinstance(arch.stem, ImageStem) and arch.stem.stages:
-        config, arrays = swin_config(arch), to_swin(arch, arch.stem, arrays)
-    elif arch.stem is not None:
-        config = vit_config(arch) if is_vit(arch) else _own_config(arch, VISION_MODELLING)
-        if is_vit(arch):
-            arrays = to_vit(arch, arch.stem, arrays)
-        else:
-            write_atomic(target / VISION_MODELLING, Path(__file__).with_name(VISION_MODELLING).read_bytes())
-    elif encoder and is_bert(arch):
-        config = bert_config(arch)
-        arrays = {bert_name(name): value for name, value in arrays.items()}
-    elif encoder or family_of(arch) is None:
-        module = ENCODER_MODELLING if encoder else MODELLING
-        config = _own_config(arch, module)
-        write_atomic(target / module, Path(__file__).with_name(module).read_bytes())
+    form, stem = form_of(arch), arch.stem
+    if isinstance(stem, ImageStem) and stem.stages:
+        config, arrays = swin_config(arch), to_swin(arch, stem, arrays)
+    elif isinstance(stem, ImageStem) and is_vit(arch):
+        config, arrays = vit_config(arch), to_vit(arch, stem, arrays)
+    elif form is Form.ENCODER and is_bert(arch):
+        config, arrays = bert_config(arch), {bert_name(name): value for name, value in arrays.items()}
+    elif form is Form.DECODER and family_of(arch) is not None:
+        config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
     else:
-        config = to_config(arch)
-        arrays = {_llama_name(name): value for name, value in arrays.items()}
+        config, module = _own_config(arch), _own(arch).file
+        write_atomic(target / module, Path(__file__).with_name(module).read_bytes())
     config["dtype"] = "float32"
     if tokenizer_path is not None:
-        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=encoder)
+        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is Form.ENCODER)
         config |= tokenizer.config_ids
         for name, held in tokenizer.files.items():
             write_atomic(target / name, held)
@@ -133,20 +130,18 @@ def save_pretrained(
     return target
 
 
-def _own_config(arch: ArchSpec, modelling: str) -> dict[str, Any]:
-    module = modelling.removesuffix(".py")
-    auto, name = ("AutoModelForCausalLM", "ChipwiseForCausalLM")
-    if modelling == ENCODER_MODELLING:
-        auto, name = ("AutoModel", "ChipwiseEncoder")
-    if modelling == DENOISER_MODELLING:
-        auto, name = ("AutoModel", "ChipwiseDenoiser")
-    if modelling == RANKING_MODELLING:
-        auto, name = ("AutoModel", "ChipwiseRanker")
-    if modelling == SOUND_MODELLING:
-        auto, name = ("AutoModelForCTC", "ChipwiseForCTC")
-    if modelling == VISION_MODELLING:
-        kind = "Audio" if arch.stem is not None and arch.stem.axes == 1 else "Image"
-        auto, name = (f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification")
+def _own(arch: ArchSpec) -> Own:
+    if form_of(arch) not in OWN:
+        raise Unsupported(f"{arch.name} cannot be saved: chipwise has no modelling file for a {form_of(arch)}")
+    return OWN[form_of(arch)]
+
+
+def _own_config(arch: ArchSpec) -> dict[str, Any]:
+    own = _own(arch)
+    auto, name = own.auto, own.name
+    if form_of(arch) is Form.CLASSIFIER and arch.stem is not None and arch.stem.axes == 1:
+        auto, name = auto.replace("Image", "Audio"), name.replace("Image", "Audio")
+    module = own.file.removesuffix(".py")
     return {
         "architectures": [name],
         "model_type": OWN_TYPE,
@@ -173,7 +168,8 @@ def require_folder(source: Path, *, text: bool = True) -> None:
         Unsupported: Its family is not read.
     """
     if not source.is_dir():
-        raise SpecError("there is no such folder; give a Hugging Face folder with config.json", file=str(source))
+        why = without_folder(str(source))
+        raise SpecError(f"{why}; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
     if path.exists() and (heard := read_mapping(path).get("model_type")) in hf_listener.FAMILIES:
         raise Unsupported(f"{source}: models of type {heard!r} hear and are not cut")
@@ -223,20 +219,12 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             "predicted and measured all the same, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
-    if arch.denoiser is not None:
-        require_denoiser(arch, work="loaded with its weights")
-    elif family in hf_listener.FAMILIES:
+    if family in hf_listener.FAMILIES:
         hf_listener.check_config(config)
         arch = encoder_of(arch)
-        require_listener(arch, work="loaded with its weights")
-    elif isinstance(arch.stem, RankingStem):
-        require_ranker(arch, work="loaded with its weights")
-    elif isinstance(arch.stem, SoundStem):
-        require_transcriber(arch, work="loaded with its weights")
-    elif arch.stem is not None:
+    if form_of(arch) is Form.IMAGE_ENCODER:
         require_classifier(arch, work="loaded with its weights")
-    elif not is_encoder(arch):
-        require_plain(arch, work="loaded with its weights")
+    require_built(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
     kept = dict(_tensors(source))

@@ -12,7 +12,7 @@ from typing import Any
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import Unsupported
 from chipwise.spec import ArchSpec, Attention, FeedForward
-from chipwise.spec.arch import Activation
+from chipwise.spec.feed_forward import Activation
 
 _OUTSIDE = {
     "embedding": "embeddings.word_embeddings",

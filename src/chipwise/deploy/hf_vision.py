@@ -14,7 +14,7 @@ import numpy as np
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import Unsupported
 from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem
-from chipwise.spec.arch import Activation
+from chipwise.spec.feed_forward import Activation
 from chipwise.spec.vision import is_classifier
 from chipwise.spec.weights import weight_shapes
 

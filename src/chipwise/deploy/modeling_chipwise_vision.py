@@ -3,8 +3,9 @@
 
 Self-contained: it needs torch and transformers. ``config.arch`` says what the stem and the layers are: patches, perhaps
 after convolutions; pre-norm layers of attention over all positions or within squares of patches, and feed-forwards;
-learned positions or a bias of each distance; a class token or the mean of all positions. Axes: B batch, C channels, Y
-and X rows and columns, T tokens, P distances, N heads, H head size, D width.
+learned positions or a bias of each distance; a class token or the mean of all positions. A question's words may stand
+behind the image's tokens, or see them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T
+tokens, S tokens of the image beside them, P distances, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -164,6 +165,27 @@ class AttentionBlock(nn.Module):
         return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
 
 
+class CrossAttentionBlock(nn.Module):
+    """Every word sees all tokens of the image."""
+
+    def __init__(self, block: dict[str, Any], d_model: int) -> None:
+        super().__init__()
+        self.heads, self.head_size = block["heads"], block["head_size"]
+        width = self.heads * self.head_size
+        self.q = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.k = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.v = nn.Linear(d_model, width, bias=block["qkv_bias"])
+        self.out = nn.Linear(width, d_model, bias=block["out_bias"])
+
+    def forward(self, x_BTD: Tensor, image_BSD: Tensor) -> Tensor:
+        """The block's output, without the residual."""
+        q, k, v = (
+            part.view(*part.shape[:2], self.heads, self.head_size).transpose(1, 2)
+            for part in (self.q(x_BTD), self.k(image_BSD), self.v(image_BSD))
+        )
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
 class FeedForwardBlock(nn.Module):
     """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
 
@@ -187,17 +209,21 @@ class ImageLayer(nn.Module):
 
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
         super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
         if layer["attention"] is not None:
             self.attention = AttentionBlock(layer["attention"], arch["d_model"], arch["stem"])
             self.attention_norm = make_norm(arch)
+        if layer.get("cross") is not None:
+            self.cross, self.cross_norm = CrossAttentionBlock(layer["cross"], arch["d_model"]), make_norm(arch)
         if layer["ffn"] is not None:
             self.ffn, self.ffn_norm = FeedForwardBlock(layer["ffn"], arch["d_model"]), make_norm(arch)
 
-    def forward(self, x_BTD: Tensor, table_PN: Tensor | None) -> Tensor:
-        """The residual stream after the layer; ``table_PN`` has the biases of distances."""
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None, image_BSD: Tensor | None) -> Tensor:
+        """The residual stream after the layer; ``table_PN`` has the biases of distances, ``image_BSD`` what is seen."""
         if self.attention is not None and self.attention_norm is not None:
             x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
+        if self.cross is not None and self.cross_norm is not None:
+            x_BTD = x_BTD + self.cross(self.cross_norm(x_BTD), image_BSD)
         if self.ffn is not None and self.ffn_norm is not None:
             x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
         return x_BTD
@@ -228,6 +254,7 @@ class ChipwiseForImageClassification(PreTrainedModel):
         projector, question = arch.get("projector"), arch.get("question")
         self.projector = None if projector is None else Projector(projector, arch["d_model"])
         self.words = None if question is None else nn.Embedding(question["words"], arch["d_model"])
+        self.image_norm = make_norm(arch) if any(layer.get("cross") for layer in arch["layers"]) else None
         self.learned = arch["positions"] == "learned"
         self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if self.learned else make_tables(arch)
         self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
@@ -256,9 +283,12 @@ class ChipwiseForImageClassification(PreTrainedModel):
             x_BTD = torch.cat((x_BTD, self.words(input_ids)), dim=1)
         if self.learned:
             x_BTD = x_BTD + self.positions.weight
-        tables = dict(self.positions.named_children())
+        tables, image_BSD = dict(self.positions.named_children()), None
+        if self.image_norm is not None and input_ids is not None:  # the words pass the layers alone
+            asked = input_ids.shape[1]
+            image_BSD, x_BTD = self.image_norm(x_BTD[:, :-asked]), x_BTD[:, -asked:]
         for name, layer in self.layers.items():
-            x_BTD = layer(x_BTD, tables[name].weight if name in tables else None)
+            x_BTD = layer(x_BTD, tables[name].weight if name in tables else None, image_BSD)
         place = {"first": 0, "last": -1}.get(self.pooling)
         state = self.norm(x_BTD).mean(1) if place is None else self.norm(x_BTD[:, place])
         logits = self.head(state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,16 +31,16 @@ from chipwise.core.errors import Unsupported
 from chipwise.core.files import storage, write_atomic
 from chipwise.deploy.onnx_denoiser import decoder_graph, denoiser_graph, denoiser_metadata
 from chipwise.deploy.onnx_encoder import Output, encoder_graph, encoder_metadata
+from chipwise.deploy.onnx_image_encoder import image_encoder_graph, image_encoder_metadata
 from chipwise.deploy.onnx_listener import listener_graph, listener_metadata
 from chipwise.deploy.onnx_ranking import ranker_graph, ranker_metadata
 from chipwise.deploy.onnx_sound import transcriber_graph, transcriber_metadata
 from chipwise.deploy.onnx_vision import classifier_graph, classifier_metadata
-from chipwise.spec import ArchSpec, Design, RankingStem, SoundStem
-from chipwise.spec.arch import USUALLY_FUSED
-from chipwise.spec.encoder import is_encoder
+from chipwise.spec import ArchSpec, Design
+from chipwise.spec.design import USUALLY_FUSED
+from chipwise.spec.forms import Form, form_of
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
-from chipwise.spec.transcribing import transcribes
 from chipwise.spec.weights import weight_shapes
 
 Logits = Literal["last", "all"]
@@ -103,31 +103,37 @@ def build(
     padded: bool = False,
 ) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
-    if is_encoder(design.arch):
-        nodes = encoder_graph(design, weights, output=output, padded=padded)
-        return _model(nodes, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
-    if isinstance(design.arch.stem, RankingStem):
-        nodes = ranker_graph(design, weights)
-        return _model(nodes, design, metadata(design, "last") | ranker_metadata(design.arch.stem))
-    if transcribes(design.arch):
-        nodes = transcriber_graph(design, weights)
-        return _model(nodes, design, metadata(design, "all") | transcriber_metadata(design.arch))
-    if isinstance(design.arch.stem, SoundStem):
-        nodes = listener_graph(design, weights)
-        return _model(nodes, design, metadata(design, "all") | listener_metadata(design.arch))
-    if design.arch.denoiser is not None:
-        nodes = denoiser_graph(design, weights)
-        facts = metadata(design, "last") | denoiser_metadata(design.arch)
-        decoder = decoder_graph(design.arch, weights)
-        if decoder is None:
-            return _model(nodes, design, facts)
-        inner = _model(decoder, design, {}).SerializeToString()
-        return _model(nodes, design, facts, decoder=base64.b64encode(inner).decode("ascii"))
-    if design.arch.stem is not None:
-        nodes = classifier_graph(design, weights)
-        return _model(nodes, design, metadata(design, "last") | classifier_metadata(design.arch, design.arch.stem))
+    form = form_of(design.arch)
+    if form is Form.ENCODER:
+        graph = encoder_graph(design, weights, output=output, padded=padded)
+        return _model(graph, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
+    if form in _ONE_PASS:
+        nodes, told, positions = _ONE_PASS[form]
+        facts = metadata(design, positions) | told(design.arch)
+        return _model(nodes(design, weights), design, facts, **_beside(design, weights))
     require_plain(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
+
+
+def _beside(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, str]:
+    """A second graph in the file: that which makes an image of a denoiser's latents."""
+    decoder = decoder_graph(design.arch, weights) if design.arch.denoiser is not None else None
+    if decoder is None:
+        return {}
+    inner = _model(decoder, design, {}).SerializeToString()
+    return {"decoder": base64.b64encode(inner).decode("ascii")}
+
+
+Nodes = Callable[[Design, Mapping[str, npt.NDArray[Any]]], GraphBuilder]
+# Nodes, metadata, and which positions the output is of, for forms whose requests are answered in passes of one kind.
+_ONE_PASS: Mapping[Form, tuple[Nodes, Callable[[ArchSpec], dict[str, Any]], Logits]] = {
+    Form.CLASSIFIER: (classifier_graph, classifier_metadata, "last"),
+    Form.IMAGE_ENCODER: (image_encoder_graph, image_encoder_metadata, "all"),
+    Form.DENOISER: (denoiser_graph, denoiser_metadata, "last"),
+    Form.TRANSCRIBER: (transcriber_graph, transcriber_metadata, "all"),
+    Form.LISTENER: (listener_graph, listener_metadata, "all"),
+    Form.RANKER: (ranker_graph, ranker_metadata, "last"),
+}
 
 
 def check_size(design: Design) -> None:
@@ -259,8 +265,8 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     Raises:
         Unsupported: A model that is not built.
     """
-    if is_encoder(arch) or arch.stem is not None:
-        return _random_encoder(arch, seed=seed)
+    if form_of(arch) is not Form.DECODER:
+        return _random_in_one_pass(arch, seed=seed)
     require_plain(arch, work="given random weights")
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
@@ -313,7 +319,7 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     return weights
 
 
-def _random_encoder(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+def _random_in_one_pass(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
     for name, shape in weight_shapes(arch).items():

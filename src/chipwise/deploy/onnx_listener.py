@@ -74,5 +74,13 @@ def _with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) ->
 
 
 def listener_metadata(arch: ArchSpec) -> dict[str, Any]:
-    """The metadata of such a model's file beyond that of every file: what it gives."""
-    return {"encodes": "characters" if arch.head == "ctc" else "sound", "kv": []}
+    """The metadata of such a model's file beyond that of every file: what it gives, and a usual request's sound.
+
+    ``gives`` is the shape of a request's output, which the graph leaves open where sounds may have any length.
+    """
+    stem = require_listener(arch, work="exported to ONNX")
+    ctc = arch.head == "ctc"
+    shape = stem.shape if stem.channels > 1 else (stem.frames,)
+    given = [stem.tokens, arch.classes if ctc else arch.d_model]
+    known = {"image": list(shape), "seconds": stem.seconds, "gives": given}
+    return {"encodes": "characters" if ctc else "sound", "kv": [], **known}

@@ -16,7 +16,7 @@ from chipwise.blocks.candidates.onnx import add_candidates, add_items, add_reque
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.norm.onnx import add_norm
 from chipwise.blocks.onnx_graph import GraphBuilder
-from chipwise.spec import Design, RankingStem
+from chipwise.spec import ArchSpec, Design
 from chipwise.spec.ranking import last_attention, require_ranker
 
 
@@ -60,7 +60,8 @@ def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> Gra
     return graph
 
 
-def ranker_metadata(stem: RankingStem) -> dict[str, Any]:
+def ranker_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a ranking model's file beyond that of every file: what a request holds."""
+    stem = require_ranker(arch, work="exported to ONNX")
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}
     return {"encodes": "scores", "request": request | {"tags": stem.tags, "bag": stem.bag}, "kv": []}

@@ -66,4 +66,4 @@ def _attend(graph: GraphBuilder, arch: ArchSpec, block: Attention, *, layer: int
 def transcriber_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a transcribing model's file beyond that of every file: the spectrogram that it takes."""
     stem = require_transcriber(arch, work="exported to ONNX")
-    return {"encodes": "characters", "image": list(stem.shape), "kv": []}
+    return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}

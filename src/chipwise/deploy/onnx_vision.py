@@ -10,6 +10,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from chipwise.blocks.attention.onnx import add_output
+from chipwise.blocks.cross.onnx import add_cross
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.lowering_images import last_attention
 from chipwise.blocks.norm.onnx import add_norm
@@ -32,9 +33,9 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
     arch = design.arch
     stem = require_classifier(arch, work="exported to ONNX")
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
-    x, positions = add_patches(graph, arch, stem), arch.max_tokens
+    x, positions, read = add_patches(graph, arch, stem), arch.request_tokens, ""
     if arch.question is not None:
-        x = _with_question(graph, arch, arch.question, stem, x)
+        x, read = _with_question(graph, arch, arch.question, stem, x)
     if stem.stages:
         x = _through_stages(graph, arch, stem, x)
     one, last = arch.pooling in ("first", "last"), arch.pooling == "last"
@@ -50,6 +51,10 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
             if i == cut:
                 x, heads, positions = add_first(graph, x, last=last), add_first(graph, heads, last=last), 1
             skip = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
+        if layer.cross is not None:
+            place = f"layers.{i}.cross"
+            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
+            skip = add_cross(graph, layer.cross, layer=i, x=normed, read=read, d_model=arch.d_model)
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
             normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
@@ -88,8 +93,11 @@ def _through_stages(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, x: str
     return x
 
 
-def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem: ImageStem, x: str) -> str:
-    """The image's tokens, then the rows of the input ``words`` (B, Q), with positions added to all."""
+def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem: ImageStem, x: str) -> tuple[str, str]:
+    """What passes the layers, and what these see by cross-attention, with positions added to all.
+
+    The image's tokens, then the rows of the input ``words`` (B, Q); or the words alone, and the image's normed tokens.
+    """
     d, tokens = arch.d_model, arch.image_tokens
     assert arch.projector is not None  # as ``require_classifier`` has checked
     x = add_projector(graph, arch.projector, stem, x, d_model=d)
@@ -103,14 +111,21 @@ def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem
         found[:tokens] += graph.weight(last, (d,))
         return found
 
+    if arch.crosses:
+        of_image = graph.store("positions.image", lambda: table()[:tokens])
+        of_words = graph.store("positions.words", lambda: table()[tokens:])
+        placed = graph.node("Add", [x, of_image], "question.image")
+        read, _ = add_norm(graph, arch, "image_norm", "image_norm", placed, None)
+        return graph.node("Add", [words, of_words], "question.out"), read
     both = graph.node("Concat", [x, words], "question.behind", axis=1)
-    return graph.node("Add", [both, graph.store("positions.weight", table)], "question.out")
+    return graph.node("Add", [both, graph.store("positions.weight", table)], "question.out"), x
 
 
-def classifier_metadata(arch: ArchSpec, stem: ImageStem) -> dict[str, Any]:
+def classifier_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a classifier's file beyond that of every file.
 
     The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one.
     """
+    stem = require_classifier(arch, work="exported to ONNX")
     asked = {} if arch.question is None else {"question": arch.question.tokens}
     return {"encodes": "classes", "image": list(stem.shape), "kv": [], **asked}

@@ -6,6 +6,7 @@ Axes: B batch, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
 from chipwise.deploy import torch_denoiser, torch_ranking, torch_sound, torch_vision
 from chipwise.nn import rotary
-from chipwise.spec import ArchSpec, Layer, RankingStem, SoundStem
+from chipwise.spec import ArchSpec, Layer
+from chipwise.spec.forms import Form, form_of
 from chipwise.spec.plain import require_plain
 
 Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
@@ -149,26 +151,23 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
 
 
 def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch`` without its weights: a decoder, a classifier of images, a denoiser, a ranker or a
-    transcriber.
-    """
-    if isinstance(arch.stem, RankingStem):
-        return torch_ranking.Ranker(arch)
-    if isinstance(arch.stem, SoundStem):
-        return torch_sound.Transcriber(arch)
-    if arch.denoiser is not None:
-        return torch_denoiser.DenoisingTransformer(arch)
-    return Transformer(arch) if arch.stem is None else torch_vision.ImageClassifier(arch)
+    """The torch module of ``arch``, whatever its form, without its weights."""
+    form = form_of(arch)
+    return _ONE_PASS[form][0](arch) if form in _ONE_PASS else Transformer(arch)
 
 
 def build(arch: ArchSpec, *, seed: int) -> Any:
     """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
-    if isinstance(arch.stem, RankingStem):
-        return torch_ranking.build(arch, seed=seed)
-    if isinstance(arch.stem, SoundStem):
-        return torch_sound.build(arch, seed=seed)
-    if arch.denoiser is not None:
-        return torch_denoiser.build(arch, seed=seed)
-    if arch.stem is not None:
-        return torch_vision.build(arch, seed=seed)
-    return initialise(Transformer(arch), seed=seed)
+    form = form_of(arch)
+    return _ONE_PASS[form][1](arch, seed=seed) if form in _ONE_PASS else initialise(Transformer(arch), seed=seed)
+
+
+# Module and its initialised one; forms without a torch module are refused by the nearest that has one.
+_ONE_PASS: Mapping[Form, tuple[Callable[[ArchSpec], Any], Callable[..., Any]]] = {
+    Form.CLASSIFIER: (torch_vision.ImageClassifier, torch_vision.build),
+    Form.IMAGE_ENCODER: (torch_vision.ImageClassifier, torch_vision.build),
+    Form.DENOISER: (torch_denoiser.DenoisingTransformer, torch_denoiser.build),
+    Form.TRANSCRIBER: (torch_sound.Transcriber, torch_sound.build),
+    Form.LISTENER: (torch_sound.Transcriber, torch_sound.build),
+    Form.RANKER: (torch_ranking.Ranker, torch_ranking.build),
+}

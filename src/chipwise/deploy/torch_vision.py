@@ -1,6 +1,6 @@
 """An image classifier as a torch module: the reference that its exported form is held against.
 
-Axes: B batch, C channels, Y and X rows and columns, T tokens, D model width.
+Axes: B batch, C channels, Y and X rows and columns, T tokens, S tokens of the image beside them, D model width.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from chipwise.blocks.cross.module import CrossAttention
 from chipwise.blocks.ffn.module import FeedForwardModule
 from chipwise.blocks.norm.module import make_norm
 from chipwise.blocks.patches.module import Patches
@@ -27,18 +28,26 @@ class ImageLayer(nn.Module):
 
     def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer, number: int) -> None:
         super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
         if layer.attention is not None:
             self.attention_norm = make_norm(arch)
             self.attention = ImageAttention(layer.attention, arch.d_model, stem, number)
+        if layer.cross is not None:
+            self.cross_norm = make_norm(arch)
+            self.cross = CrossAttention(layer.cross, arch.d_model)
         if layer.ffn is not None:
             self.ffn_norm = make_norm(arch)
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
-    def forward(self, x_BTD: Tensor, table_PN: Tensor | None) -> Tensor:
-        """The residual stream after the layer; ``table_PN`` has the biases of distances, if there are any."""
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None, image_BSD: Tensor | None = None) -> Tensor:
+        """The residual stream after the layer; ``table_PN`` has the biases of distances, if there are any.
+
+        ``image_BSD`` is what cross-attention sees.
+        """
         if self.attention is not None and self.attention_norm is not None:
             x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
+        if self.cross is not None and self.cross_norm is not None:
+            x_BTD = x_BTD + self.cross(self.cross_norm(x_BTD), image_BSD)
         if self.ffn is not None and self.ffn_norm is not None:
             x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
         return x_BTD
@@ -52,11 +61,11 @@ def make_tables(arch: ArchSpec) -> nn.ModuleDict:
     )
 
 
-def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor) -> Tensor:
-    """The residual stream after ``layers``, each with its table."""
+def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: Tensor | None = None) -> Tensor:
+    """The residual stream after ``layers``, each with its table and the same image beside it."""
     for name, layer in layers.items():
         table = tables[name].weight if isinstance(tables, nn.ModuleDict) and name in tables else None
-        x_BTD = layer(x_BTD, table)
+        x_BTD = layer(x_BTD, table, image_BSD)
     return x_BTD
 
 
@@ -94,6 +103,7 @@ class ImageClassifier(nn.Module):
         self.words = None if arch.question is None else nn.Embedding(arch.question.words, arch.d_model)
         learned = arch.positions == "learned"
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
+        self.image_norm = make_norm(arch) if arch.crosses else None
         widths = [*(stage.d_model for stage in inner), arch.d_model]
         self.stages = nn.ModuleDict({str(i): ImageStage(stage, widths[i + 1]) for i, stage in enumerate(inner)})
         self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer, i) for i, layer in enumerate(arch.layers)})
@@ -109,9 +119,13 @@ class ImageClassifier(nn.Module):
             x_BTD = torch.cat((x_BTD, self.words(words_BQ).to(x_BTD.dtype)), dim=1)
         if isinstance(self.positions, nn.Embedding):
             x_BTD = x_BTD + self.positions.weight
+        image_BSD = None
+        if self.image_norm is not None:  # the words pass the layers alone
+            image_BSD, x_BTD = x_BTD.split([self.arch.image_tokens, self.arch.request_tokens], dim=1)
+            image_BSD = self.image_norm(image_BSD)
         for stage in self.stages.values():
             x_BTD = stage(x_BTD)
-        x_BTD = through(self.layers, self.positions, x_BTD)
+        x_BTD = through(self.layers, self.positions, x_BTD, image_BSD)
         if self.arch.pooling in ("first", "last"):
             place = 0 if self.arch.pooling == "first" else -1
             return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]

@@ -16,7 +16,9 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.serve.estimate import cost_of, fitting_requests, waiting
 from chipwise.serve.request import Request, resolved
 from chipwise.spec import ArchSpec
+from chipwise.spec.built import require_built
 from chipwise.spec.hf import default_weights, resolve
+from chipwise.spec.listening import encoder_alone
 
 TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that a request lacks
 
@@ -91,14 +93,37 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
-    arch = resolve(model) if isinstance(model, str) else model
-    if asked.get("images") or asked.pop("audio_s", 0):
-        raise Unsupported("images and sound are priced on data sheets: calibration times no tower; name a --device")
-    arch = arch.without_towers()
+    whole = resolve(model) if isinstance(model, str) else model
+    arch = priced_here(whole, images=asked.get("images", 0), audio_s=asked.pop("audio_s", 0))
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime
     question = Question(arch=arch, **asked)
     total = question.prompt_tokens + question.new_tokens
     if total > arch.max_tokens and arch.stem is None:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
-    return case_of(question, CalibratedPricer(profile=profile))
+    case = case_of(question, CalibratedPricer(profile=profile))
+    if whole.encoder_stem is None:
+        return case
+    return replace(case, estimate=replace(case.estimate, notes=(*case.estimate.notes, ENCODER_ALONE)))
+
+
+ENCODER_ALONE = "the encoder's pass alone: a decoder that attends to an encoder is priced on data sheets"
+
+
+def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> ArchSpec:
+    """What of ``arch`` a calibrated machine prices: the model without its towers, or the encoder of one that hears.
+
+    Raises:
+        Unsupported: Images or sound before a decoder, or a model that is not built; one line that says what works.
+    """
+    if images or audio_s:
+        raise Unsupported(
+            "images and sound before a decoder are priced on data sheets, not by this machine's calibration: name "
+            "another --device, or time the parts here with chipwise measure"
+        )
+    arch = encoder_alone(arch).without_towers()
+    try:
+        require_built(arch, work="priced on this machine")
+    except Unsupported as error:
+        raise Unsupported(f"{str(error).rpartition('; ')[0]}; data sheets price it: name another --device") from None
+    return arch

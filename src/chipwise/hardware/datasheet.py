@@ -448,7 +448,7 @@ def load(name: str) -> DeviceProfile:
         teaching = taught.load(name)
         if teaching is not None:
             return replace(load(teaching.base), taught=teaching)
-        raise UnknownName("device", name, [*names(), *_aliases(), *taught.names()])
+        raise UnknownName("device", name, [*names(), *_aliases(), *taught.names()], listed_by="chipwise devices")
     return _part(stem, part.strip().lower()) if part else _shipped(stem)
 
 

@@ -32,13 +32,13 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
 def full_attention(
     q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None
 ) -> Tensor:
-    """Softmax attention of every token to all, (B, N, T, H).
+    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
 
     ``hidden_BT`` is added to the scores of its positions, or ``bias_RNTT`` to those of each pair: R divides B, and
     sequence ``b`` has the biases ``b % R``.
     """
     batch, heads, tokens, size = q_BNTH.shape
-    q, k, v = (part.reshape(batch * heads, tokens, size) for part in (q_BNTH, k_BNTH, v_BNTH))
+    q, k, v = (part.reshape(batch * heads, -1, size) for part in (q_BNTH, k_BNTH, v_BNTH))
     if bias_RNTT is not None:
         added = spread(bias_RNTT, batch).to(q.dtype).reshape(-1, tokens, tokens)
     elif hidden_BT is None:

@@ -5,7 +5,7 @@ from chipwise.ops.collective import CollectiveOp
 from chipwise.ops.elementwise import Elementwise
 from chipwise.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.ops.graph import OpGraph, Placed
-from chipwise.ops.matmul import ConvOp, GroupedMatmul, Matmul
+from chipwise.ops.matmul import DENSE_CONV, ConvOp, GroupedMatmul, Matmul
 from chipwise.ops.norm import NormOp
 from chipwise.ops.once import Once
 from chipwise.ops.op import Op
@@ -17,6 +17,7 @@ from chipwise.ops.work import Work
 from chipwise.ops.workload import Phase, Workload
 
 __all__ = [
+    "DENSE_CONV",
     "AttentionOp",
     "CollectiveOp",
     "ConvOp",

@@ -74,6 +74,10 @@ class GroupedMatmul:
         )
 
 
+DENSE_CONV = 64
+"""Inputs of an output from which on a convolution is computed as a matrix product (implicit GEMM)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvOp:
     """Convolution: each of ``positions`` outputs sees ``taps`` inputs of its group's channels.

@@ -57,13 +57,16 @@ class Observation:
 
 @dataclass(frozen=True)
 class Belief:
-    """Posterior of candidates after a full training, in bits per byte with penalties of soft limits.
+    """Posterior of candidates after a full training: logarithms of losses with penalties of soft limits.
+
+    The quality model's errors are factors. Treated as normal on the scale of losses, uncertain candidates far above the
+    best would promise losses below zero.
 
     Attributes:
         mean: (n,).
         std: (n,).
         covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
-        front: Objectives to minimise of the candidates that were trained, (k, m); quality first, then costs.
+        front: Objectives to minimise of the candidates that were trained, (k, m); quality as above, then costs.
     """
 
     mean: Float64Array
@@ -222,6 +225,17 @@ class Chooser:
         rows = np.asarray(rows[kept], dtype=np.int64)
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
+    def better_served(self, row: Sequence[int]) -> float:
+        """What the loss of ``row`` is multiplied by, at most 1, in the form of it whose steps the law prefers.
+
+        By the law alone: the least of several noisy predictions would prefer what is known worst.
+        """
+        if not self._start.one_pass:
+            return 1.0
+        forms = np.vstack([np.array([row], dtype=np.int64), self.in_other_formats(row)])
+        factors = self._start.of_passes(self._space.steps(forms))
+        return float(factors.min() / factors[0])
+
     def penalty_factor(self, rows: Rows) -> Float64Array:
         """Factor on bits per byte of ``rows``, (n,): 1, or more where soft limits are exceeded."""
         return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
@@ -257,17 +271,19 @@ class Chooser:
         law, trend = self._learn(observations)
         columns = self._model.columns(rows)
         mean, std = self._model.predict_columns(columns)
-        scale = np.exp(mean + trend(rows)) * law(rows) * self.penalty_factor(rows)
-
-        def covariance(index: NDArray[np.int64]) -> Float64Array:
-            """Covariance of the logarithms, converted to bits per byte (to first order)."""
-            return self._model.covariance(columns[index]) * np.outer(scale[index], scale[index])
-
         tried = np.unique(np.array([item.row for item in observations]), axis=0)
         known, _ = self._model.predict(tried)
-        quality = np.exp(known + trend(tried)) * law(tried) * self.penalty_factor(tried)
+
+        def quality(residual: Float64Array, of: Rows) -> Float64Array:
+            return np.asarray(residual + trend(of) + np.log(law(of) * self.penalty_factor(of)))
+
         costs, _ = self.problem.price(tried)
-        return Belief(mean=scale, std=scale * std, covariance=covariance, front=np.column_stack([quality, costs]))
+        return Belief(
+            mean=quality(mean, rows),
+            std=std,
+            covariance=lambda index: self._model.covariance(columns[index]),
+            front=np.column_stack([quality(known, tried), costs]),
+        )
 
     def _learn(
         self, observations: Sequence[Observation]

@@ -36,7 +36,7 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
 from chipwise.space.constraints import soft_limit_on_latency
 from chipwise.spec import RankingStem
-from chipwise.spec.arch import USUALLY_FUSED
+from chipwise.spec.design import USUALLY_FUSED
 from chipwise.spec.io import to_data
 from chipwise.targets.chance import chances_of, kept
 from chipwise.targets.formats import suffix_there

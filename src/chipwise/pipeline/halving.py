@@ -27,7 +27,8 @@ from chipwise.run.trials import Candidate, Predictions, Trials
 from chipwise.space.search_space import Rows
 
 ETA = 3.0
-DEEPEST = 2  # rungs below the last: a ninth of the budget is the least that tells shapes apart
+DEEPEST = 2  # rungs below the last
+FINALISTS, MOST_FINALISTS = 2, 5  # usually, and where first trainings tell little
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # what a second of training takes with its validation and its worker's start, where all that counts
@@ -42,17 +43,20 @@ class Rung:
     count: int
 
 
-def plan_rungs(allowance: Allowance, training: float, *, finalists: int = 2) -> tuple[Rung, ...]:
+def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ETA**-DEEPEST) -> tuple[Rung, ...]:
     """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
 
-    Where shorter trainings would show nothing, all are full ones.
+    None is shorter than ``least_share`` of a full training, after which losses tell shapes apart; where that leaves
+    fewer rungs than usual, up to an ``ETA``-th of the candidates is trained in full. Where shorter trainings would show
+    nothing, all are full ones.
 
     Raises:
         SpecError: The budget does not even hold one final training.
     """
     final, best = allowance.final, plan_finals(allowance, training)
-    for tops in range(1, finalists + 1):
-        for below in range(1, DEEPEST + 1):
+    deepest = min(DEEPEST, math.floor(1e-9 - math.log(least_share, ETA)))
+    for tops in range(1, (FINALISTS if deepest == DEEPEST else MOST_FINALISTS) + 1):
+        for below in range(1, deepest + 1):
             budgets = [final / ETA**step for step in range(below, -1, -1)]
             if budgets[0] < allowance.shortest:
                 break
@@ -61,7 +65,7 @@ def plan_rungs(allowance: Allowance, training: float, *, finalists: int = 2) -> 
                 count * (now - before) for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
             )
             first = int((training - promotions) / budgets[0])
-            if first > counts[1]:
+            if first > counts[1] and (tops <= FINALISTS or first >= ETA * counts[1]):
                 best = tuple(
                     Rung(budget=budget, count=count)
                     for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
@@ -355,7 +359,11 @@ class Halving:
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
-        """The same with the predicted mean and standard deviation; None before the quality model is used."""
+        """The same with the predicted mean and standard deviation; None before the quality model is used.
+
+        What a training is worth is what it is worth in the number of steps in which it is best served: a denoiser that
+        was tried with one may win with eight.
+        """
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
         if len(observations) < FEWEST or not candidates:
@@ -364,6 +372,7 @@ class Halving:
         rows = np.array([item.row for item in candidates])
         mean, std = self._chooser.expected(observations, rows)
         counted = mean * [self._penalty_factor(item) for item in candidates]
+        counted *= [self._chooser.better_served(row) for row in rows.tolist()]
         return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:

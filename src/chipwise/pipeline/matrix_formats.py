@@ -26,7 +26,7 @@ from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate
 from chipwise.space import SpaceSpec
 from chipwise.spec import Design, RankingStem
-from chipwise.spec.arch import FUSIONS
+from chipwise.spec.design import FUSIONS
 from chipwise.targets.chance import Bounds
 from chipwise.targets.target import Target
 from chipwise.tasks.protocol import Exported, TaskData

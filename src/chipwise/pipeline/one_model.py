@@ -22,6 +22,8 @@ from chipwise.run.spec import RunSpec, load_run
 from chipwise.run.start_spec import any_spec
 from chipwise.run.winner import read_winner
 from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
+from chipwise.spec.built import require_trained
+from chipwise.spec.families import without_folder
 from chipwise.spec.hf import resolve
 from chipwise.spec.io import to_data
 from chipwise.tasks.protocol import Exported, Losses, TaskData
@@ -130,6 +132,7 @@ def train_on_task(
     from chipwise.training.worker import TrainJob
 
     arch, start = _model_of(model)
+    require_trained(arch, task=run.task)
     target = Path(out) if out is not None else Path("runs") / f"train-{arch.name.replace('/', '-')}"
     if (target / "state").exists() and not resume:
         raise StudyError(f"{target}: holds a training; continue it with --resume, or name another folder with --out")
@@ -187,9 +190,7 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.
     """
-    folder = Path(model)
-    if not has_weights(folder):
-        raise InputError(f"{model}: is no folder with weights, such as that of a run's winner or of `chipwise train`")
+    folder = _folder_of(model)
     from chipwise.deploy.hf import load_pretrained
     from chipwise.deploy.onnx import export
 
@@ -217,9 +218,7 @@ def layer_losses_on_task(
         InputError: The folder has no weights, or its model does not fit the data.
         Unsupported: Weights cannot be rounded to ``form``.
     """
-    folder = Path(model)
-    if not has_weights(folder):
-        raise InputError(f"{model}: is no folder with weights, such as that of a run's winner or of `chipwise train`")
+    folder = _folder_of(model)
     from chipwise.deploy.hf import load_pretrained
     from chipwise.training.evaluate import load_model
     from chipwise.training.sensitivity import layer_losses
@@ -236,6 +235,19 @@ def data_of(folder: Path, run: RunSpec) -> Path:
     """The data of the run or training that a folder belongs to, else a place of its own."""
     parent = folder.resolve().parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
+
+
+def _folder_of(model: str | Path) -> Path:
+    """The folder of a model with weights.
+
+    Raises:
+        InputError: It is none.
+    """
+    folder = Path(model)
+    if not has_weights(folder):
+        why = without_folder(str(model))
+        raise InputError(f"{model}: {why}; give a folder with weights, such as a winner's or that of `chipwise train`")
+    return folder
 
 
 def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:

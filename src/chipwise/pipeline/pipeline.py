@@ -368,9 +368,10 @@ class Search:
         if self.spec.quality.chosen == "proxy":
             plan = plan_finals(self.allowance, training)
         else:
-            plan = plan_rungs(self.allowance, training)
+            least = self.spec.asked.metric.least_share
+            plan = plan_rungs(self.allowance, training, least_share=least)
             first = plan[0].budget if len(plan) > 1 else 0.0
-            plan = plan_rungs(self.allowance, training - first * max(0, references - 1))
+            plan = plan_rungs(self.allowance, training - first * max(0, references - 1), least_share=least)
         self.study.remember(plan=[[rung.budget, rung.count] for rung in plan])
         return plan
 

@@ -113,7 +113,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
         return None
     if attention.square is not None or attention.query_width != arch.d_model:
         return None
-    if attention.patch_rope or attention.sub_norm or ffn.sub_norm:  # kernels that no published run had
+    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # kernels that no published run had
         return None
     return VisionTransformer(
         image_size=stem.image_size,

@@ -178,8 +178,15 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
 
 
 def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
-    """``blank``, which has node rates, with all that whole models give."""
-    peaks = {weights: 2 / blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
+    """``blank``, which has node rates, with all that whole models give.
+
+    Where small graphs gave products of a format no time of their own, as on a machine that was busy throughout, their
+    peak is the best rate of the whole models.
+    """
+    rates = {weights: blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
+    peaks = {weights: 2 / rate for weights, rate in rates.items() if rate > 0}
+    if len(peaks) < len(rates):
+        peaks = best_rates(samples, blank.machine)[0] | peaks
     profile = replace(blank, passes=fit_passes(blank, samples), roofs=bandwidths(blank.curves), peaks=peaks)
     return refit(profile, prepare(profile, samples))
 

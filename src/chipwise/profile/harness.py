@@ -29,6 +29,7 @@ from chipwise.profile.verdict import Verdict, judge, spread
 T = TypeVar("T")
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
+MOST_SHARE = 0.4  # of the limit on an attempt that goes into timing: the rest loads, and warms up
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
 LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter steps
 S_PER_BYTE = 1e-7  # of extra time for large models: loading, warming up, and the least number of passes over them
@@ -60,8 +61,8 @@ def measure(
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
         threads: Threads of the runtime; as many cores are reserved by affinity, the idlest ones.
-        repeats: Least number of timed decode steps.
-        prefills: Least number of timed prefills.
+        repeats: Least number of timed decode steps; of slow models fewer, as many as fit into the limit on an attempt.
+        prefills: Least number of timed prefills; of slow models fewer.
         seconds: Least duration of timing.
         timeout_s: Limit on one attempt, loading included; compiling runtimes and large models get extra time.
         attempts: Most attempts to find the machine quiet.
@@ -138,6 +139,7 @@ def make_request(
         "min_steps": repeats,
         "min_prefills": prefills,
         "seconds": seconds,
+        "most_s": MOST_SHARE * timeout_s,
         "warm_up_s": WARM_UP_S,
         "memory_limit_bytes": memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
         "cpu_limit_s": math.ceil(timeout_s * (threads + 1)) + 1,
@@ -360,6 +362,7 @@ def measurement_of(
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
             **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
             **({"image": image} if (image := reply["facts"].get("image")) else {}),
+            **({"audio_s": seconds} if (seconds := reply["facts"].get("seconds")) else {}),
             **reply.get("settings", {}),
         },
     )

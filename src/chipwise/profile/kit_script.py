@@ -459,7 +459,7 @@ class _Onnx:
                 image = image + velocity / steps
             if self._decoder is not None:
                 return self._decoder.run(None, {"latents": image})[0]
-            return image if steps else self._session.run(None, {"image": image})[0]
+            return image if steps else self._session.run(None, {self._session.get_inputs()[0].name: image})[0]
         if self.encodes:
             inputs = {"tokens": tokens}
             if self._facts["padded"]:

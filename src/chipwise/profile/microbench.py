@@ -92,12 +92,13 @@ class Case:
             return AttentionOp(
                 batch=1,
                 query_tokens=self.rows,
-                past_tokens=0,
+                past_tokens=self.past,
                 heads=self.heads,
                 kv_heads=self.heads,
                 head_size=self.head_size,
                 rope=False,
                 causal=False,
+                cross=self.past > 0,
                 biases=int(self.kind == "attention.biased"),
             )
         if self.kind == "conv.image":
@@ -134,6 +135,8 @@ def _image_cases() -> Iterator[Case]:
     ):  # fmt: skip
         for kind in ("attention.full", "attention.biased"):
             yield Case(kind=kind, count=4, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
+    for rows, past, heads, size in ((1, 9, 2, 16), (1, 36, 4, 32), (7, 9, 4, 16), (7, 36, 2, 32), (16, 196, 4, 16)):
+        yield Case(kind="attention.full", count=4, rows=rows, past=past, heads=heads, kv_heads=heads, head_size=size)
     for side, into, out in ((28, 1, 8), (28, 1, 32), (14, 8, 16), (14, 32, 64), (32, 3, 16), (64, 3, 8), (16, 16, 16)):
         yield Case(kind="conv.image", count=2, rows=side, k=into, n=out)
     for kind in ("pool", "split", "transpose", "pad"):
@@ -423,7 +426,8 @@ class Bench:
         elif case.kind == "transpose":
             x = given("x", 1, 1, case.rows, case.k // 4, 4)
         elif case.kind in ("attention.full", "attention.biased"):
-            x, keys, values = (given(name, 1, case.rows, width) for name in ("x", "keys", "values"))
+            x = given("x", 1, case.rows, width)
+            keys, values = (given(name, 1, case.past or case.rows, width) for name in ("keys", "values"))
         else:
             x = given("x", 1, case.rows, case.k)
         for i in range(case.count):

@@ -44,10 +44,12 @@ def ranking_cases() -> Iterator[dict[str, Any]]:
             (1, 16, 1, 1, 16), (1, 50, 1, 2, 32), (1, 100, 4, 4, 64), (1, 50, 32, 2, 32), (1, 16, 128, 2, 64),
             (1, 50, 128, 1, 32), (1, 50, 128, 4, 16), (1, 100, 32, 2, 32), (1, 50, 512, 2, 32), (1, 100, 512, 1, 64),
             (8, 100, 1, 4, 32), (32, 50, 1, 2, 32), (128, 16, 1, 1, 32), (128, 50, 1, 2, 16),
+            (1, 50, 1, 4, 8), (8, 50, 1, 4, 16), (32, 50, 1, 1, 8), (128, 50, 1, 4, 16), (512, 50, 1, 1, 64),
+            (512, 50, 1, 2, 8),
         ):  # fmt: skip
             sizes = {"batch": batch, "past": past, "rows": rows, "heads": heads, "head_size": head_size}
             yield {"kind": kind, "count": 2, **sizes}
-    for rows, width in ((17, 24), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32)):
+    for rows, width in ((17, 24), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32), (26_112, 64)):
         yield {"kind": "bag", "count": 2, "rows": rows, "k": width, "n": 3}
         yield {"kind": "copy", "count": 8, "rows": rows, "k": width}
         yield {"kind": "dot", "count": 4, "rows": rows, "k": width}
@@ -62,6 +64,8 @@ def ranking_cases() -> Iterator[dict[str, Any]]:
             (178, 64, 256),
             (562, 48, 192),
             (2_048, 64, 64),
+            (6_528, 32, 96),
+            (26_112, 64, 192),
         ):
             yield {"kind": "matmul", "weights": weights, "count": 4, "rows": rows, "k": k, "n": n}
 

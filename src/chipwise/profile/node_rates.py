@@ -22,6 +22,7 @@ from chipwise.profile.microbench import Case
 Progress = Callable[[str, float], None]
 KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
 ROUNDS = 3  # of all small graphs, in different orders: one slow moment of the machine affects one round only
+FAR_VALUES = 2e6  # that leave a core's caches in the largest case of a kind, from which on their rate is fitted
 CASE_S = 0.01
 CASE_SILENCE_S = 120.0  # a case that takes longer hangs
 
@@ -69,8 +70,10 @@ def fit_terms(
     fitted: dict[str, dict[str, float]] = {}
     curves: dict[str, Curve] = {}
     for model, rows in groups.items():
-        names = sorted(rows[0][0])
-        features = np.array([[amounts[name] for name in names] for amounts, _, _ in rows])
+        names = sorted({name for amounts, _, _ in rows for name in amounts})
+        if all(amounts.get("far", 0.0) < FAR_VALUES for amounts, _, _ in rows):  # no case shows what they cost
+            names = [name for name in names if name != "far"]
+        features = np.array([[amounts.get(name, 0.0) for name in names] for amounts, _, _ in rows])
         seconds_of = np.array([seconds for _, _, seconds in rows])
         if model in STREAMS:
             streamed_of = np.array([streamed for _, streamed, _ in rows])

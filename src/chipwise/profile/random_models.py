@@ -22,7 +22,7 @@ from chipwise.spec import (
     SoundStem,
     uniform,
 )
-from chipwise.spec.arch import Activation
+from chipwise.spec.feed_forward import Activation
 from chipwise.spec.squares import bias_rows
 from chipwise.spec.transcribing import frame_conv
 

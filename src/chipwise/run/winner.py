@@ -13,7 +13,7 @@ from chipwise.ops import Workload
 from chipwise.run.folder import PROMISES
 from chipwise.space.constraints import Constraint, parse_constraints
 from chipwise.spec import Design
-from chipwise.spec.arch import USUALLY_FUSED
+from chipwise.spec.design import USUALLY_FUSED
 from chipwise.spec.io import from_data
 from chipwise.tasks.protocol import task_named
 

@@ -84,8 +84,15 @@ class Group:
             )
         else:
             new = self.prompt_tokens - self.cached_tokens
-            batch = prompts if self.generates else self.replica_batch
-            step = Step(batch=batch, query_tokens=new, past_tokens=self.cached_tokens, towers=self._reads(batch))
+            batch, arch = prompts if self.generates else self.replica_batch, self.setting.arch
+            step = Step(
+                batch=batch,
+                query_tokens=new,
+                past_tokens=self.cached_tokens,
+                encoder_tokens=arch.image_tokens * ones if arch.crosses else 0,
+                encode=arch.crosses,
+                towers=self._reads(batch),
+            )
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def _reads(self, prompts: npt.NDArray[np.int64]) -> tuple[Step, ...]:

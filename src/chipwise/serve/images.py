@@ -39,7 +39,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
     if stem.stages:  # which add no positions
         return
     table = EmbeddingOp(
-        tokens=step.tokens,
+        tokens=step.batch * arch.max_tokens if asked else step.tokens,
         width=width,
         rows=max(1, stem.prefix_tokens),
         weights=formats.table,

@@ -62,7 +62,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
             yield part.inside("stem")
         if arch.question is not None and arch.projector is not None:
             of_image = replace(step, query_tokens=arch.stem.tokens)
-            for part in towers.project(setting, of_image):
+            normed = setting.norm(step.batch * arch.image_tokens) if arch.crosses else ()
+            for part in (*towers.project(setting, of_image), *normed):
                 yield part.inside("projector")
         for place, stage, narrow, taken in images.stages(arch.stem, setting, step):
             for part in _stack(narrow.arch.layers, narrow, taken):

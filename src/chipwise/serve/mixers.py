@@ -59,7 +59,10 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
 
 
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
-    """Cross-attention to an encoder's output, whose keys and values are computed in the encoding pass."""
+    """Cross-attention to an encoder's output, whose keys and values are computed in the encoding pass.
+
+    Those of an image's tokens are read once: nothing follows the pass.
+    """
     tokens, d_model = step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
@@ -77,6 +80,7 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
         rope=False,
         causal=False,
         cross=True,
+        owns_cache=setting.arch.stem is None,
         fused=setting.runtime.fuses("attention"),
         activations=setting.formats.activations,
         cache=setting.formats.cache,

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.dtypes import Size
-from chipwise.ops import ConvOp, EmbeddingOp, NormOp
+from chipwise.ops import DENSE_CONV, ConvOp, EmbeddingOp, NormOp
 from chipwise.serve.setting import Part, Setting
 from chipwise.spec import SoundStem
-
-DENSE = 64
-"""Inputs of an output from which on a convolution is computed as a matrix product (implicit GEMM)."""
 
 
 def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
@@ -22,7 +19,7 @@ def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
     areas = block.areas()
     for i, (conv, into) in enumerate(zip(block.convs, block.conv_inputs(), strict=True)):
         taps = conv.kernel**block.axes
-        if conv.groups == 1 and into * taps >= DENSE:
+        if conv.groups == 1 and into * taps >= DENSE_CONV:
             yield setting.plain_matmul(f"convs.{i}", batch * areas[i + 1], into * taps, conv.channels, bias=conv.bias)
         else:
             op = ConvOp(

@@ -5,6 +5,7 @@ heads), ``layers.3.ffn`` (neurons), or none. One order of a label's entries reor
 computes; the first entries of an ordered label are the smaller model.
 
 Heads are cut by KV head with all the query heads that were trained with it: a query head on another's keys is lost.
+Cross-attention is kept whole.
 """
 
 from __future__ import annotations
@@ -138,6 +139,8 @@ def labels(name: str) -> Labels:
         return (rows, WIDTH) if last == "gate" and kind == "weight" else (rows,)
     if last in ("q_norm", "k_norm"):
         return (None,)
+    if layer is not None and place.startswith(f"{layer[0]}.cross"):  # kept whole
+        return ()
     if last.endswith("_conv"):
         return (WIDTH, None, None)
     if layer is None or last.endswith("_norm"):

@@ -50,8 +50,19 @@ def design_of(choices: Mapping[str, Any], *, spec: SpaceSpec, name: str = "candi
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 
 
-def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, square: str, bias_rows: int = 0) -> Layer:
-    """A layer of an image classifier, with the biases that ViT has, and a table of position biases of so many rows."""
+def image_layer(
+    *,
+    heads: int,
+    head_size: int,
+    ffn: tuple[str, int] | None,
+    square: str,
+    bias_rows: int = 0,
+    cross: bool = False,
+) -> Layer:
+    """A layer of an image classifier, with the biases that ViT has, and a table of position biases of so many rows.
+
+    With ``cross`` attention of as many heads to the image follows.
+    """
     attention = Attention(
         heads=heads,
         kv_heads=heads,
@@ -64,7 +75,8 @@ def image_layer(*, heads: int, head_size: int, ffn: tuple[str, int] | None, squa
         relative_buckets=bias_rows,
     )
     block = None if ffn is None else ffn_block(*ffn)
-    return Layer(attention=attention, ffn=None if block is None else replace(block, bias=True))
+    biased = None if block is None else replace(block, bias=True)
+    return Layer(attention=attention, ffn=biased, cross=attention if cross else None)
 
 
 def image_arch(
@@ -112,6 +124,7 @@ def _classifier(choices: Mapping[str, Any], spec: SpaceSpec, image: ImageSpace, 
             ffn=(layer["ffn"], layer["ffn_width"]),
             square=(square := layer.get("square", EVERYWHERE)),
             bias_rows=image.bias_rows(choices, square),
+            cross=image.crosses(choices),
         )
         for layer in choices["layers"]
     ]
@@ -257,6 +270,7 @@ def summary(design: Design) -> str:
         if arch.question is not None and arch.projector is not None:
             merged = "joined " if arch.projector.join > 1 else "mean " if arch.projector.pool > 1 else ""
             stem = f"p{arch.stem.patch} {stem_name(arch.stem)} {merged}{arch.image_tokens}+{arch.question.tokens}"
+            inside += " cross" if arch.crosses else ""
         if arch.denoiser is not None:
             told = " of shortcuts" if arch.denoiser.shortcut else ""
             guided = f" guided {arch.denoiser.guidance:g}" if arch.denoiser.guided else ""

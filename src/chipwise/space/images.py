@@ -25,9 +25,11 @@ GUIDANCE = "guidance"  # a choice where any but 1 is listed
 FRAMES_PER_S = 100  # of signals in time
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 QUESTION_CHOICES = ("merge",)  # of spaces with questions
+IMAGE_IN = "image_in"  # a choice where anything but the prefix is listed
 PATCHES, EVERYWHERE = "patches", "none"
 LEARNED, RELATIVE = "learned", "relative"
 NO_MERGE, MEAN, JOIN = "none", "mean", "join"
+PREFIX, CROSS = "prefix", "cross"
 _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
 
@@ -49,7 +51,9 @@ class ImageSpace:
     draws pixels. Patches are of latents then.
 
     With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
-    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``).
+    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
+    how they reach the words: before them in one sequence (``prefix``), or as keys and values of cross-attention in
+    every layer, which the words pass alone (``cross``).
     """
 
     noun: ClassVar[str] = "images"
@@ -69,6 +73,7 @@ class ImageSpace:
     question: int = later(0)  # positions of a question behind the image; 0 where none is asked
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
+    image_in: tuple[Literal["prefix", "cross"], ...] = later((PREFIX,))  # of questions; see the class
     positions: tuple[Literal["learned", "relative"], ...] = later((LEARNED,))
     axes: int = later(2)  # 1: a signal of ``size`` frames of 10 ms in slices of ``patch``, with ``channels`` bands
 
@@ -92,8 +97,9 @@ class ImageSpace:
             raise SpecError("a signal has no squares; leave it out", field="square")
         if self.question:
             self._check_questions()
-        elif self.words or self.merge != (NO_MERGE,) or "last" in self.pooling:
-            raise SpecError("words, merging and pooling of the last need the length of a question", field="question")
+        elif self.words or self.merge != (NO_MERGE,) or self.image_in != (PREFIX,) or "last" in self.pooling:
+            text = "words, merging, image_in and pooling of the last need the length of a question"
+            raise SpecError(text, field="question")
         if self.steps:
             self._check_denoisers()
         elif self.training != ("flow",):
@@ -135,11 +141,12 @@ class ImageSpace:
     def choices(self) -> tuple[str, ...]:
         """The choices that these models have beside those of all."""
         questions = QUESTION_CHOICES if self.question else ()
+        image_in = () if self.image_in == (PREFIX,) else (IMAGE_IN,)
         positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
         guided = () if self.guidance == (UNGUIDED,) else (GUIDANCE,)
         latents = () if self.latents == (PIXELS,) else (LATENTS,)
         denoisers = DENOISER_CHOICES if self.steps else ()
-        return (*IMAGE_CHOICES, *positions, *denoisers, *latents, *guided, *questions)
+        return (*IMAGE_CHOICES, *positions, *denoisers, *latents, *guided, *questions, *image_in)
 
     @property
     def seconds(self) -> float | None:
@@ -237,8 +244,14 @@ class ImageSpace:
         question = Question(words=self.words, tokens=self.question)
         return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
 
+    def crosses(self, choices: Mapping[str, Any]) -> bool:
+        """Whether the words of questions see the image by cross-attention."""
+        return bool(choices.get(IMAGE_IN, PREFIX) == CROSS)
+
     def request_tokens(self, choices: Mapping[str, Any]) -> int:
-        """Positions of a request."""
+        """Positions of a request that pass the layers."""
+        if self.crosses(choices):
+            return self.question
         if self.question:
             return int(self.asked(choices, 1)["max_tokens"])
         return self.stem_of(choices).tokens

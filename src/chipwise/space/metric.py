@@ -28,6 +28,8 @@ class Metric:
     parameters and 0.058 over five, trained for ten seconds each on a busy machine.
     """
 
+    least_share: float = 1 / 9  # of a full training, after which losses tell shapes apart
+
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
         """In which direction it is better, as shown."""

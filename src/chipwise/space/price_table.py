@@ -9,7 +9,7 @@ of the summed columns gives the latency, so effects of the whole working set are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import numpy as np
 
 from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
-from chipwise.cost.memory import BuiltBlock, block_activation_bytes, memory_parts
+from chipwise.cost.memory import layer_activation_bytes, memory_parts
 from chipwise.cost.pricing import combine, op_price
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Op, Phase, Workload
@@ -53,8 +53,8 @@ class Pricer(Protocol):
         """Resident bytes of a design's weights and cache; layers add."""
         ...
 
-    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
-        """Bytes that a pass needs at once inside a block of models like ``design``, or in its head where it is None.
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
+        """Bytes that a pass needs at once inside a layer of models like ``design``, or in its head where it is None.
 
         Of a model's blocks and its head the widest counts.
         """
@@ -110,9 +110,9 @@ class ProfilePricer(OperatorPricer):
         parts, cost = memory_parts(design, workload), self.profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
-    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
-        """See :func:`chipwise.cost.memory.block_activation_bytes`; those of the head were in no calibration."""
-        return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
+        """See :func:`chipwise.cost.memory.layer_activation_bytes`; those of the head were in no calibration."""
+        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
         """Resident bytes without a model, as calibrated."""
@@ -248,9 +248,11 @@ class PriceTable:
             ends_room=_filled(ends, lambda *end: self._activations(None, head, *end))[..., 0],
             attention_room=_filled(
                 attention,
-                lambda w, d, c, size, pair: self._room(layer(pair, size), head, d),
+                lambda w, d, c, size, pair: self._activations(layer(pair, size), head, d),
             )[..., 0],
-            ffn_room=_filled(ffn, lambda w, d, c, *f: self._activations(ffn_block(*f), head, d))[..., 0],
+            ffn_room=_filled(
+                ffn, lambda w, d, c, *f: self._activations(Layer(attention=None, ffn=ffn_block(*f)), head, d)
+            )[..., 0],
         )
 
     def _layer(
@@ -280,6 +282,7 @@ class PriceTable:
                 ffn=None,
                 square=fitting,
                 bias_rows=image.bias_rows(self._chosen, fitting),
+                cross=image.crosses(self._chosen),
             )
             return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
         return Layer(
@@ -334,19 +337,14 @@ class PriceTable:
 
     def _activations(
         self,
-        block: BuiltBlock | None,
+        layer: Layer | None,
         head: str,
         d_model: int,
         vocab_size: int = 256,
         tied: bool = True,
     ) -> Float64Array:
         design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
-        return np.array([self._pricer.activation_bytes(block, design, self._request)], dtype=float)
-
-    def _room(self, layer: Layer, head: str, d_model: int) -> Float64Array:
-        """The activations of the widest of a layer's blocks."""
-        blocks: Iterator[Any] = layer.blocks()
-        return np.maximum.reduce([self._activations(block, head, d_model) for block in blocks])  # type: ignore[no-any-return]
+        return np.array([self._pricer.activation_bytes(layer, design, self._request)], dtype=float)
 
     @property
     def _request(self) -> Workload:

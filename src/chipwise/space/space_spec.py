@@ -16,8 +16,8 @@ from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.space.images import ImageSpace
 from chipwise.space.ranking import RankingSpace
 from chipwise.space.sound import SoundSpace
-from chipwise.spec.arch import Activation, AnyFeedForward
-from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
+from chipwise.spec.feed_forward import Activation, FeedForward, MixtureOfExperts
+from chipwise.spec.layer import AnyFeedForward
 
 FfnName = Literal[
     "relu", "gelu", "silu", "reglu", "geglu", "swiglu",

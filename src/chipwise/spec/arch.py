@@ -1,15 +1,12 @@
-"""ArchSpec and its layers. Pure values; no torch, no costs.
+"""ArchSpec: a whole model. Pure values; no torch, no costs.
 
-A model is an embedding (of tokens, or of an image's patches), layers that may all differ, a final norm and a head. Each
-layer is a residual pair:
-``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
-("Canon layers", Allen-Zhu 2025, Physics of Language Models part 4.1), and an encoder-decoder's layers have
-attention to the encoder between the two. Heads that predict several tokens ahead are no part of a model here.
+A model is an embedding (of tokens, or of an image's patches), layers that may all differ, a final norm and a head.
+Heads that predict several tokens ahead are no part of a model here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,55 +16,19 @@ from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.spec.candidates import RankingStem
 from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
-from chipwise.spec.feed_forward import Activation, FeedForward, FeedForwardBlock, MixtureOfExperts
-from chipwise.spec.formats import WeightFormats, matrix_of, read_formats
-from chipwise.spec.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
+from chipwise.spec.feed_forward import Activation, FeedForward, MixtureOfExperts
+from chipwise.spec.layer import Layer
+from chipwise.spec.mixers import Attention
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
 from chipwise.spec.sound import SoundStem
 from chipwise.spec.stem import ImageStem
 
-FUSIONS = ("qkv", "up", "tables")
-"""What may be one operator of a ranking model's graph: the projections of attention, the gate and what it gates, and
-the look-ups of an item and its tags."""
-USUALLY_FUSED = ("qkv",)
 NormKind = Literal["rmsnorm", "layernorm"]
-Block = Mixer | ConvModule | FeedForwardBlock
-if TYPE_CHECKING:
-    # Most packages build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
-    # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
-    AnyMixer = Any
-    AnyFeedForward = Any
+if TYPE_CHECKING:  # as the blocks of a layer (spec/layer.py)
     AnyStem = Any
 else:
-    AnyMixer = Mixer
-    AnyFeedForward = FeedForwardBlock
     AnyStem = ImageStem | SoundStem | RankingStem
-
-__all__ = [
-    "Activation",
-    "ArchSpec",
-    "Attention",
-    "Block",
-    "ConvModule",
-    "Denoiser",
-    "Design",
-    "FeedForward",
-    "FeedForwardBlock",
-    "GatedDelta",
-    "ImageStem",
-    "LatentAttention",
-    "Layer",
-    "Mamba2",
-    "Mixer",
-    "MixtureOfExperts",
-    "NormKind",
-    "RankingStem",
-    "ShortConv",
-    "SoundStem",
-    "uniform",
-]
-
 
 MOST_LAYERS = 10_000  # ten times the deepest transformer that was published (DeepNet, arXiv:2203.00555)
 
@@ -92,48 +53,6 @@ def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
         raise SpecError(f"must be at least 1, not {heads}", field=field)
     if d_model % heads:
         raise SpecError(f"{short(heads)} heads do not divide a width of {short(d_model)}", field=field)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """One residual layer. ``shares`` is the number of an earlier layer whose weights this one uses."""
-
-    attention: AnyMixer | None
-    ffn: AnyFeedForward | None
-    shares: int | None = None
-    cross: Attention | None = later(None)  # noqa: RUF009  (attention to the encoder's results)
-    parallel: bool = later(False)  # both blocks read the stream as it came in
-    attention_norm: bool = later(True)
-    ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
-    attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
-    ffn_conv: int = later(0)
-    scale: bool = later(False)  # a learned factor of each value of each block's result (DINOv2, BEiT)
-    first_ffn: FeedForward | None = later(None)  # noqa: RUF009  (before attention; it and ``ffn`` count half: Conformer)
-    conv: ConvModule | None = later(None)  # noqa: RUF009  (between attention and ``ffn``)
-    last_norm: bool = later(False)  # of the layer's result
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def convs(self) -> int:
-        """Taps of both convolutions."""
-        return self.attention_conv + self.ffn_conv
-
-    def conv_state_values(self, d_model: int) -> int:
-        """Values that the convolutions keep between passes: their last inputs."""
-        return sum(max(0, taps - 1) * d_model for taps in (self.attention_conv, self.ffn_conv))
-
-    def blocks(self) -> Iterator[Block]:
-        """The blocks that are there, in order."""
-        found = (self.first_ffn, self.attention, self.cross, self.conv, self.ffn)
-        return (block for block in found if block is not None)
-
-    def norms(self) -> int:
-        """Number of norms before (or after) the blocks."""
-        counted = [self.cross is not None, self.attention is not None and self.attention_norm, self.last_norm]
-        counted += [self.first_ffn is not None, self.conv is not None]
-        return sum([*counted, self.ffn is not None and self.ffn_norm])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -271,8 +190,10 @@ class ArchSpec(Result):
             if taps and (taps < 2 or block is None):
                 reason = f"there is no {name} for it" if block is None else "it sees at least 2 positions; 0 is none"
                 raise SpecError(f"a convolution of {taps}: {reason}", field=f"{place}.{name}_conv")
-        if layer.cross is not None and (layers is self.encoder or not self.encoder):
-            raise SpecError("only a decoder with an encoder attends to one", field=f"{place}.cross")
+        if layer.cross is not None and (layers is self.encoder or not (self.encoder or self.question)):
+            raise SpecError(
+                "only a decoder with an encoder, or a question about an image, attends to one", field=f"{place}.cross"
+            )
         if layer.shares is None:
             return
         if not 0 <= layer.shares < number:
@@ -328,10 +249,15 @@ class ArchSpec(Result):
         return self.projector.tokens_of(self.stem.grid, self.stem.axes)
 
     @property
+    def crosses(self) -> bool:
+        """Whether a question's words pass the layers alone, and see the image's tokens by cross-attention."""
+        return self.question is not None and any(layer.cross is not None for layer in self.layers)
+
+    @property
     def request_tokens(self) -> int:
-        """Positions of one request to a model with a stem: of the stem, and of a question behind it; else 0."""
+        """Positions of one request that pass the layers of a model with a stem: of the stem, of a question; else 0."""
         if self.question is not None:
-            return self.max_tokens
+            return self.question.tokens if self.crosses else self.max_tokens
         return 0 if self.stem is None else self.stem.tokens
 
     @property
@@ -448,7 +374,7 @@ class ArchSpec(Result):
         encoding = self.encoding()
         ends = self.final_norm + self.embedding_norm
         total = self.embedding_parameters() + ends * self.norm_parameters()
-        total += (self.final_norm if self.encoder else 0) * encoding.norm_parameters()
+        total += (self.final_norm if self.encoder or self.crosses else 0) * encoding.norm_parameters()
         for layers, whose in ((self.layers, self), (self.encoder, encoding)):
             total += sum(whose.layer_parameters(layer, active=active) for layer in layers if layer.shares is None)
         return total + sum(tower.parameters() for tower in self.towers)
@@ -489,62 +415,6 @@ class ArchSpec(Result):
         fields = plain(self)
         del fields["name"]
         return digest(fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
-    """A deployable design: an architecture and the format of its matrices.
-
-    ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
-    ``int4/int8 head:int8``, ``fp32 0.up:int8``); a matrix of patches has the head's unless it is named. The token
-    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table. Layers that share weights
-    share their format.
-
-    ``fused`` says which operators of a ranking model are written as one in its graph (:data:`FUSIONS`); the values are
-    the same. Other models have one way.
-    """
-
-    arch: ArchSpec
-    weights: str = "fp32"
-    fused: tuple[str, ...] = later(USUALLY_FUSED)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if unknown := set(self.fused) - set(FUSIONS):
-            raise SpecError(f"{min(unknown)!r} is none of {', '.join(FUSIONS)}", field="fused")
-        object.__setattr__(self, "fused", tuple(name for name in FUSIONS if name in self.fused))
-        if self.fused != USUALLY_FUSED and not isinstance(self.arch.stem, RankingStem):
-            raise SpecError("is a choice of ranking models alone", field="fused")
-        formats = self.formats
-        for i, layer in enumerate(self.arch.layers):
-            if layer.shares is not None and formats.layers[i] != formats.layers[layer.shares]:
-                raise SpecError(
-                    f"layer {i} uses the weights of layer {layer.shares} and cannot hold them as {formats.layers[i]} "
-                    f"where that one holds {formats.layers[layer.shares]}",
-                    field="weights",
-                )
-        for name, _ in formats.matrices:
-            number, inside, _ = name.partition(".")
-            owner = self.arch.layers[int(number)].shares if inside else None
-            if owner is not None:
-                raise SpecError(f"layer {number} uses the weights of layer {owner}; name {owner}.…", field="weights")
-        object.__setattr__(self, "weights", str(formats))  # one spelling for each choice of formats
-
-    @property
-    def formats(self) -> WeightFormats:
-        """The formats of the layers, by number, and of the head."""
-        return read_formats(self.weights, len(self.arch.layers))
-
-    def format_of(self, name: str) -> str:
-        """The format of the weight ``name``, as the torch module's state dict calls it."""
-        matrix = matrix_of(name)
-        return "fp32" if matrix is None else self.formats.of(matrix)
-
-    @property
-    def digest(self) -> str:
-        """Identity of architecture and formats."""
-        written = [] if self.fused == USUALLY_FUSED else [self.fused]
-        return digest([self.arch.digest, self.weights, *written])
 
 
 def uniform(

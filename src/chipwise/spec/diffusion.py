@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from chipwise.core.errors import Unsupported
 from chipwise.spec.arch import ArchSpec
 from chipwise.spec.denoiser import Denoiser
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.stem import ImageStem
-from chipwise.spec.vision import departed, layer_departures
+from chipwise.spec.vision import FREE, layer_departures
 
 _FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
 
@@ -32,12 +33,12 @@ def require_denoiser(arch: ArchSpec, *, work: str) -> tuple[ImageStem, Denoiser]
         raise Unsupported(f"{arch.name} cannot be {work}: it does not denoise images")
     found = next(_departures(arch), None)
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
     return arch.stem, arch.denoiser
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    yield from departed(arch, free=_FREE)
+    yield from unbuilt(arch, free=(*FREE, *_FREE))
     stem, denoiser = arch.stem, arch.denoiser
     if arch.norm != "layernorm" or arch.norm_weight or arch.norm_bias:
         yield "a norm with weights, or one that is no LayerNorm, is not built for denoisers"

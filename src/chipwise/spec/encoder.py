@@ -6,11 +6,11 @@ Norms stand after each sum, positions are learned, every position sees all other
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
@@ -37,7 +37,7 @@ def require_encoder(arch: ArchSpec, *, work: str) -> None:
     """
     found = next(_departures(arch), None) if _encodes(arch) else "it is not an encoder with norms after its blocks"
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
 
 
 def without_head(arch: ArchSpec) -> ArchSpec:
@@ -50,13 +50,13 @@ def _encodes(arch: ArchSpec) -> bool:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    yield from _departed(arch)
+    yield from unbuilt(arch, free=_FREE)
     if arch.final_norm:
         yield "final_norm = True is not built after norms that follow the blocks"
     if arch.positions != "learned":
         yield f"positions = {arch.positions!r} is not built in encoders"
     for i, layer in enumerate(arch.layers):
-        for name in _departed(layer):
+        for name in unbuilt(layer, free=_FREE):
             yield f"layers[{i}].{name}"
         if layer.shares is not None:
             yield f"layers[{i}].shares is not built in encoders"
@@ -66,13 +66,13 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         if isinstance(layer.attention, Attention):
             yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention))
         if isinstance(layer.ffn, FeedForward):
-            yield from (f"layers[{i}].ffn.{name}" for name in _departed(layer.ffn))
+            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=_FREE))
             if layer.ffn.activation == "relu2":
                 yield f"layers[{i}].ffn.activation relu2 is not built"
 
 
 def _departed_attention(block: Attention) -> Iterator[str]:
-    yield from _departed(block)
+    yield from unbuilt(block, free=_FREE)
     if block.causal:
         yield "causal = True is not built in encoders"
     if block.kv_heads != block.heads:
@@ -80,11 +80,3 @@ def _departed_attention(block: Attention) -> Iterator[str]:
     for name in ("rope", "qk_norm", "window"):
         if getattr(block, name):
             yield f"{name} is not built in encoders"
-
-
-def _departed(value: ArchSpec | Layer | Attention | FeedForward) -> Iterator[str]:
-    """Later fields that are not at their default and that encoders may not set."""
-    for field in fields(value):
-        found: Any = getattr(value, field.name)
-        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
-            yield f"{field.name} = {found!r:.60} is not built"

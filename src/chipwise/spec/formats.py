@@ -20,6 +20,7 @@ _HEAD = "head"
 PROJECTION = "projection"
 MATRICES = {
     "attention": {**dict.fromkeys(("qkv", "q", "k", "v", "gate"), "qkv"), "out": "out"},
+    "cross": {"q": "cross.q", **dict.fromkeys(("kv", "k", "v"), "cross.kv"), "out": "cross.out"},
     "ffn": {**dict.fromkeys(("into", "gate", "up"), "up"), "down": "down"},
 }
 """Names of a layer's weights, by block, and the matrix that each is a part of: what reads one input has one format."""

@@ -8,12 +8,14 @@ attention over the whole sound, with norms before or after their blocks; a matri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 from chipwise.spec.sound import SoundStem
 
@@ -33,9 +35,14 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
         encoder_d_model=0,
         stem=arch.encoder_stem,
         encoder_stem=None,
-        positions="none",
+        positions="rope" if any(getattr(layer.attention, "rope", False) for layer in arch.encoder) else "none",
         head="none",
     )
+
+
+def encoder_alone(arch: ArchSpec) -> ArchSpec:
+    """As :func:`encoder_of`, with a name that says so: ``encoder of whisper-tiny``."""
+    return arch if arch.encoder_stem is None else replace(encoder_of(arch), name=f"encoder of {arch.name}")
 
 
 def is_listener(arch: ArchSpec) -> bool:
@@ -55,16 +62,18 @@ def require_listener(arch: ArchSpec, *, work: str) -> SoundStem:
         raise Unsupported(f"{arch.name} cannot be {work}: it does not hear")
     found = next(_departures(arch, stem), None)
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
     return stem
 
 
 def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
-    yield from _departed(arch)
+    yield from unbuilt(arch, free=_FREE)
     if arch.head not in ("ctc", "none"):
         yield f"head = {arch.head!r} is not built for sound"
-    if arch.norm != "layernorm" or not arch.norm_bias or arch.positions != "none" or arch.norm_place == "both":
-        yield "norms other than LayerNorms with biases, before or after blocks, or other positions are not built"
+    if arch.positions != "none":
+        yield f"positions = {arch.positions!r} is not built for sound"
+    if arch.norm != "layernorm" or not arch.norm_bias or arch.norm_place == "both":
+        yield "norms other than LayerNorms with biases, before or after blocks, are not built for sound"
     if arch.norm_place == "post" and arch.final_norm:
         yield "a norm after the last layer's norm is not built"
     if stem.axes != 1 or stem.prefix_tokens:
@@ -78,7 +87,7 @@ def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
 
 
 def _departed_layer(layer: Layer) -> Iterator[str]:
-    yield from _departed(layer)
+    yield from unbuilt(layer, free=_FREE)
     if layer.shares is not None:
         yield "shares is not built for sound"
     block, ffn = layer.attention, layer.ffn
@@ -86,17 +95,9 @@ def _departed_layer(layer: Layer) -> Iterator[str]:
         kinds = " and ".join(type(each).__name__ for each in (block, ffn))
         yield f"a layer of {kinds} is not built: it takes an Attention and a FeedForward block"
         return
-    yield from (f"attention.{name}" for name in _departed(block))
-    yield from (f"ffn.{name}" for name in _departed(ffn))
+    yield from (f"attention.{name}" for name in unbuilt(block, free=_FREE))
+    yield from (f"ffn.{name}" for name in unbuilt(ffn, free=_FREE))
     if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
         yield "attention that is causal, grouped, rotary, normed or windowed is not built for sound"
     if ffn.activation == "relu2":
         yield "ffn.activation relu2 is not built"
-
-
-def _departed(value: Any) -> Iterator[str]:
-    """Later fields that are not at their default and that these models may not set."""
-    for field in fields(value):
-        found: Any = getattr(value, field.name)
-        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
-            yield f"{field.name} = {found!r:.60} is not built"

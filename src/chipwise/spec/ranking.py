@@ -7,12 +7,13 @@ distance; a score for each candidate.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
 from chipwise.spec.candidates import RankingStem
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.mixers import Attention
 
@@ -35,7 +36,7 @@ def require_ranker(arch: ArchSpec, *, work: str) -> RankingStem:
         raise Unsupported(f"{arch.name} cannot be {work}: it does not rank candidates")
     found = next(_departures(arch, stem), None)
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
     return stem
 
 
@@ -58,7 +59,7 @@ def last_attention(arch: ArchSpec) -> int:
 
 
 def _departures(arch: ArchSpec, stem: RankingStem) -> Iterator[str]:
-    yield from _departed(arch)
+    yield from unbuilt(arch, free=_FREE)
     if arch.positions != "none":
         yield f"positions = {arch.positions!r} is not built for ranking: attention has a bias by distance"
     if stem.shards > 1:
@@ -66,7 +67,7 @@ def _departures(arch: ArchSpec, stem: RankingStem) -> Iterator[str]:
     if all(layer.attention is None for layer in arch.layers):
         yield "a model without attention, in which candidates see no history, is not built"
     for i, layer in enumerate(arch.layers):
-        for name in _departed(layer):
+        for name in unbuilt(layer, free=_FREE):
             yield f"layers[{i}].{name}"
         if layer.shares is not None:
             yield f"layers[{i}].shares is not built for ranking"
@@ -76,13 +77,13 @@ def _departures(arch: ArchSpec, stem: RankingStem) -> Iterator[str]:
         if isinstance(layer.attention, Attention):
             yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, stem))
         if isinstance(layer.ffn, FeedForward):
-            yield from (f"layers[{i}].ffn.{name}" for name in _departed(layer.ffn))
+            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=_FREE))
         if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
             yield f"layers[{i}].ffn.activation relu2 is not built"
 
 
 def _departed_attention(block: Attention, stem: RankingStem) -> Iterator[str]:
-    yield from _departed(block)
+    yield from unbuilt(block, free=_FREE)
     if not block.causal:
         yield "causal = False is not built for ranking"
     if block.kv_heads != block.heads:
@@ -92,11 +93,3 @@ def _departed_attention(block: Attention, stem: RankingStem) -> Iterator[str]:
     for name in ("rope", "qk_norm", "window"):
         if getattr(block, name):
             yield f"{name} is not built for ranking"
-
-
-def _departed(value: ArchSpec | Layer | Attention | FeedForward) -> Iterator[str]:
-    """Later fields that are not at their default and that ranking models may not set."""
-    for field in fields(value):
-        found: Any = getattr(value, field.name)
-        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
-            yield f"{field.name} = {found!r:.60} is not built"

@@ -12,12 +12,14 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention, ConvModule
 from chipwise.spec.sound import SoundConv, SoundStem
 
@@ -46,7 +48,7 @@ def require_transcriber(arch: ArchSpec, *, work: str) -> SoundStem:
         raise Unsupported(f"{arch.name} cannot be {work}: it does not hear")
     found = next(_departures(arch, stem), None)
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
     return stem
 
 
@@ -56,7 +58,7 @@ def frame_conv(channels: int, stride: int) -> SoundConv:
 
 
 def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
-    yield from _departed(arch)
+    yield from unbuilt(arch, free=_FREE)
     if arch.head != "ctc":
         yield f"head = {arch.head!r} is not built for sound"
     if arch.positions != "learned":
@@ -73,7 +75,7 @@ def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
 
 
 def _departed_layer(layer: Layer, positions: int) -> Iterator[str]:
-    yield from _departed(layer)
+    yield from unbuilt(layer, free=_FREE)
     if layer.shares is not None:
         yield "shares is not built for sound"
     for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
@@ -90,7 +92,7 @@ def _departed_layer(layer: Layer, positions: int) -> Iterator[str]:
 
 
 def _departed_attention(block: Attention, positions: int) -> Iterator[str]:
-    yield from _departed(block)
+    yield from unbuilt(block, free=_FREE)
     if block.causal:
         yield "causal = True is not built for sound"
     if block.kv_heads != block.heads:
@@ -100,11 +102,3 @@ def _departed_attention(block: Attention, positions: int) -> Iterator[str]:
     for name in ("rope", "qk_norm", "window"):
         if getattr(block, name):
             yield f"{name} is not built for sound"
-
-
-def _departed(value: ArchSpec | Layer | Attention) -> Iterator[str]:
-    """Later fields that are not at their default and that transcribing models may not set."""
-    for field in fields(value):
-        found: Any = getattr(value, field.name)
-        if field.metadata.get("later") and field.name not in _FREE and found != field.default:
-            yield f"{field.name} = {found!r:.60} is not built"

@@ -7,19 +7,21 @@ layers, perhaps in stages at finer grids before the model's own (Swin); a matrix
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.departures import unbuilt
 from chipwise.spec.feed_forward import FeedForward
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 from chipwise.spec.projector import Projector
 from chipwise.spec.squares import bias_rows
 from chipwise.spec.stem import ImageStem
 
-_FREE = {  # later fields that classifiers set
-    "stem", "classes", "pooling", "head", "causal", "square", "question", "projector",
+FREE = {  # later fields that classifiers set
+    "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
 }  # fmt: skip
 _PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
 
@@ -40,12 +42,12 @@ def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
         raise Unsupported(f"{arch.name} cannot be {work}: it does not read images")
     found = next(_departures(arch, stem), None)
     if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; its costs can be estimated all the same")
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
     return stem
 
 
 def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
-    yield from departed(arch)
+    yield from unbuilt(arch, free=FREE)
     if arch.head != "classes":
         yield f"head = {arch.head!r} is not built for images"
     if arch.pooling == "attention":
@@ -89,7 +91,7 @@ def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         return
     for i, stage in enumerate(stem.stages):
         if stage.norm_after:
-            yield f"stages[{i}].norm_after = True is not built"
+            yield f"stages[{i}].norm_after = True (norms after blocks) is not built"
     for i, inner in enumerate(stage_archs(arch, stem)):
         assert inner.stem is not None
         for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, inner.stem)):
@@ -119,7 +121,7 @@ def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
 def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[str]:
     """What of the layers is not built for models that read images; attention may also set the fields ``free``."""
     for i, layer in enumerate(arch.layers):
-        for name in departed(layer):
+        for name in unbuilt(layer, free=FREE):
             yield f"layers[{i}].{name}"
         if layer.shares is not None:
             yield f"layers[{i}].shares is not built for images"
@@ -128,14 +130,18 @@ def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[
                 yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
         if isinstance(layer.attention, Attention):
             yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, free))
+        if layer.cross is not None:
+            yield from (f"layers[{i}].cross.{name}" for name in _departed_attention(layer.cross, ()))
+            if layer.cross.square:
+                yield f"layers[{i}].cross.square is not built"
         if isinstance(layer.ffn, FeedForward):
-            yield from (f"layers[{i}].ffn.{name}" for name in departed(layer.ffn))
+            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=FREE))
             if layer.ffn.activation == "relu2":
                 yield f"layers[{i}].ffn.activation relu2 is not built"
 
 
 def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str]:
-    yield from departed(block, free=free)
+    yield from unbuilt(block, free=(*FREE, *free))
     if block.causal:
         yield "causal = True is not built for images"
     if block.kv_heads != block.heads:
@@ -143,12 +149,3 @@ def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str
     for name in ("rope", "qk_norm", "window"):
         if getattr(block, name):
             yield f"{name} is not built for images"
-
-
-def departed(value: ArchSpec | Layer | Attention | FeedForward, *, free: Collection[str] = ()) -> Iterator[str]:
-    """Later fields that are not at their default and that no classifier sets, but for those that are ``free``."""
-    for field in fields(value):
-        found: Any = getattr(value, field.name)
-        bound = field.metadata.get("later") and field.name not in _FREE and field.name not in free
-        if bound and found != field.default:
-            yield f"{field.name} = {found!r:.60} is not built"

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from chipwise.spec.arch import ArchSpec, Attention, FeedForward
-from chipwise.spec.candidates import RankingStem
-from chipwise.spec.denoiser import END_PARTS, Denoiser
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.denoiser import END_PARTS
 from chipwise.spec.diffusion import require_denoiser
-from chipwise.spec.encoder import is_encoder
+from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.formats import matrix_of
+from chipwise.spec.forms import Form, form_of
+from chipwise.spec.image_encoders import require_image_encoder
 from chipwise.spec.latents import KERNEL
 from chipwise.spec.listening import require_listener
+from chipwise.spec.mixers import Attention
 from chipwise.spec.plain import require_plain
 from chipwise.spec.ranking import require_ranker
-from chipwise.spec.sound import SoundStem
-from chipwise.spec.stem import CONV_EDGE, ImageStem
-from chipwise.spec.transcribing import require_transcriber, transcribes
+from chipwise.spec.stem import CONV_EDGE
+from chipwise.spec.transcribing import require_transcriber
 from chipwise.spec.vision import require_classifier, stage_archs
 
 Shape = tuple[int, ...]
+WORK = "given weights by name"  # of what is not built, in messages
 
 
 def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
@@ -29,20 +31,7 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
     Raises:
         Unsupported: A model that is not built.
     """
-    if is_encoder(arch):
-        return dict(_encoder(arch))
-    if isinstance(arch.stem, RankingStem):
-        return dict(_ranker(arch, require_ranker(arch, work="given weights by name")))
-    if transcribes(arch):
-        return dict(_transcriber(arch, require_transcriber(arch, work="given weights by name")))
-    if isinstance(arch.stem, SoundStem):
-        return dict(_listener(arch, require_listener(arch, work="given weights by name")))
-    if arch.denoiser is not None:
-        return dict(_denoiser(arch, *require_denoiser(arch, work="given weights by name")))
-    if arch.stem is not None:
-        return dict(_classifier(arch, require_classifier(arch, work="given weights by name")))
-    require_plain(arch, work="given weights by name")
-    return dict(_all(arch))
+    return dict(_WEIGHTS[form_of(arch)](arch))
 
 
 def matrices_of(arch: ArchSpec) -> list[str]:
@@ -59,7 +48,9 @@ def matrices_of(arch: ArchSpec) -> list[str]:
     return sorted(sizes, key=lambda name: -sizes[name])
 
 
-def _all(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+def _decoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a decoder."""
+    require_plain(arch, work=WORK)
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, arch.d_model)
@@ -101,9 +92,10 @@ def _encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
         yield from _linear("pooler", d, d, bias=True)
 
 
-def _listener(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]:
+def _listener(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a published model that hears."""
     d = arch.d_model
+    stem = require_listener(arch, work=WORK)
     for i, (conv, into) in enumerate(zip(stem.convs, stem.conv_inputs(), strict=True)):
         yield f"stem.convs.{i}.weight", (conv.channels, into, conv.kernel)
         if conv.bias:
@@ -133,9 +125,10 @@ def _listener(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]:
         yield from _linear("head", arch.classes, d, bias=True)
 
 
-def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
+def _classifier(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of an image classifier, in the order of its torch module."""
     d = arch.d_model
+    stem = require_classifier(arch, work=WORK)
     for i, (into, out) in enumerate(stem.conv_shapes()):
         yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * stem.axes))
         yield f"stem.convs.{i}.bias", (out,)
@@ -152,6 +145,8 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
         yield "words.weight", (arch.question.words, d)
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, d)
+    if arch.crosses:
+        yield from _norm(arch, "image_norm")
     for i, stage in enumerate(inner):
         yield from _layers(stage, f"stages.{i}.")
         width = 4 * stage.d_model
@@ -165,6 +160,48 @@ def _classifier(arch: ArchSpec, stem: ImageStem) -> Iterator[tuple[str, Shape]]:
     yield from _linear("head", arch.classes, d, bias=True)
 
 
+def _image_encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every weight of a published encoder of images; of a tower also of layers that nothing reads."""
+    d = arch.d_model
+    stem = require_image_encoder(arch, work=WORK)
+    yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
+    if stem.prefix_tokens:
+        yield "stem.prefix.weight", (stem.prefix_tokens, d)
+    if stem.mask_token:
+        yield "stem.mask.weight", (d,)
+    yield "positions.weight", (arch.max_tokens, d)
+    if arch.embedding_norm:
+        yield from _norm(arch, "embedding_norm")
+    yield from _layers(arch, "")
+    for i, layer in enumerate(arch.layers):
+        for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
+            if layer.scale and block is not None:
+                yield f"layers.{i}.{name}_scale.weight", (d,)
+    if arch.final_norm:
+        yield from _norm(arch, "norm")
+    if arch.pooling == "attention":
+        yield "pool.query.weight", (1, d)
+        for name in ("q", "k", "v", "out"):
+            yield from _linear(f"pool.{name}", d, d, bias=True)
+        yield from _norm(arch, "pool.norm")
+        if (ffn := arch.layers[-1].ffn) is not None:
+            yield from _feed_forward(ffn, d, "pool.ffn")
+    if arch.head == "pooler":
+        yield from _linear("pooler", d, d, bias=True)
+    if arch.projection:
+        yield from _linear("projection", arch.projection, d, bias=False)
+    if (projector := arch.projector) is not None:
+        if projector.norm != "none":
+            width = projector.norm_width(d, stem.axes)
+            yield "projector.norm.weight", (width,)
+            if projector.norm == "layernorm":
+                yield "projector.norm.bias", (width,)
+        for i, (into, out) in enumerate(projector.shapes(d, stem.axes)):
+            yield from _linear(f"projector.matrices.{i}", out, into, bias=projector.bias)
+        for i in range(projector.vectors):
+            yield f"projector.vectors.{i}.weight", (projector.widths[-1],)
+
+
 def _layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
     """Tables of position biases, then the layers, with ``before`` in front of each name."""
     d = arch.d_model
@@ -175,14 +212,18 @@ def _layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
         if layer.attention is not None:
             yield from _norm(arch, f"{before}layers.{i}.attention_norm")
             yield from _attention(layer.attention, d, f"{before}layers.{i}.attention")
+        if layer.cross is not None:
+            yield from _norm(arch, f"{before}layers.{i}.cross_norm")
+            yield from _attention(layer.cross, d, f"{before}layers.{i}.cross")
         if layer.ffn is not None:
             yield from _norm(arch, f"{before}layers.{i}.ffn_norm")
             yield from _feed_forward(layer.ffn, d, f"{before}layers.{i}.ffn")
 
 
-def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:
+def _ranker(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a ranking model, in the order of its torch module."""
     d = arch.d_model
+    stem = require_ranker(arch, work=WORK)
     yield "stem.items.weight", (stem.items + 1, stem.table_width(d))
     if stem.bag:
         yield "stem.tags.weight", (stem.tags + 1, stem.table_width(d))
@@ -203,9 +244,10 @@ def _ranker(arch: ArchSpec, stem: RankingStem) -> Iterator[tuple[str, Shape]]:
         yield from _linear("head", 1, d, bias=True)
 
 
-def _transcriber(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]:
+def _transcriber(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a transcribing model, in the order of its torch module."""
     d = arch.d_model
+    stem = require_transcriber(arch, work=WORK)
     for i, (into, out) in enumerate(stem.matrices(d)):
         yield from _linear(f"stem.frames.{i}", out, into, bias=True)
     yield "positions.weight", (arch.max_tokens, d)
@@ -229,9 +271,10 @@ def _transcriber(arch: ArchSpec, stem: SoundStem) -> Iterator[tuple[str, Shape]]
     yield from _linear("head", arch.classes, d, bias=True)
 
 
-def _denoiser(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser) -> Iterator[tuple[str, Shape]]:
+def _denoiser(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a denoiser, in the order of its torch module."""
     d = arch.d_model
+    stem, denoiser = require_denoiser(arch, work=WORK)
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     yield "positions.weight", (stem.tokens, d)
     yield "labels.weight", (denoiser.rows, d)
@@ -292,3 +335,15 @@ def _feed_forward(block: FeedForward, d_model: int, place: str) -> Iterator[tupl
     for name in ("gate", "up") if block.gated else ("up",):
         yield from _linear(f"{place}.{name}", block.width, d_model, bias=block.bias)
     yield from _linear(f"{place}.down", d_model, block.width, bias=block.bias)
+
+
+_WEIGHTS: Mapping[Form, Callable[[ArchSpec], Iterator[tuple[str, Shape]]]] = {
+    Form.DECODER: _decoder,
+    Form.ENCODER: _encoder,
+    Form.CLASSIFIER: _classifier,
+    Form.IMAGE_ENCODER: _image_encoder,
+    Form.DENOISER: _denoiser,
+    Form.TRANSCRIBER: _transcriber,
+    Form.LISTENER: _listener,
+    Form.RANKER: _ranker,
+}

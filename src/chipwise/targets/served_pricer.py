@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.cost.memory import BuiltBlock
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, Runtime, runtime_named
 from chipwise.ops import EmbeddingOp, Op, Phase, Workload
@@ -20,7 +19,7 @@ from chipwise.serve.memory import CONTEXT_BYTES, HEAD, activation_bytes, device_
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.serve.steps import PassTimes
-from chipwise.spec import Design, FeedForward, Layer
+from chipwise.spec import Design, Layer
 from chipwise.spec.formats import mixed
 from chipwise.targets.formats import format_there
 
@@ -126,15 +125,13 @@ class ServedPricer:
         )
         return float(memory.weights[0] + memory.cache[0])
 
-    def activation_bytes(self, block: BuiltBlock | None, design: Design, workload: Workload) -> float:
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
         """See :func:`chipwise.serve.memory.activation_bytes`."""
         setting = self.setting(design)
-        if block is not None:
-            feeds = isinstance(block, FeedForward)
-            layer = Layer(attention=None if feeds else block, ffn=block if feeds else None)
+        if layer is not None:
             setting = replace(setting, arch=replace(design.arch, layers=(layer,)))
         prefill, decode = (
-            [part for part in lower_pass(setting, step) if _belongs(part, block)] for step in self._steps(design)
+            [part for part in lower_pass(setting, step) if _belongs(part, layer)] for step in self._steps(design)
         )
         return float(activation_bytes(setting, prefill, decode))
 
@@ -146,7 +143,14 @@ class ServedPricer:
         """The passes of a design: a prompt's and a token's, or one pass over all images or requests."""
         if not self._one_pass:
             return self._prefill(1), self._decode()
-        whole = Step(batch=self._replica_batch, query_tokens=design.arch.request_tokens, past_tokens=0)
+        arch = design.arch
+        whole = Step(
+            batch=self._replica_batch,
+            query_tokens=arch.request_tokens,
+            past_tokens=0,
+            encoder_tokens=arch.image_tokens if arch.crosses else 0,
+            encode=arch.crosses,
+        )
         return whole, whole
 
     def _prefill(self, prompts: int) -> Step:
@@ -185,8 +189,8 @@ class ServedPricer:
         return PassTimes.of(parts, figures, tuple(situation for _, situation in known))
 
 
-def _belongs(part: Part, block: BuiltBlock | None) -> bool:
-    """Whether a kernel of a one-layer model is the block's, or the head's where it is None; the embedding is both's."""
-    if block is None:
+def _belongs(part: Part, layer: Layer | None) -> bool:
+    """Whether a kernel of a one-layer model is the layer's, or the head's where it is None; the embedding is both's."""
+    if layer is None:
         return part.place == HEAD or isinstance(part.op, EmbeddingOp)
     return part.place != HEAD

@@ -6,7 +6,7 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -155,6 +155,20 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
     )
 
 
+def crossing_archs() -> st.SearchStrategy[ArchSpec]:
+    """Small models of questions some or all of whose layers see the image by cross-attention."""
+    return st.builds(crossed, question_archs(), st.lists(st.booleans(), min_size=3, max_size=3))
+
+
+def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
+    """``arch`` with cross-attention in the layers that ``which`` says, by number, or in all if it says none."""
+    block = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
+    chosen = [*which, *(False,) * len(arch.layers)][: len(arch.layers)]
+    each = chosen if any(chosen) else [True] * len(arch.layers)
+    layers = (replace(layer, cross=block if has else None) for layer, has in zip(arch.layers, each, strict=True))
+    return replace(arch, layers=tuple(layers))
+
+
 def shaken(arch: ArchSpec, *, seed: int) -> ImageClassifier:
     """A random classifier in which norms, biases and positions are not ones and zeros, so that forgetting one shows."""
     return shake(build(arch, seed=seed), seed=seed)
@@ -202,7 +216,7 @@ def product_flops(graph: OpGraph) -> int:
         elif isinstance(op, ConvOp):
             total += 2 * op.batch * op.positions * op.in_channels * op.taps * op.out_channels
         elif isinstance(op, AttentionOp):
-            total += 4 * op.batch * op.heads * op.head_size * op.query_tokens**2
+            total += 4 * op.batch * op.heads * op.head_size * op.pairs()
     return total
 
 

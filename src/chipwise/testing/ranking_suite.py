@@ -21,7 +21,7 @@ from chipwise.blocks.slicing import cuts
 from chipwise.deploy.torch_ranking import Ranker, build
 from chipwise.ops import EmbeddingBagOp, EmbeddingOp, Matmul, NormOp, OpGraph, RequestAttentionOp
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
-from chipwise.spec.arch import FUSIONS, USUALLY_FUSED
+from chipwise.spec.design import FUSIONS, USUALLY_FUSED
 from chipwise.spec.ranking import with_candidates
 from chipwise.spec.weights import weight_shapes
 from chipwise.testing.block_suite import TOLERANCE, check_weights, shake

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from chipwise.core.dtypes import values_bytes
 from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
-from chipwise.spec.arch import Activation, NormKind
+from chipwise.spec.arch import NormKind
+from chipwise.spec.feed_forward import Activation
 
 Positions = Literal["rope", "learned", "none"]
 

@@ -12,6 +12,7 @@ from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.deploy.hf import load_pretrained
 from chipwise.deploy.tokenizer_files import added_tokens
 from chipwise.spec import ArchSpec
+from chipwise.spec.families import without_folder
 from chipwise.spec.hf import resolve
 from chipwise.training.data import SOURCES, DataSpec
 from chipwise.training.tokenizer import SEPARATOR, load_tokenizer
@@ -61,7 +62,7 @@ def require_weights(model: str | Path, *, purpose: str) -> Path:
     """
     folder = Path(model)
     if not has_weights(folder) or not (folder / "tokenizer.json").is_file():
-        what = "is a model without trained weights" if folder.exists() else "there is no such folder"
+        what = "is a model without trained weights" if folder.exists() else without_folder(str(model))
         raise InputError(
             f"{model}: {what}; {purpose} needs a folder with weights and tokenizer (config.json, model.safetensors, "
             "tokenizer.json), such as a winner's"

@@ -24,8 +24,8 @@ from chipwise.core.errors import InputError, SpecError, StudyError, UnitError
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.hardware import datasheet
+from chipwise.spec.built import require_trained
 from chipwise.spec.io import to_data
-from chipwise.spec.plain import require_plain
 from chipwise.training.accelerated import (
     Execution,
     TrainingProgress,
@@ -109,7 +109,7 @@ def train_model(
         if value is not None and not 0 < value < math.inf:
             raise InputError(f"--{name} must be positive, not {value}")
     origin = read_origin(spec)
-    require_plain(origin.arch, work="trained")
+    require_trained(origin.arch, task="text")
     size = origin.arch.vocab_size
     if not SMALLEST <= size <= LARGEST:
         raise InputError(f"{spec}: its vocabulary of {size} tokens is not between {SMALLEST} and {LARGEST}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import chipwise
-from chipwise.core.errors import InputError
+from chipwise.cli.app import app
+from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.request import throughput
-from chipwise.profile.store import profile_path
+from chipwise.profile.store import kept_as, profile_path
+from chipwise.spec.hf import resolve
+from chipwise.spec.listening import encoder_of
 from chipwise.testing.machines import round_machine
 
 
@@ -54,3 +59,51 @@ def test_without_calibration_one_line_says_what_to_run(tmp_path: Path, monkeypat
     ):
         with pytest.raises(InputError, match=r"not calibrated in onnxruntime .*run: chipwise calibrate"):
             ask()
+
+
+@pytest.fixture
+def hearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
+    path = profile_path(kept_as("onnxruntime", sounds=True), 1)
+    path.parent.mkdir(parents=True)
+    round_machine().save(path)
+
+
+@pytest.mark.usefixtures("hearing")
+def test_of_a_model_that_hears_and_writes_the_encoder_is_priced_here() -> None:
+    """As the encoder alone is; half the sound takes less, explain and compare say the same."""
+    found = chipwise.estimate("openai/whisper-tiny", device="here")
+    assert "the encoder's pass alone" in " ".join(found.notes)
+    assert not [name for name in found.metrics if name.startswith("tpot")]
+    alone = chipwise.estimate(encoder_of(resolve("openai/whisper-tiny")), device="here")
+    assert found.ttft_s == alone.ttft_s
+    assert chipwise.explain("openai/whisper-tiny", device="here").estimate.ttft_s == found.ttft_s
+    assert chipwise.compare(["whisper-tiny", "whisper-base"], devices=["here"]).at("whisper-tiny", "here").estimate
+    assert chipwise.estimate("openai/whisper-tiny", device="here", audio_s=15).ttft_s < 0.6 * found.ttft_s
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: chipwise.estimate("moonshine-tiny", device="here"), "encoder of moonshine-tiny cannot be priced on"),
+        (lambda: chipwise.explain("t5-small", device="here"), "a decoder that attends to an encoder is not built"),
+        (lambda: chipwise.estimate("smolvlm-256m", device="here", images=1), "or time the parts here with chipwise me"),
+        (lambda: chipwise.estimate_pictures("FLUX.1-dev", device="here"), "pictures of published models are priced by"),
+        (lambda: chipwise.explain_pictures("FLUX.1-dev", device="local"), "name another --device, such as h100-sxm"),
+        (lambda: chipwise.estimate_parts("whisper_small", device="here"), "such as snapdragon-8-elite"),
+        (lambda: chipwise.laboratory_times("gpt2", device="here"), "a laboratory's kernels are priced on devices"),
+    ],
+)
+def test_what_this_machine_cannot_price_says_what_can(
+    ask: Callable[[], object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a calibration that would not help is asked for."""
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
+    with pytest.raises(Unsupported, match=said):
+        ask()
+
+
+def test_a_model_of_phones_parts_is_priced_here_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["estimate", "whisper-tiny", "--device", "here"])
+    assert "run: chipwise calibrate --runtime onnxruntime --threads 1 --sounds" in str(done.exception)

@@ -14,7 +14,7 @@ from chipwise.deploy.onnx import export, random_weights
 from chipwise.ops import EmbeddingBagOp, Matmul, Phase, Workload
 from chipwise.pipeline.matrix_formats import fastest_fusion
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem
-from chipwise.spec.arch import FUSIONS, USUALLY_FUSED
+from chipwise.spec.design import FUSIONS, USUALLY_FUSED
 from chipwise.testing.specs import toy_arch
 
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)

@@ -18,7 +18,7 @@ from chipwise.ops import AttentionOp, ConvOp, Matmul, Phase, PoolOp, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
 from chipwise.spec.hf import resolve
 from chipwise.spec.squares import Squares
-from chipwise.testing.image_suite import ImageSuite, question_archs
+from chipwise.testing.image_suite import ImageSuite, crossing_archs, question_archs
 
 
 class TestImageClassifiers(ImageSuite):
@@ -30,6 +30,13 @@ class TestQuestions(ImageSuite):
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         return question_archs()
+
+
+class TestQuestionsByCrossAttention(ImageSuite):
+    """Any small model whose questions see the image by cross-attention."""
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return crossing_archs()
 
 
 def classifier(*, pooling: str = "first", square: int | None = None) -> ArchSpec:

@@ -33,8 +33,23 @@ def test_nearest_names_are_offered() -> None:
     assert nearest("latncy", ["latency", "memory"]) == "did you mean 'latency'?"
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("zzz", []) == "none are known"
-    assert nearest("q", [f"name{i}" for i in range(30)]).endswith(", …")
+    many = [f"name{i}" for i in range(30)]
+    assert nearest("q", many) == "none of 30 known names is like it"
+    assert nearest("q", many, listed_by="chipwise models") == (
+        "none of 30 known names is like it; list them with: chipwise models"
+    )
     assert str(UnknownName("device", "h1oo", ["h100", "a100"])).startswith("unknown device 'h1oo'; did you mean 'h100'")
+
+
+def test_names_that_hold_what_was_typed_are_offered_first() -> None:
+    names = ["SigLIP-base", "siglip-large", "clip-vit", "gpt2"]
+    assert nearest("siglip", names) == "did you mean 'SigLIP-base' or 'siglip-large'?"
+    assert nearest("SIGLIP-L", names) == "did you mean 'siglip-large'?"
+    many = [f"whisper-{i:02d}" for i in range(12)]
+    found = nearest("whisper", many)
+    assert found.count("'whisper-") == 5
+    assert found.endswith(" or 'whisper-04'? (and 7 more)")
+    assert nearest("gp", ["gpt2", "clip-vit"]) == "did you mean 'gpt2'?"  # too short to look inside of names, yet close
 
 
 def test_a_missing_extra_says_what_to_install() -> None:

@@ -84,7 +84,7 @@ def test_plain_data_becomes_values() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nmae": "y"}, "run.yaml: nmae: unknown field; did you mean 'name' or"),
+        ({"nmae": "y"}, "run.yaml: nmae: unknown field; did you mean 'name', "),
         ({"inner": {"widht": 3}}, "run.yaml: inner.widht: unknown field; did you mean 'width'?"),
         ({"inner": {}}, "run.yaml: inner.width: this field is missing"),
         ({"inner": None}, "run.yaml: inner: must be a mapping of fields, not nothing"),

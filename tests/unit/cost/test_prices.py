@@ -18,7 +18,7 @@ from chipwise.cost.request import request_total
 from chipwise.cost.residual import AMPLITUDE, NOISE, REACH, SCALES, doubt, factors, smooth
 from chipwise.hardware import CheckError, Curve
 from chipwise.hardware.device import Residual
-from chipwise.ops import AttentionOp, Matmul, NormOp, OpGraph, Phase, Work, Workload
+from chipwise.ops import AttentionOp, Matmul, NormOp, OpGraph, Phase, RequestAttentionOp, Work, Workload
 from chipwise.ops.graph import Placed
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.testing.machines import US, round_machine
@@ -61,6 +61,17 @@ def test_every_column_of_a_price() -> None:
         }
     )
     assert columns(op_price(NormOp(rows=1, width=8), round_machine()))["norm_s"] == pytest.approx(9 * NS)
+
+
+@pytest.mark.parametrize(("pointwise", "part"), [(True, "pointwise_s"), (False, "attention_s")])
+def test_attention_without_a_softmax_is_a_part_of_its_own(pointwise, part) -> None:
+    """Its nodes are others, so whole models may correct them by another factor. 2 heads of 4 queries over 2 + 1 keys:
+    24 scores at 1 ns."""
+    machine = round_machine()
+    rates = {f"attention.{kind}.whole": {"node": US, "score": NS} for kind in ("pointwise", "softmax")}
+    op = RequestAttentionOp(batch=1, history=2, candidates=2, heads=2, head_size=8, pointwise=pointwise)
+    price = columns(op_price(op, replace(machine, terms={**machine.terms, **rates})))
+    assert price == pytest.approx({"fixed_s": US + 24 * NS, "node_s": US, part: 24 * NS, "nodes": 1})
 
 
 def test_a_rate_that_depends_on_the_nodes_is_counted_once() -> None:

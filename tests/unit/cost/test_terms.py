@@ -34,6 +34,16 @@ def add(elements: int) -> Term:
     return Term(model="elementwise.add", amounts={"node": 1, "value": elements})
 
 
+def test_values_that_leave_a_cores_caches() -> None:
+    """None of 1 MB, all of 16 MB, half of what lies at the geometric mean of 4 MB; values are read and written."""
+    sizes = {125_000: 0, 500_000: 500_000, 2_000_000: 4_000_000, 10_000_000: 20_000_000}
+    for elements, leaving in sizes.items():
+        amounts = terms(Elementwise(function="relu", elements=elements))[0].amounts
+        assert amounts.get("far", 0) == pytest.approx(leaving)
+    amounts = terms(Matmul(m=40_000, k=60, n=40))[0].amounts
+    assert amounts["far"] == 40_000 * (60 + 40)
+
+
 def test_products_of_one_row_and_of_several() -> None:
     """k 33 in int8: (1 · 33) in, (1 · 10) out; with m rows, m times each, and m · k · n products."""
     (one,) = terms(Matmul(m=1, k=33, n=10, weights="int8"))

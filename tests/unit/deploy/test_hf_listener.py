@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise import api
 from chipwise.core.errors import SpecError, Unsupported
 from chipwise.deploy.hf import load_pretrained, require_folder
 from chipwise.deploy.onnx import export
@@ -129,12 +128,6 @@ def test_models_that_hear_are_not_cut(name: str, tmp_path: Path) -> None:
         require_folder(tmp_path)
     with pytest.raises(Unsupported, match="hear and are not cut"):
         require_folder(tmp_path, text=False)
-
-
-@pytest.mark.parametrize("name", ["openai/whisper-tiny", "facebook/wav2vec2-base-960h"])
-def test_models_that_hear_are_not_measured(name: str) -> None:
-    with pytest.raises(Unsupported, match="hears: such models are exported"):
-        api.measure(name)
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from chipwise.profile.backends.onnxruntime import OnnxClassifier
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
-from chipwise.testing.image_suite import inputs_of, random_images, shaken
+from chipwise.testing.image_suite import crossed, inputs_of, random_images, shaken
 
 transformers = pytest.importorskip("transformers")
 PATCHES = ImageStem(image_size=16, patch=4)
@@ -111,13 +111,17 @@ def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path
         assert least <= off < most * np.abs(ours.numpy()).max()
 
 
+@pytest.mark.parametrize("which", [None, (True, True), (False, True)], ids=["prefix", "cross", "one layer crosses"])
 @pytest.mark.parametrize("merge", [{}, {"pool": 2}, {"join": 2}], ids=["apart", "averaged", "joined"])
-def test_a_model_of_questions_brings_its_modelling_file(merge: dict[str, int], tmp_path: Path) -> None:
+def test_a_model_of_questions_brings_its_modelling_file(
+    merge: dict[str, int], which: tuple[bool, ...] | None, tmp_path: Path
+) -> None:
     """Torch, ONNX Runtime in fp32 and transformers agree to 1e-4; int8 answers most alike."""
     stem = replace(PATCHES, prefix_tokens=0, bias=False)
     projector, question = Projector(widths=(16, 16), **merge), Question(words=11, tokens=5)
     tokens = projector.tokens_of(stem.grid, 2) + 5
     arch = replace(VIT, stem=stem, projector=projector, question=question, pooling="last", max_tokens=tokens)
+    arch = arch if which is None else crossed(arch, which)
     weights, (images, words) = weights_of(arch), inputs_of(arch, batch=2)
     save_pretrained(arch, weights, None, tmp_path)
     model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)

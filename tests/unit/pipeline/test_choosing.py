@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from toy_run import SPACE, SPEC, metrics, two_bytes
 
+from chipwise.optim.acquisition import expected_improvement
 from chipwise.pipeline import choosing
 from chipwise.pipeline.choosing import Chooser, Observation
 from chipwise.pipeline.screening import screen
@@ -40,30 +42,45 @@ def trainings(chooser: Chooser, *, level: float = 2.0) -> list[Observation]:
 
 @pytest.mark.parametrize("spec", [SPEC, SOFT], ids=["hard", "soft"])
 def test_the_diagonal_of_the_covariance_is_the_variance(spec) -> None:
-    """Both in (bits per byte)², as they count past soft limits: the acquisition subtracts one from the other."""
+    """The acquisition subtracts one from the other."""
     chooser = make_chooser(spec)
     index = np.arange(0, len(chooser.pool), 3)
     belief = chooser.belief(trainings(chooser), chooser.pool)
     np.testing.assert_allclose(np.sqrt(np.diag(belief.covariance(index))), belief.std[index], rtol=1e-6)
 
 
-def test_mean_standard_deviation_and_covariance_are_those_of_sampled_bits_per_byte() -> None:
-    """Monte Carlo: posterior draws of the logarithm of quality, exponentiated, are in bits per byte."""
+def test_beliefs_are_the_logarithms_of_what_is_expected() -> None:
+    """A deviation s of the logarithm is one of s times the loss."""
     chooser = make_chooser()
     seen = trainings(chooser)
     rows = chooser.pool[:12]
     belief = chooser.belief(seen, rows)
-    index = np.arange(len(rows))
-    in_logs = chooser._model.covariance(chooser._model.columns(rows))
-    log_mean = np.log(chooser.expected(seen, rows)[0])
-    draws = np.random.default_rng(0).multivariate_normal(log_mean, in_logs, size=200_000)
-    sampled = np.exp(draws)
-    sigma = belief.std / belief.mean  # a logarithm's deviation s moves the mean of its exponential by s²/2
-    slack = 4 * float((sigma**2).max()) + 0.02
-    np.testing.assert_allclose(belief.mean, sampled.mean(axis=0), rtol=slack)
-    np.testing.assert_allclose(belief.std, sampled.std(axis=0), rtol=slack)
-    scale = np.outer(belief.std, belief.std)
-    np.testing.assert_allclose(belief.covariance(index) / scale, np.cov(sampled.T) / scale, atol=slack)
+    expected, deviation = chooser.expected(seen, rows)
+    np.testing.assert_allclose(np.exp(belief.mean), expected)
+    np.testing.assert_allclose(belief.std, deviation / expected)
+
+
+def test_a_loss_far_above_the_best_promises_little_however_unsure() -> None:
+    """Losses of 5 and 0.35, each unsure by a factor of 1.6, against a best of 0.3: as factors one is 5.9 deviations
+    away and one 0.3; as normal values of their own, the one was 1.9 away and promised the more."""
+    found = expected_improvement(np.log([5.0, 0.35]), np.full(2, np.log(1.6)), np.log(np.array(0.3)))
+    assert found[0] < 1e-6 < found[1]
+
+
+def test_the_acquisition_judges_by_factors(monkeypatch) -> None:
+    """Ten times the loss everywhere, trainings included, is the same choice."""
+    picks = []
+    for level in (1.0, 10.0):
+        chooser = make_chooser()
+        law = functools.partial(constant, 2.0 * level)
+        monkeypatch.setattr(Chooser, "_law", lambda self, seen, law=law: law)
+        seen = [Observation(each.row, each.spent, each.tokens, level * each.loss) for each in trainings(chooser)]
+        picks.append(chooser.next(4, seen, [item.row for item in seen]).tolist())
+    assert picks[0] == picks[1]
+
+
+def constant(loss: float, rows, tokens=None) -> np.ndarray:
+    return np.full(len(rows), loss)
 
 
 def test_the_acquisition_gets_everything_in_one_unit(monkeypatch) -> None:
@@ -80,33 +97,31 @@ def test_the_acquisition_gets_everything_in_one_unit(monkeypatch) -> None:
     chooser.next(2, seen, [item.row for item in seen])
     ((mean, std, root, front),) = handed
     np.testing.assert_allclose(root, std, rtol=1e-6)
-    # 3 bits per byte and more, as they count: far above the logarithms 1.1 to 1.5
-    assert mean.min() > 2.5
-    assert front.min() > 2.5
+    # 3 bits per byte and more, as they count
+    assert mean.min() > np.log(2.5)
+    assert front.min() > np.log(2.5)
 
 
-def test_doubling_bits_per_byte_doubles_every_belief() -> None:
+def test_doubling_bits_per_byte_moves_every_belief_alike() -> None:
     """A unit's scale is no information: what is believed of twice the bits is twice what was believed."""
     once, twice = (
         make_chooser().belief(trainings(make_chooser(), level=level), make_chooser().pool) for level in (1.5, 3.0)
     )
-    index = np.arange(10)
     # the scaling law's floor does not scale exactly, hence the tolerance
-    np.testing.assert_allclose(twice.mean / once.mean, 2.0, rtol=0.25)
-    ratio = twice.covariance(index) / np.outer(twice.mean[index], twice.mean[index])
-    np.testing.assert_allclose(np.sqrt(np.diag(ratio)), (twice.std / twice.mean)[index], rtol=1e-6)
+    np.testing.assert_allclose(twice.mean - once.mean, np.log(2.0), atol=0.25)
+    np.testing.assert_allclose(twice.std, once.std, rtol=0.25)
 
 
-def test_soft_limits_count_in_mean_and_deviation_alike() -> None:
-    """At three times a soft limit of 50 % a bit counts as two, and so does a doubt of one bit."""
+def test_soft_limits_count_as_factors() -> None:
+    """At three times a soft limit of 50 % a bit counts as two; how sure the belief is stays."""
     plain, soft = make_chooser(), make_chooser(SOFT)
     seen = trainings(plain)
     rows = soft.pool
     over = np.maximum(metrics(rows)["tpot_p99"] / 64e-6 - 1, 0)
     mean, std = soft.expected(seen, rows)
     belief = soft.belief(seen, rows)
-    np.testing.assert_allclose(belief.mean, mean * (1 + 0.5 * over), rtol=1e-9)
-    np.testing.assert_allclose(belief.std, std * (1 + 0.5 * over), rtol=1e-9)
+    np.testing.assert_allclose(np.exp(belief.mean), mean * (1 + 0.5 * over), rtol=1e-9)
+    np.testing.assert_allclose(belief.std, std / mean, rtol=1e-9)
     assert over.max() > 1
 
 

@@ -67,7 +67,7 @@ def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained(run_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="gpt2 reads no images"):
+    with pytest.raises(InputError, match="gpt2 reads text: name text files"):
         api.train("gpt2", data=[run_file], steps=1, out=tmp_path / "a")
     with pytest.raises(SpecError, match="size 224, not 8"):
         api.train("google/vit-base-patch16-224", data=[run_file], steps=1, out=tmp_path / "b")

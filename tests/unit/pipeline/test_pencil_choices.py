@@ -65,6 +65,18 @@ def test_no_rung_is_shorter_than_a_second() -> None:
     assert [rung.budget for rung in plan_rungs(seconds(9.0), 810.0)] == [1.0, 3.0, 9.0]
 
 
+def test_no_rung_is_shorter_than_the_share_that_tells_shapes_apart() -> None:
+    """Of 60 s, a third. With 500 s five go on, 200 s, after (500 - 200) / 20 = 15; with 499 s there would be 14 for
+    five, fewer than three for each, so four go on. A metric that needs half a training leaves full ones alone."""
+    first, last = plan_rungs(seconds(60.0), 500.0, least_share=1 / 3)
+    assert (first, last) == (Rung(budget=20.0, count=15), Rung(budget=60.0, count=5))
+    first, last = plan_rungs(seconds(60.0), 499.0, least_share=1 / 3)
+    assert (first, last) == (Rung(budget=20.0, count=16), Rung(budget=60.0, count=4))
+    first, last = plan_rungs(seconds(60.0), 2_000.0, least_share=1 / 3)
+    assert (first, last) == (Rung(budget=20.0, count=90), Rung(budget=60.0, count=5))
+    assert plan_rungs(seconds(60.0), 500.0, least_share=0.5) == (Rung(budget=60.0, count=8),)
+
+
 def test_trainings_too_short_to_show_anything_are_full_ones() -> None:
     """A third of 60,000 tokens is below the 50,000 that show something: 440,000 hold seven full trainings."""
     tokens = Allowance(unit="tokens", total=500e3, final=60e3, whole=False)

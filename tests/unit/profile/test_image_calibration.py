@@ -31,6 +31,15 @@ def test_each_kind_of_node_is_a_graph_that_runs(kind: str) -> None:
     assert len(case.ops()) == case.count
 
 
+def test_cross_attention_is_timed_as_full_attention_of_other_positions() -> None:
+    case = next(case for case in cases(images=True) if case.kind == "attention.full" and case.past == 36)
+    op = case.ops()[0]
+    assert isinstance(op, AttentionOp)
+    assert (op.cross, op.query_tokens, op.pairs()) == (True, case.rows, 36 * case.rows)
+    assert terms(op)[0].model == "attention.full"
+    assert Bench(threads=1).time(case, seconds=0.0) > 0
+
+
 def test_a_calibration_of_text_models_has_no_image_cases() -> None:
     assert not {case.kind for case in cases()} & set(IMAGE_KINDS)
     assert set(IMAGE_KINDS) <= {case.kind for case in cases(images=True)}

@@ -112,3 +112,19 @@ def test_every_large_model_is_large_and_there_is_one_of_each_format() -> None:
     designs = large_designs()
     assert {design.weights for design in designs} == {"fp32", "int8", "int4"}
     assert all(1e8 < stored_bytes(design, WORKLOAD) < 5e8 for design in designs)
+
+
+def test_small_graphs_without_a_time_for_products_still_make_a_profile() -> None:
+    """On a machine that is busy throughout, larger products may look no slower; the whole models then give the peak."""
+    rates, curves = fit_terms([(case, node_seconds(case)) for case in cases()])
+    rates["matmul.int8.matrix"]["products"] = 0.0
+    models = [Truth(design) for design in random_designs(18, seed=0)]
+    found = fit_with_nodes(replace(blank_profile("fake", 1), terms=rates, curves=curves), models)
+    best = max(
+        sum(item.op.work().flops for item in lower(each.design, WORKLOAD, Phase.PREFILL))
+        / each.seconds(Phase.PREFILL, 0.5)
+        for each in models
+        if each.design.weights == "int8"
+    )
+    assert found.peaks["int8"] == pytest.approx(best)
+    assert found.peaks["fp32"] == 2 / rates["matmul.fp32.matrix"]["products"]

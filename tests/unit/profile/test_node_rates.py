@@ -45,6 +45,19 @@ def test_a_machine_with_known_rates_is_found_again() -> None:
     assert curve.s_per_byte[0] == pytest.approx(1e-11, rel=0.2)
 
 
+def test_what_leaves_the_caches_is_found_where_cases_are_large_enough() -> None:
+    """Rates of a machine whose far values take 3 ns each; without large cases they have no rate rather than a guess."""
+
+    def timed(chosen: list[Case]) -> list[tuple[Case, float]]:
+        extra = [sum(2e-9 * terms(op)[0].amounts.get("far", 0.0) for op in case.ops()) for case in chosen]
+        return [(case, toy_seconds(case) + more) for case, more in zip(chosen, extra, strict=True)]
+
+    rates, _ = fit_terms(timed(cases(ranking=True)))
+    for kind in ("dot", "attention.softmax.whole", "norm.rmsnorm", "elementwise.relu"):
+        assert rates[kind]["far"] == pytest.approx(3e-9, rel=0.05)
+    assert "far" not in fit_terms(timed(cases()))[0]["norm.rmsnorm"]
+
+
 def test_small_graphs_are_timed_in_a_child() -> None:
     chosen = [
         Case(kind="relu", count=4, k=64),

@@ -53,3 +53,13 @@ def test_operators_never_take_no_time() -> None:
     found = fitted(0.01, 0.02)
     assert {cost.scale for cost in found.values()} == {LEAST_PASS_SCALE}
     assert all(cost.call_s >= 0 and cost.per_logit_s >= 0 for cost in found.values())
+
+
+def test_outputs_that_never_change_are_part_of_the_call() -> None:
+    """Of models with one vocabulary nothing tells logits from the call, and a larger batch makes one call, too."""
+    designs = [replace(each, arch=replace(each.arch, vocab_size=1024)) for each in random_designs(12, seed=0)]
+    passes = {phase.value: PassCost(call_s=2e-5, per_logit_s=0.0, scale=1.0) for phase in Phase}
+    device = replace(core_like(), passes=passes)
+    found = fit_passes(replace(core_like(), passes=NEUTRAL), [Truth(each, device) for each in designs])
+    assert found["prefill"].per_logit_s == 0.0
+    assert found["prefill"].call_s == pytest.approx(2e-5, rel=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import chipwise
@@ -13,9 +14,12 @@ from chipwise.ops import AttentionOp, ConvOp, Matmul, PoolOp
 from chipwise.predict import vision
 from chipwise.serve.groups import grouped
 from chipwise.serve.lowering import lower_pass
+from chipwise.serve.memory import cache_bytes
 from chipwise.serve.request import Request
-from chipwise.spec import ArchSpec, ImageStem
+from chipwise.spec import ArchSpec, Attention, FeedForward, ImageStem, Layer
 from chipwise.spec.hf import resolve
+from chipwise.spec.projector import Projector
+from chipwise.spec.question import Question
 
 VIT = "google/vit-base-patch16-224"
 
@@ -36,6 +40,36 @@ def test_the_products_of_a_vit_by_pencil() -> None:
     assert products["layers 0-11.attention.qkv"] == (394, 768, 2304)
     assert products["layers 0-11.ffn.up"] == (394, 768, 3072)
     assert products["head.logits"] == (2, 768, 1000)
+
+
+def test_the_products_of_cross_attention_by_pencil() -> None:
+    """Two questions of 5 words about 4 x 4 patches: 10 rows in the layer, 32 tokens of images under keys and values."""
+    block = Attention(heads=2, kv_heads=2, head_size=16, rope=False, causal=False)
+    stem = ImageStem(image_size=16, patch=4, prefix_tokens=0, bias=False)
+    arch = ArchSpec(
+        vocab_size=0,
+        d_model=64,
+        layers=(Layer(attention=block, cross=block, ffn=FeedForward(width=96, gated=False, activation="gelu")),),
+        max_tokens=16 + 5,
+        norm="layernorm",
+        positions="learned",
+        head="classes",
+        classes=10,
+        pooling="last",
+        stem=stem,
+        projector=Projector(widths=(64, 64)),
+        question=Question(words=9, tokens=5),
+    )
+    parts = parts_of(arch, batch=2)
+    products = {part.place: part.op for part in parts if isinstance(part.op, Matmul)}
+    found = {place: (int(np.ravel(op.m)[0]), op.k, op.n) for place, op in products.items()}
+    assert found["projector.1"] == (32, 64, 64)
+    assert found["layers 0.attention.qkv"] == (10, 64, 96)
+    assert found["layers 0.cross.q"] == (10, 64, 32)
+    assert found["layers 0.cross.kv"] == (32, 64, 64)
+    (cross,) = (part.op for part in parts if part.place == "layers 0.cross.attend")
+    assert cross.work().flops == 2 * 2 * 5 * 16 * (4 * 16 + 5)
+    assert cache_bytes(cross, 5) == 0  # one pass: nothing is kept
 
 
 def test_a_prompt_length_means_nothing_for_images() -> None:

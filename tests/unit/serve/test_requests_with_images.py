@@ -117,5 +117,5 @@ def test_this_machine_says_that_it_times_no_tower() -> None:
     from chipwise.explaining.cases import calibrated_case
     from chipwise.testing.machines import round_machine
 
-    with pytest.raises(Unsupported, match="calibration times no tower"):
+    with pytest.raises(Unsupported, match=r"priced on data sheets, not by this machine.s calibration"):
         calibrated_case(LLAVA, round_machine(), images=1)

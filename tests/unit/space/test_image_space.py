@@ -11,7 +11,8 @@ from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import build
-from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.cost.memory import layer_activation_bytes, memory_parts
+from chipwise.cost.terms import terms
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
@@ -55,8 +56,8 @@ class CountingPricer(OperatorPricer):
         parts = memory_parts(design, workload)
         return float(parts.table_bytes + parts.matrix_bytes)
 
-    def activation_bytes(self, block: Any, design: Design, workload: Workload) -> float:
-        return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
+    def activation_bytes(self, layer: Any, design: Design, workload: Workload) -> float:
+        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
         return 0.0
@@ -68,11 +69,20 @@ EACH: dict[str, Any] = {
 }
 
 
+ASKED: dict[str, Any] = {
+    "image": {
+        "size": 24, "channels": 3, "classes": 14, "question": 7, "words": 40, "patch": [4, 8],
+        "stem": ["patches", "conv8"], "merge": ["none", "mean", "join"], "image_in": ["prefix", "cross"],
+    },
+    "layers": "each",
+}  # fmt: skip
+
+
 def space_of(**changes: Any) -> SearchSpace:
     return SearchSpace(build(SpaceSpec, FIELDS | changes))
 
 
-@pytest.mark.parametrize("changes", [{}, EACH], ids=["alike", "each"])
+@pytest.mark.parametrize("changes", [{}, EACH, ASKED], ids=["alike", "each", "asked"])
 def test_prices_of_blocks_add_up_to_those_of_whole_models(changes: dict[str, Any]) -> None:
     """FLOPs, nodes, parameters and memory of 60 designs, each lowered alone: exactly the sums of the table."""
     space, workload = space_of(**changes), Workload(batch=1)
@@ -106,6 +116,46 @@ def test_what_cannot_go_together_is_never_drawn() -> None:
         assert chosen["patch"] != 7 or chosen["stem"] == "patches"
         squares = {layer["square"] for layer in chosen["layers"]}
         assert squares == {"none"} or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
+
+
+def test_images_stand_before_words_or_are_seen_by_cross_attention() -> None:
+    """Nine tokens of 24 pixels in patches of 8: 16 positions in the layers, or the 7 words; 16 in the table."""
+    space = space_of(**ASKED)
+    for row in space.sample(40, np.random.default_rng(6)):
+        chosen, arch = space.choices(row), space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.crosses == (chosen["image_in"] == "cross")
+        assert all((layer.cross is not None) == arch.crosses for layer in arch.layers)
+        assert ("cross" in summary(space.design(row))) == arch.crosses
+        if chosen["patch"] == 8 and chosen["merge"] == "none":
+            assert (arch.max_tokens, arch.request_tokens) == (16, 7 if arch.crosses else 16)
+        np.testing.assert_array_equal(space.row(chosen), row)
+
+
+def test_what_a_cross_design_costs_and_holds_by_pencil() -> None:
+    """One layer of width 32, a head of 16; 36 image tokens and 7 words, after whose attention only the last is needed.
+
+    Cross-attention: 32 to 16 of the word, 32 to 32 of 36 tokens, 16 scores of 36, 16 to 32; biases 16 + 32 + 32;
+    a norm of the image and one of the words.
+    """
+    space = space_of(**ASKED)
+    layer = {"heads": 1, "kv_heads": 1, "square": "none", "ffn": "gelu", "ffn_width": 64}
+    rest = {"d_model": 32, "depth": 1, "vocab_size": 14, "head_size": 16, "tie_embeddings": False, "weights": "fp32"}
+    rest |= {"sharing": "none", "patch": 4, "stem": "patches", "pooling": "last", "merge": "none", "layers": [layer]}
+    prefix, cross = (space.design(space.row(rest | {"image_in": way})) for way in ("prefix", "cross"))
+    assert cross.arch.parameters() - prefix.arch.parameters() == 4 * 32 * 16 + 16 + 32 + 32 + 2 * 2 * 32
+    ops = {placed.place: placed.op for placed in lower(cross, Workload(batch=3), Phase.PREFILL)}
+    assert (ops["layers.0.attention.qkv"].m, ops["layers.0.attention.out"].m) == (3 * 7, 3)
+    found = [(op.m, op.k, op.n) for name in ("q", "kv", "out") if (op := ops[f"layers.0.cross.{name}"])]
+    assert found == [(3, 32, 16), (3 * 36, 32, 32), (3, 16, 32)]
+    attend = ops["layers.0.cross.attend"]
+    assert attend.pairs() == 36
+    assert attend.work().flops == 3 * 36 * (4 * 16 + 5)
+    amounts = terms(attend)[0].amounts
+    assert terms(attend)[0].model == "attention.full"
+    assert (amounts["score"], amounts["product"], amounts["value"]) == (3 * 36, 3 * 36 * 16, 3 * (1 + 2 * 36) * 16)
+    before = {placed.place: placed.op for placed in lower(prefix, Workload(batch=3), Phase.PREFILL)}
+    assert before["layers.0.attention.qkv"].m == 3 * 43
 
 
 def test_each_layer_has_squares_of_its_own() -> None:
@@ -165,6 +215,7 @@ def test_a_line_tells_designs_apart() -> None:
         ({"image": IMAGE | {"stem": ["resnet"]}}, "image.stem"),
         ({"image": IMAGE | {"square": ["7"]}}, "image.square"),
         ({"image": IMAGE | {"patch": []}}, "image.patch"),
+        ({"image": IMAGE | {"image_in": ["cross"]}}, "image.question"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], field: str) -> None:

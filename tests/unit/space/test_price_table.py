@@ -30,10 +30,11 @@ class CountingPricer(OperatorPricer):
         held = sum(rate * matrices.get(name, 0) for name, rate in {"fp32": 1.0, "int8": 3.0, "int4": 7.0}.items())
         return kv_cache_bytes(design.arch, workload.total_tokens) + 4.0 * design.arch.parameters() + held
 
-    def activation_bytes(self, block, design, workload):
-        if block is None:
+    def activation_bytes(self, layer, design, workload):
+        if layer is None:
             return float(design.arch.vocab_size * 3)
-        return float(design.arch.d_model * (block.heads if isinstance(block, Attention) else block.width))
+        widths = (block.heads if isinstance(block, Attention) else block.width for block in layer.blocks())
+        return float(design.arch.d_model * max(widths))
 
     def base_bytes(self):
         return 1e6
@@ -92,8 +93,7 @@ def test_a_gather_and_a_sum_equal_the_whole_graph(layers, conv, fused, layer_wei
             whole = sum(pricer.op_columns(item.op) for item in lower(design, WORKLOAD, phase))
             assert priced[i] == pytest.approx(whole.sum() + design.arch.vocab_size, rel=1e-12)
         assert costs.parameters[i] == design.arch.parameters()
-        blocks = [block for layer in design.arch.layers for block in (layer.attention, layer.ffn)]
-        widest = max(pricer.activation_bytes(block, design, WORKLOAD) for block in (None, *blocks))
+        widest = max(pricer.activation_bytes(layer, design, WORKLOAD) for layer in (None, *design.arch.layers))
         assert costs.peak_memory_bytes[i] == 1e6 + pricer.stored_bytes(design, WORKLOAD) + widest
 
 

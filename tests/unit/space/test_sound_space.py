@@ -11,7 +11,7 @@ from chipwise.blocks.lowering import lower
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import build
-from chipwise.cost.memory import block_activation_bytes, memory_parts
+from chipwise.cost.memory import layer_activation_bytes, memory_parts
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
@@ -53,8 +53,8 @@ class CountingPricer(OperatorPricer):
         parts = memory_parts(design, workload)
         return float(parts.table_bytes + parts.matrix_bytes)
 
-    def activation_bytes(self, block: Any, design: Design, workload: Workload) -> float:
-        return 0.0 if block is None else block_activation_bytes(block, design.arch.d_model, workload)
+    def activation_bytes(self, layer: Any, design: Design, workload: Workload) -> float:
+        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
         return 0.0

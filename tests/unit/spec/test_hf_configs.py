@@ -119,6 +119,10 @@ def test_resolve_reads_names_files_and_folders(tmp_path) -> None:
     assert resolve("GPT2").name == "GPT2"
     with pytest.raises(UnknownName, match="did you mean 'SmolLM2-135M'"):
         resolve("SmolLM-135M")
+    with pytest.raises(UnknownName, match=r"did you mean 'siglip-base-patch16-224', .*\(and 2 more\)"):
+        resolve("SigLIP")
+    with pytest.raises(UnknownName, match=r"none of \d+ known names is like it; list them with: chipwise models"):
+        resolve("zzzz")
     with pytest.raises(SpecError, match="no such file"):
         resolve(tmp_path / "absent.yaml")
     with pytest.raises(SpecError, match=r"holds no config\.json"):

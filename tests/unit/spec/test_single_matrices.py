@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -18,6 +19,8 @@ from chipwise.deploy.onnx import export, random_weights
 from chipwise.ops import Matmul, Phase, Workload
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, RankingStem, uniform
 from chipwise.spec.formats import by_matrix, mixed, read_formats, renamed
+from chipwise.spec.projector import Projector
+from chipwise.spec.question import Question
 from chipwise.spec.weights import matrices_of, weight_shapes
 from chipwise.testing.specs import toy_arch
 
@@ -49,6 +52,15 @@ def classifier() -> ArchSpec:
     )
 
 
+def crossing() -> ArchSpec:
+    """The classifier as a model of questions about an image that its one layer sees by cross-attention."""
+    arch = classifier()
+    (layer,), projector = arch.layers, Projector(widths=(32, 32))
+    stem = replace(arch.stem, bias=False)
+    asked = {"stem": stem, "projector": projector, "question": Question(words=9, tokens=3), "pooling": "last"}
+    return replace(arch, layers=(replace(layer, cross=layer.attention),), max_tokens=7, **asked)
+
+
 @given(st.dictionaries(st.sampled_from(MATRICES), NAMES), NAMES)
 def test_texts_are_read_back_and_name_one_choice_each(formats: dict[str, str], others: str) -> None:
     found = by_matrix(formats, 3, others=others)
@@ -71,6 +83,14 @@ def test_parts_of_one_product_have_one_format() -> None:
     }
 
 
+def test_queries_of_cross_attention_have_a_format_of_their_own() -> None:
+    """They read the words, keys and values the image: two products, two formats."""
+    design = Design(arch=crossing(), weights="fp32 0.cross.kv:int8 0.cross.q:int4")
+    found = {name: design.format_of(name) for name in weight_shapes(design.arch)}
+    named = {name.removeprefix("layers.0."): form for name, form in found.items() if form != "fp32"}
+    assert named == {"cross.q.weight": "int4", "cross.k.weight": "int8", "cross.v.weight": "int8"}
+
+
 def test_matrices_are_listed_the_largest_first() -> None:
     """32 x 128, twice 32 x 48, 32 x 96, 48 x 32, twice 32 x 32, 16 x 32 and a row; tables and biases are none."""
     assert matrices_of(ranker()) == ["1.qkv", "0.qkv", "0.up", "0.down", "0.out", "1.out", "projection", "head"]
@@ -89,7 +109,9 @@ def test_served_chips_know_layers_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "arch", [ranker(), classifier(), toy_arch(tie_embeddings=False)], ids=["ranker", "classifier", "text"]
+    "arch",
+    [ranker(), classifier(), crossing(), toy_arch(tie_embeddings=False)],
+    ids=["ranker", "classifier", "crossing", "text"],
 )
 def test_lowering_and_memory_have_the_formats_of_the_file(arch: ArchSpec, tmp_path: Path) -> None:
     """Narrow one matrix after the other: as many int8 products are priced as nodes are exported, and bytes add up."""

@@ -19,10 +19,12 @@ from chipwise.targets.sheet import SheetTarget
 
 LAYER = {"heads": [1, 2, 4], "ffn": ["gelu"], "ffn_width": [64, 256]}
 IMAGE = {"size": 28, "classes": 10, "channels": 1, "patch": [4, 14], "stem": ["patches", "conv8"], "pooling": ["mean"]}
+ASKED = {**IMAGE, "question": 7, "words": 40, "merge": ["none", "join"], "image_in": ["prefix", "cross"]}
 RANKED = {"items": 1000, "history": 20, "candidates": 32, "mixing": ["attention", "hstu"]}
 COMMON = {"d_model": [32, 128], "depth": [1, 4], "head_size": [16], "layers": "alike", "weights": ["fp32", "int8"]}
 SPACES: dict[str, dict[str, Any]] = {
     "images": {**COMMON, "norm": "layernorm", "image": IMAGE, "layer": LAYER},
+    "questions": {**COMMON, "norm": "layernorm", "image": ASKED, "layer": LAYER},
     "ranking": {**COMMON, "ranking": RANKED, "layer": {**LAYER, "ffn": ["relu", "none"]}},
 }
 

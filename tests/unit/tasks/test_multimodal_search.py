@@ -18,7 +18,7 @@ RUN = {
     "space": {
         "image": {
             "size": 32, "channels": 3, "classes": 14, "question": 8, "words": 40, "patch": [16],
-            "merge": ["none", "join"],
+            "merge": ["none", "join"], "image_in": ["prefix", "cross"],
         },
         "d_model": [16],
         "depth": [1, 2],

@@ -14,6 +14,7 @@ from chipwise.core.errors import DataError, SpecError
 from chipwise.core.files import build
 from chipwise.ops import Workload
 from chipwise.space import SearchSpace, SpaceSpec
+from chipwise.space.designs import design_of
 from chipwise.tasks.multimodal import shapes
 from chipwise.tasks.multimodal.data import MultimodalData
 from chipwise.tasks.multimodal.sources import QuestionsSpec, encoded, vocabulary
@@ -38,6 +39,23 @@ class TestMultimodal(TaskSuite):
     task = MULTIMODAL
     space: ClassVar[dict[str, Any]] = SPACE
     data: ClassVar[dict[str, Any]] = {"source": "shapes", "images": 420}
+
+
+class TestMultimodalByCrossAttention(TaskSuite):
+    """The same, with designs whose words see the image by cross-attention."""
+
+    task = MULTIMODAL
+    space: ClassVar[dict[str, Any]] = {**SPACE, "image": {**IMAGE, "merge": ["none", "join"], "image_in": ["cross"]}}
+    data: ClassVar[dict[str, Any]] = {"source": "shapes", "images": 420}
+
+
+def test_references_put_the_image_before_the_words() -> None:
+    """As LLaVA does, whatever the space lists."""
+    for ways in (["prefix"], ["cross", "prefix"], ["cross"]):
+        space = build(SpaceSpec, {**SPACE, "image": {**IMAGE, "image_in": ways}})
+        designs = [design_of(choices, spec=space) for choices in MULTIMODAL.references(space)]
+        assert designs
+        assert not any(design.arch.crosses for design in designs)
 
 
 def test_every_answer_is_asked_for_and_listed() -> None:
@@ -137,7 +155,8 @@ def test_fields_that_do_not_fit_are_refused() -> None:
         )
     for image, words in (
         ({**IMAGE, "words": 0}, "words: of a question must be from 3"),
-        ({**IMAGE, "question": 0}, "question: words, merging and pooling"),
+        ({**IMAGE, "question": 0}, "question: words, merging, image_in and pooling"),
+        ({**IMAGE, "question": 0, "words": 0, "image_in": ["cross"]}, "question: words, merging, image_in and pooling"),
         ({**IMAGE, "square": ["2x2"]}, "question: is asked about an image"),
     ):
         with pytest.raises(SpecError, match=words):

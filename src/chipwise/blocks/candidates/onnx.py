@@ -17,7 +17,9 @@ from onnx import TensorProto
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.spec import ArchSpec, Attention, RankingStem
 
-HIDDEN = -1e9  # added to the scores of what a position may not see
+HIDDEN = -60.0
+"""Added to the scores of what a position may not see: e⁻⁶⁰ of a share is nothing in FP32, while the exponentials of
+numbers below -87 are subnormal, which made ONNX Runtime's softmax 3.4 times as slow."""
 END = np.iinfo(np.int64).max
 
 

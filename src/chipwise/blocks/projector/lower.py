@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from chipwise.ops import Elementwise, Matmul, Op, PoolOp
+from chipwise.ops import Elementwise, Matmul, NormOp, Op, PoolOp
 from chipwise.spec import ImageStem
+from chipwise.spec.arch import NormKind
 from chipwise.spec.projector import Projector
 
 
@@ -14,10 +15,14 @@ def lower_projector(
     square = (projector.pool * projector.join) ** stem.axes
     patches, rows = batch * stem.patches, batch * stem.patches // square
     ops: list[tuple[str, Op]] = []
+    if projector.norm != "none" and not projector.norm_joined:
+        ops.append(("norm", _norm(projector, patches, d_model)))
     if square > 1:
         ops.append(("squares", Elementwise(function="transpose", elements=patches * d_model)))
     if projector.pool > 1:
         ops.append(("mean", PoolOp(batch=rows, positions=square, width=d_model)))
+    if projector.norm != "none" and projector.norm_joined:
+        ops.append(("norm", _norm(projector, rows, projector.joined_width(d_model, stem.axes))))
     shapes = projector.shapes(d_model, stem.axes)
     for i, (into, out) in enumerate(shapes):
         last = i + 1 == len(shapes)
@@ -25,3 +30,8 @@ def lower_projector(
         if not last:
             ops.append((f"{i}.activation", Elementwise(function="gelu", elements=rows * out)))
     return ops
+
+
+def _norm(projector: Projector, rows: int, width: int) -> NormOp:
+    kind: NormKind = "layernorm" if projector.norm == "layernorm" else "rmsnorm"
+    return NormOp(rows=rows, width=width, norm=kind, bias=kind == "layernorm")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from chipwise.blocks.norm.onnx import add_norm
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.blocks.squares.onnx import add_into_squares
-from chipwise.spec import ImageStem
+from chipwise.spec import ArchSpec, ImageStem
 from chipwise.spec.projector import Projector
 from chipwise.spec.squares import Squares
 
 
-def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x: str, *, d_model: int) -> str:
-    """Tokens (B, T, D) of patches (B, P, D), without the last bias, which the caller adds to its table of positions."""
+def add_projector(
+    graph: GraphBuilder, projector: Projector, stem: ImageStem, x: str, *, d_model: int, norm: ArchSpec | None = None
+) -> str:
+    """Tokens (B, T, D) of patches (B, P, D), without the last bias, which the caller adds to its table of positions.
+
+    ``norm`` is the tower, whose kind of norm a projector with one has.
+    """
     square = projector.pool * projector.join
     tokens = stem.patches // square**stem.axes
+    normed = norm is not None and projector.norm != "none"
+    if norm is not None and normed and not projector.norm_joined:
+        x, _ = add_norm(graph, norm, "projector.norm", "projector.norm", x, None)
     if square > 1:
         squares = Squares(grid=stem.grid, side=square)
         x = add_into_squares(graph, x, place="projector.squares", squares=squares, width=d_model)
@@ -22,6 +33,9 @@ def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x:
             axis = graph.store("one", lambda: np.array([1], np.int64))
             x = graph.node("ReduceMean", [x, axis], "projector.mean", keepdims=0)
         x = reshaped(graph, x, [-1, tokens, projector.joined_width(d_model, stem.axes)], "projector.rows")
+    if norm is not None and normed and projector.norm_joined:
+        wide = replace(norm, d_model=projector.joined_width(d_model, stem.axes))
+        x, _ = add_norm(graph, wide, "projector.norm", "projector.norm", x, None)
     shapes = projector.shapes(d_model, stem.axes)
     for i, (into, out) in enumerate(shapes):
         last, key = i + 1 == len(shapes), f"projector.matrices.{i}"

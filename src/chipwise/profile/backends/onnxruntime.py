@@ -222,7 +222,7 @@ class OnnxEncoder:
 
 
 class OnnxClassifier:
-    """One loaded image classifier. To the harness it is a model with prefill alone, whose prompt is the images."""
+    """One loaded model of images or sounds. To the harness it is one with prefill alone, whose prompt these are."""
 
     def __init__(
         self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None
@@ -230,24 +230,26 @@ class OnnxClassifier:
         """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "image" not in self.facts:
-            raise MeasurementError(f"{path}: this model does not read images")
+            raise MeasurementError(f"{path}: this model reads neither images nor sounds")
         self.vocab_size = 0
-        shape = self._session.get_outputs()[0].shape[1:]
+        given, result = self._session.get_inputs()[0].name, self._session.get_outputs()[0]
+        shape = self.facts.get("gives", result.shape[1:])
         self._images = np.zeros((batch, *self.facts["image"]), np.float32)
         self._logits = np.empty((batch, *shape), np.float32)
         self._binding = self._session.io_binding()
         image, logits = self._images, self._logits
-        self._binding.bind_input("image", "cpu", 0, image.dtype, image.shape, image.ctypes.data)
+        self._binding.bind_input(given, "cpu", 0, image.dtype, image.shape, image.ctypes.data)
         self._words = np.zeros((batch, self.facts.get("question", 0)), np.int64)
         if "question" in self.facts:
             words = self._words
             self._binding.bind_input("words", "cpu", 0, words.dtype, words.shape, words.ctypes.data)
-        self._binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        self._binding.bind_output(result.name, "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
 
     def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
         """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
 
-        Of spectrograms (batch, bands, frames) those of every position, (batch, positions, characters).
+        Of spectrograms (batch, bands, frames) or sounds (batch, samples) those of every position, (batch, positions,
+        characters), or its states.
         """
         self._images[:] = images
         if words is not None:

@@ -67,7 +67,19 @@ def id_of(name: str) -> str:
     for table, key in ((tails, tail), (bare, _bare(tail))):
         if key in table:
             return table[key]
-    raise UnknownName("model", name, [known if "/" in name else known.rpartition("/")[2] for known in _configs()])
+    known = [each if "/" in name else each.rpartition("/")[2] for each in _configs()]
+    raise UnknownName("model", name, known, listed_by="chipwise models")
+
+
+def without_folder(name: str) -> str:
+    """What is wrong with ``name``, where a folder with weights is wanted: half a sentence of an error."""
+    if Path(name).exists():
+        return "is no folder with weights"
+    try:
+        known = id_of(name)
+    except UnknownName:
+        return "there is no such folder"
+    return f"is the name of a known model, whose weights do not come with chipwise; download the folder of {known}"
 
 
 def nearest(name: str) -> str | None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chipwise.core.errors import SpecError, short
-from chipwise.spec.arch import Layer, check_heads
+from chipwise.spec.arch import check_heads
 from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 
 Windows = Sequence[int | None]

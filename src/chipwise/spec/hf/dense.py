@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import Windows, attention, decoder, depth, gated, layers, windows_of
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chipwise.spec.arch import Layer
 from chipwise.spec.feed_forward import Activation, FeedForward
 from chipwise.spec.hf.common import attention, depth
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 
 

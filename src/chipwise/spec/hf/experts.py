@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer
 from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.spec.hf.common import attention, decoder, depth, gated, layers, windows_of
 from chipwise.spec.hf.dense import qwen_windows, rotated
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention, LatentAttention
 
 

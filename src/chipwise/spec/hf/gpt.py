@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import Layer, check_heads
+from chipwise.spec.arch import check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import attention, depth
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 
 

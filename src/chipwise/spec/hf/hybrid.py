@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from chipwise.core.errors import SpecError, short
-from chipwise.spec.arch import Layer, check_depth
+from chipwise.spec.arch import check_depth
 from chipwise.spec.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.spec.hf.common import attention, decoder, depth, gated, layer_types
 from chipwise.spec.hf.experts import qwen_mixture, qwen_sparse
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention, GatedDelta, Mamba2, Mixer, ShortConv
 
 _SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}

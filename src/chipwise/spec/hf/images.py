@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import SpecError, short
-from chipwise.spec.arch import Layer, check_heads
+from chipwise.spec.arch import check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.common import attention, depth
 from chipwise.spec.hf.fields import Fields
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 from chipwise.spec.stages import Stage
 from chipwise.spec.stem import ImageStem

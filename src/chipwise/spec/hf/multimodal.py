@@ -18,12 +18,13 @@ from dataclasses import replace
 from typing import Any
 
 from chipwise.core.errors import SpecError
-from chipwise.spec.arch import ArchSpec, Layer
+from chipwise.spec.arch import ArchSpec
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf import images
 from chipwise.spec.hf.common import attention
 from chipwise.spec.hf.fields import Fields
 from chipwise.spec.hf.sound import FRAMES_PER_S
+from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 from chipwise.spec.projector import Projector
 from chipwise.spec.sound import SoundConv, SoundStem

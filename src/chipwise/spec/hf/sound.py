@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from chipwise.core.errors import SpecError, short
-from chipwise.spec.arch import ConvModule, Layer, check_heads
+from chipwise.spec.arch import check_heads
 from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.hf.fields import Fields
-from chipwise.spec.mixers import Attention
+from chipwise.spec.layer import Layer
+from chipwise.spec.mixers import Attention, ConvModule
 from chipwise.spec.sound import SoundConv, SoundStem
 
 SAMPLES_PER_S, FRAMES_PER_S = 16_000.0, 100.0

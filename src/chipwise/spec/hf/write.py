@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from chipwise.core.errors import Unsupported
-from chipwise.spec.arch import Activation, ArchSpec
+from chipwise.spec.arch import ArchSpec
+from chipwise.spec.feed_forward import Activation
 from chipwise.spec.plain import is_plain
 
 _ACTIVATION_NAMES: dict[Activation, str] = {

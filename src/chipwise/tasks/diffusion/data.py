@@ -68,7 +68,7 @@ class DiffusionData:
         image: The size, channels and classes that the space is for.
     """
 
-    recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02}
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02, "table_rate": 0.006}
     quick = DRAWN
 
     def __init__(self, spec: DrawnSpec, base: Path, folder: Path, image: ImageSpace) -> None:

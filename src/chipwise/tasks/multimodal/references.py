@@ -1,7 +1,8 @@
 """Reference designs of decoders with image tokens: the proportions of LLaVA and SmolVLM.
 
-Plain patches, a token for each patch as in LLaVA or for four of them joined as in SmolVLM, two matrices, and a stack in
-the proportions of transformers: heads together as wide as the model and a GELU feed-forward of four times the width.
+Plain patches, a token for each patch as in LLaVA or for four of them joined as in SmolVLM, two matrices, the tokens in
+front of the words, and a stack in the proportions of transformers: heads together as wide as the model and a GELU
+feed-forward of four times the width.
 
 References:
     Liu et al. 2023, Improved Baselines with Visual Instruction Tuning, arXiv:2310.03744; Marafioti et al. 2025,
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chipwise.space import SpaceSpec
-from chipwise.space.images import JOIN, NO_MERGE
+from chipwise.space.images import IMAGE_IN, JOIN, NO_MERGE, PREFIX
 from chipwise.tasks.vision.references import proportions as of_vision
 
 
@@ -25,4 +26,4 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
         choices["pooling"] = "last"
         for merge in (NO_MERGE, JOIN):
             if merge == NO_MERGE or (spec.image.size // choices["patch"]) % 2 == 0:
-                yield choices | {"merge": merge}
+                yield choices | {"merge": merge, IMAGE_IN: PREFIX}

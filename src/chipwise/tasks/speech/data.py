@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import SpecError
-from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.core.files import read_mapping, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
 from chipwise.space import SearchSpace
@@ -24,9 +24,10 @@ from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
 from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.speech.front_end import HOP, HOP_S, described, front_end_s
+from chipwise.tasks.speech.kept import by_speaker, fields_of, keep, summary_of
 from chipwise.tasks.speech.pictures import spectrogram
 from chipwise.tasks.speech.sources import WordsSpec, parts_of, words_of
-from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
+from chipwise.training.arrays import LabelledArrays, load_arrays
 from chipwise.training.dataset import DataFile, Split
 
 QUICK = 1_000  # clips that short trainings are judged on
@@ -75,30 +76,8 @@ class SpeechData:
         if len(words) != self.image.classes:
             raise SpecError(f"there are {len(words)} words, not {self.image.classes}", field="space.image.classes")
         parts = parts_of(self.spec, self.base, bands=self.image.channels, length=self.image.size * HOP)
-        learnt = parts["train"].inputs.astype(np.float32)
-        data = LabelledArrays(
-            train=(parts["train"].inputs, parts["train"].labels),
-            validation=(parts["validation"].inputs, parts["validation"].labels),
-            test=(parts["test"].inputs, parts["test"].labels),
-            classes=words,
-            mean=learnt.mean((0, 2))[:, None],
-            std=np.maximum(learnt.std((0, 2)), 1e-2)[:, None],
-        )
-        with storage(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        save_arrays(self.path, data)
-        synthetic = self.spec.source == "espeak"
-        source = "espeak-ng" if synthetic else f"recordings of the user ({self.spec.path})"
-        noise = f", noise at {', '.join(f'{ratio:g}' for ratio in self.spec.snr_db)} dB" if self.spec.snr_db else ""
-        facts = {
-            "source": source + noise,
-            "licence": "made by this run" if synthetic else self.spec.licence,
-            "synthetic": synthetic,
-            "test_snr_db": parts["test"].snr_db.tolist() if self.spec.snr_db else [],
-            "speakers": {name: part.speakers.tolist() for name, part in parts.items() if name != "train"},
-            "identity": wanted,
-        }
-        write_json(self.facts, facts)  # last: the file of spectrograms is whole
+        data = LabelledArrays(classes=words, **fields_of(parts))
+        keep(data, parts, self.spec, self.path, self.facts, identity=wanted)
 
     @cached_property
     def arrays(self) -> LabelledArrays:
@@ -107,16 +86,7 @@ class SpeechData:
 
     def summary(self) -> Mapping[str, Any]:
         """Clips and bytes of each part, source and licence."""
-        facts = read_mapping(self.facts)
-        name = "synthetic speech" if facts["synthetic"] else self.spec.source
-        found = {"name": name, "source": facts["source"], "licence": facts["licence"]}
-        for part, (inputs, labels) in (
-            ("train", self.arrays.train),
-            ("val", self.arrays.validation),
-            ("test", self.arrays.test),
-        ):
-            found |= {f"entries_{part}": len(labels), f"bytes_{part}": int(inputs.nbytes)}
-        return found
+        return summary_of(self.arrays, self.facts, self.spec)
 
     def data(self, arch: ArchSpec) -> DataFile:
         """The spectrograms, shifted and partly hidden while they are learnt."""
@@ -138,10 +108,7 @@ class SpeechData:
         Clips of one voice are alike: speakers are what the uncertainty counts.
         """
         values = errors_in(item, self.arrays, split)
-        speakers = np.array(read_mapping(self.facts)["speakers"][split])
-        return Losses(
-            values=np.bincount(speakers, values).astype(np.float64), sizes=np.bincount(speakers).astype(np.float64)
-        )
+        return by_speaker(values, np.ones(len(values)), self.facts, split)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test clips with what was recognised, accuracy by noise, times, and the winner's confusion matrix."""

@@ -15,6 +15,7 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.tasks.speech import synthesis
 from chipwise.tasks.speech.front_end import ROWS, log_mel
+from chipwise.tasks.speech.kept import Part
 from chipwise.tasks.speech.waves import clip_of, decoded, divided, noisy
 
 MOST_BYTES = 2**28  # of one recording, which is read whole
@@ -58,21 +59,11 @@ class WordsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """One recording: samples at 16 kHz, the number of its word, and the speaker."""
+    """One recorded word: its samples at 16 kHz, its label and its speaker."""
 
     samples: NDArray[np.float32]
     label: int
     speaker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Spectrograms (n, bands, frames) in FP16, labels (n,), ratios to noise (NaN without), and speakers."""
-
-    inputs: NDArray[np.float16]
-    labels: NDArray[np.int64]
-    snr_db: NDArray[np.float64]
-    speakers: NDArray[np.int64]  # numbers from 0, (n,)
 
 
 def words_of(spec: WordsSpec, base: Path) -> tuple[str, ...]:

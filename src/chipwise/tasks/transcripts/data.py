@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.errors import MeasurementError, SpecError
-from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.core.files import read_mapping, write_json
 from chipwise.deploy.hf import save_pretrained
 from chipwise.deploy.hf_vision import labels_of
 from chipwise.space import SearchSpace
@@ -24,9 +23,9 @@ from chipwise.tasks.exported_classifier import logits_of
 from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.speech.front_end import HOP, described, front_end_s
+from chipwise.tasks.speech.kept import by_speaker, fields_of, keep, summary_of
 from chipwise.tasks.speech.pictures import spectrogram
 from chipwise.tasks.transcripts.sources import BLANK_NAME, UtterancesSpec, parts_of, read_utterances
-from chipwise.training.arrays import save_arrays
 from chipwise.training.dataset import DataFile, Split
 from chipwise.training.transcripts import (
     BLANK,
@@ -86,31 +85,9 @@ class TranscriptsData:
             )
         parts = parts_of(found, self.spec, bands=self.sound.channels, length=length)
         self._check_positions(max(int(least_positions(part.labels).max()) for part in parts.values()))
-        learnt = parts["train"].inputs.astype(np.float32)
-        data = TranscribedSpectrograms(
-            train=(parts["train"].inputs, parts["train"].labels),
-            validation=(parts["validation"].inputs, parts["validation"].labels),
-            test=(parts["test"].inputs, parts["test"].labels),
-            classes=found.characters,
-            mean=learnt.mean((0, 2))[:, None],
-            std=np.maximum(learnt.std((0, 2)), 1e-2)[:, None],
-        )
-        with storage(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        save_arrays(self.path, data)
-        synthetic = self.spec.source == "espeak"
-        source = "espeak-ng" if synthetic else f"recordings of the user ({self.spec.path})"
-        noise = f", noise at {', '.join(f'{ratio:g}' for ratio in self.spec.snr_db)} dB" if self.spec.snr_db else ""
+        data = TranscribedSpectrograms(classes=found.characters, **fields_of(parts))
         left_out = f"; {found.too_long} utterances too long, left out" if found.too_long else ""
-        facts = {
-            "source": source + noise + left_out,
-            "licence": "made by this run" if synthetic else self.spec.licence,
-            "synthetic": synthetic,
-            "test_snr_db": parts["test"].snr_db.tolist() if self.spec.snr_db else [],
-            "speakers": {name: part.speakers.tolist() for name, part in parts.items() if name != "train"},
-            "identity": wanted,
-        }
-        write_json(self.facts, facts)  # last: the file of spectrograms is whole
+        keep(data, parts, self.spec, self.path, self.facts, identity=wanted, note=left_out)
 
     def _check_positions(self, needed: int) -> None:
         """Checks that CTC can write the longest text at the positions that every stride leaves."""
@@ -129,12 +106,7 @@ class TranscriptsData:
 
     def summary(self) -> Mapping[str, Any]:
         """Utterances and bytes of each part, source and licence."""
-        facts, data = read_mapping(self.facts), self.utterances
-        name = "synthetic speech" if facts["synthetic"] else self.spec.source
-        found = {"name": name, "source": facts["source"], "licence": facts["licence"]}
-        for part, (inputs, labels) in (("train", data.train), ("val", data.validation), ("test", data.test)):
-            found |= {f"entries_{part}": len(labels), f"bytes_{part}": int(inputs.nbytes)}
-        return found
+        return summary_of(self.utterances, self.facts, self.spec)
 
     def data(self, arch: ArchSpec) -> DataFile:
         """The spectrograms, parts of which are hidden while they are learnt."""
@@ -158,14 +130,7 @@ class TranscriptsData:
         edits = edits_of(logits, labels)
         if not np.isfinite(edits).all():
             raise MeasurementError(f"{item.folder}: the exported model's logits are not finite")
-        return self._by_speaker(edits, (labels != BLANK).sum(1), split)
-
-    def _by_speaker(self, values: Float64Array, sizes: NDArray[Any], split: Split) -> Losses:
-        speakers = np.array(read_mapping(self.facts)["speakers"][split])
-        return Losses(
-            values=np.bincount(speakers, values).astype(np.float64),
-            sizes=np.bincount(speakers, sizes).astype(np.float64),
-        )
+        return by_speaker(edits, (labels != BLANK).sum(1), self.facts, split)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test utterances with what was recognised, error rates of characters and words, by noise, and times."""
@@ -212,7 +177,7 @@ class TranscriptsData:
         for name, parts in (("characters", list), ("words", str.split)):
             edits = np.array([distance(parts(one), parts(other)) for one, other in pairs], np.float64)
             sizes = np.array([len(parts(other)) for _, other in pairs], np.float64)
-            losses = self._by_speaker(edits, sizes, "test")
+            losses = by_speaker(edits, sizes, self.facts, "test")
             found[name] = {"rate": losses.loss, "std_error": losses.std_error}
         return found
 

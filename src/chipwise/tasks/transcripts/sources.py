@@ -16,6 +16,7 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.tasks.speech import synthesis
 from chipwise.tasks.speech.front_end import RATE_HZ
+from chipwise.tasks.speech.kept import Part
 from chipwise.tasks.speech.sources import MOST_BYTES, mixed
 from chipwise.tasks.speech.waves import decoded, divided, trimmed
 from chipwise.training.transcripts import BLANK
@@ -74,16 +75,6 @@ class Utterance:
     samples: NDArray[np.float32]
     text: str
     speaker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Spectrograms (n, bands, frames) in FP16, labels (n, characters), ratios to noise (NaN without), and speakers."""
-
-    inputs: NDArray[np.float16]
-    labels: NDArray[np.int64]
-    snr_db: NDArray[np.float64]
-    speakers: NDArray[np.int64]  # numbers from 0, (n,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

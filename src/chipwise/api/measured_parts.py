@@ -1,0 +1,240 @@
+"""Measuring a model that sees or hears with a tower: the tower and the decoder apart, and what a request takes of both.
+
+Neither part knows of the other while it is timed: a request's first token takes the passes that its images (or sound)
+need, one after the other, then the decoder's pass over prompt and image tokens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chipwise.api.measuring import Measured, beside, runtime_of, timed, usual_request
+from chipwise.core import units
+from chipwise.core.arguments import public
+from chipwise.core.errors import InputError, MeasurementError, SpecError, Unsupported
+from chipwise.core.results import Result
+from chipwise.cost.model import Predicted
+from chipwise.cost.request import throughput
+from chipwise.ops import Workload
+from chipwise.profile.backends import table_name
+from chipwise.serve.request import IMAGE_SIZE, MAX_IMAGES
+from chipwise.serve.towers import SOUND, place_of
+from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
+from chipwise.spec.built import require_built
+from chipwise.spec.hf import resolve
+from chipwise.spec.image_encoders import as_run, builds_projector, without_projector
+from chipwise.spec.image_tokens import Read, image_tokens, sound_tokens
+
+USUAL_SOUND_S = 10.0
+
+
+@dataclass(frozen=True, repr=False)
+class MeasuredParts(Result):
+    """The parts of a model that sees or hears, each measured, and a request's metrics put together of them.
+
+    ``metrics`` are in SI units: ``ttft_p50`` is the sum of the medians of ``passes`` of the tower and of one of the
+    decoder, ``tpot_…`` the decoder's own, ``peak_memory`` the sum of two processes.
+    """
+
+    model: str
+    passes: int  # of the tower, for all images (or the sound) of a request
+    tokens: int  # of the decoder that they become
+    tower: Measured
+    decoder: Measured
+    metrics: Mapping[str, float]
+    predicted: Mapping[str, Predicted]  # of the whole, where both parts were predicted
+    notes: tuple[str, ...]  # how the parts were put together, and what was left out
+
+    def headline(self) -> str:
+        """The model, the runtime and device, and whether the machine was quiet."""
+        found = self.decoder.measurement
+        quiet = "clean" if found.clean and self.tower.measurement.clean else "not clean"
+        return f"{self.model} in {found.runtime} on {found.device}, in parts, {quiet}"
+
+    def rows(self) -> Sequence[Mapping[str, object]]:
+        """One row a metric of the whole: put together of what was measured, and predicted where both parts were."""
+        return beside(self.metrics, self.predicted)
+
+
+def comes_in_parts(model: str | Path) -> bool:
+    """Whether ``model`` names one that sees or hears with a tower, and is no exported file or winner."""
+    from chipwise.run.winner import read_winner
+
+    path = Path(model)
+    if path.suffix in (".onnx", ".gguf") or read_winner(path) is not None:
+        return False
+    return bool(resolve(model).towers)
+
+
+@public
+def measure_parts(
+    model: str | Path,
+    *,
+    images: int = 1,
+    image_size: tuple[int, int] = IMAGE_SIZE,
+    audio_s: float | None = None,
+    runtime: str | None = None,
+    threads: int | None = None,
+    batch: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    weights: str | None = None,
+    remote: str | None = None,
+    keep: bool = True,
+) -> MeasuredParts:
+    """Measures the tower and the decoder of a model that sees or hears, with random weights, and adds them up.
+
+    Args:
+        model: A known name, a ``config.json`` or its folder.
+        images: Images of a request, of a model that sees.
+        image_size: Their width and height in pixels.
+        audio_s: Seconds of sound of a request, of a model that hears. Default: 10.
+        runtime: The runtime to measure in. Default: ONNX Runtime.
+        threads: Threads of the runtime. Default: 1.
+        batch: Concurrent requests. Default: 1.
+        prompt: Prompt tokens, beside those of the images. Default: 64.
+        new: New tokens. Default: 64.
+        weights: Weight format of the decoder; the tower stays in FP32. Default: fp32.
+        remote: ``user@host`` of a machine with Python, numpy and the runtime.
+        keep: Whether to save both measurements to the measurement store.
+
+    Raises:
+        InputError: The model is unknown, has no tower or too few positions, or a part does not fit in memory.
+        Unsupported: Its tower or its decoder is not built; names what is missing.
+        MeasurementError: A part cannot be loaded or run.
+    """
+    from chipwise.profile.exporting import check_memory, export_for
+    from chipwise.profile.harness import check_threads
+
+    name = str(model)
+    arch = resolve(model)
+    if not arch.towers:
+        raise InputError(f"{name} has no tower: measure it whole")
+    if not 1 <= images <= MAX_IMAGES:
+        raise SpecError(f"must be from 1 to {MAX_IMAGES:,}, not {images}", field="images")
+    workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
+    tower, read, notes = tower_and_request(arch, images=images, image_size=image_size, audio_s=audio_s)
+    decoder = replace(arch.without_towers(), name=f"decoder of {name}")
+    written = replace(workload, prompt_tokens=workload.prompt_tokens + read.tokens)
+    if written.total_tokens > decoder.max_tokens:
+        raise InputError(
+            f"{name} has {decoder.max_tokens:,} positions; {read.tokens:,} tokens of what it reads, --prompt "
+            f"{workload.prompt_tokens} and --new {workload.new_tokens} need {written.total_tokens:,}"
+        )
+    runtime, threads = table_name(runtime or runtime_of(name)), threads or usual_threads
+    if remote is None:
+        check_threads(threads)
+    parts = (
+        (Design(arch=tower), Workload(prompt_tokens=1, new_tokens=1, batch=workload.batch)),
+        (Design(arch=decoder, weights=weights or "fp32"), written),
+    )
+    for design, asked in parts:  # before minutes go into the first
+        check_memory(design, asked)
+    found = []
+    for design, asked in parts:
+        with tempfile.TemporaryDirectory() as room:
+            path = export_for(runtime, design, Path(room), external_data=remote is None)
+            try:
+                found.append(timed(path, design, asked, runtime=runtime, threads=threads, remote=remote, keep=keep))
+            except MeasurementError as error:
+                raise MeasurementError(f"the {design.arch.name}: {str(error).removeprefix(f'{path}: ')}") from None
+    return put_together(name, *found, read=read, workload=workload, notes=notes)
+
+
+def tower_and_request(
+    arch: ArchSpec, *, images: int, image_size: tuple[int, int], audio_s: float | None
+) -> tuple[ArchSpec, Read, tuple[str, ...]]:
+    """The tower that is exported, what all images (or the sound) of a request take of it, and notes on what it lacks.
+
+    Raises:
+        Unsupported: The tower or the decoder is not built; names what is missing.
+        SpecError: The model does not hear, or an image's size is wrong.
+    """
+    tower, name = arch.towers[0], arch.name
+    assert tower.projector is not None  # as every tower's
+    notes: list[str] = []
+    if place_of(tower) == SOUND:
+        read = sound_tokens(tower, seconds=USUAL_SOUND_S if audio_s is None else audio_s)
+    elif audio_s is not None:
+        raise SpecError(f"{name} does not hear", field="audio_s")
+    else:
+        width, height = image_size
+        one = image_tokens(tower, height=height, width=width)
+        read = replace(one, passes=one.passes * images, tokens=one.tokens * images)
+    built = replace(tower, name=f"tower of {name}")
+    if isinstance(tower.stem, ImageStem) and builds_projector(tower):
+        built = as_run(built)
+    else:
+        notes.append(_left_out(tower))
+        built = without_projector(built)
+    _require(built, f"the tower of {name}")
+    _require(arch.without_towers(), f"the decoder of {name}")
+    return built, read, tuple(notes)
+
+
+def _left_out(tower: ArchSpec) -> str:
+    """That the projector is not measured, and how small it is."""
+    assert tower.projector is not None
+    axes = tower.stem.axes if isinstance(tower.stem, ImageStem | SoundStem) else 1
+    size = tower.projector.parameters(tower.d_model, axes)
+    share = units.show(size / tower.parameters(), "share", digits=2)
+    return f"the projector ({units.number(size)} parameters, {share} of the tower's) is not built and left out"
+
+
+def _require(arch: ArchSpec, part: str) -> None:
+    """Checks that a part is built.
+
+    Raises:
+        Unsupported: It is not; one sentence that names what is missing, and what works instead.
+    """
+    try:
+        require_built(arch, work="measured")
+    except Unsupported as error:
+        reason = str(error).partition(" cannot be measured: ")[2].partition("; chipwise estimate")[0]
+        raise Unsupported(f"{part} cannot be measured: {reason}; chipwise estimate prices the whole model") from None
+
+
+def put_together(
+    name: str, tower: Measured, decoder: Measured, *, read: Read, workload: Workload, notes: Sequence[str] = ()
+) -> MeasuredParts:
+    """The parts as one: passes of the tower, then the decoder.
+
+    Args:
+        name: The model.
+        tower: One pass of its tower, measured, of as many images as requests are answered at once.
+        decoder: Its decoder, measured with prompt and image tokens.
+        read: The passes and tokens of a request's images, or its sound.
+        workload: The request without them.
+        notes: Further notes.
+    """
+    metrics = dict(decoder.metrics)
+    ttft_s = read.passes * tower.metrics["ttft_p50"] + decoder.metrics["ttft_p50"]
+    metrics = {each: value for each, value in metrics.items() if each.startswith("tpot")}
+    metrics = {"ttft_p50": ttft_s, **metrics}
+    metrics["throughput"] = float(throughput(ttft_s, metrics["tpot_p50"], workload.new_tokens, workload.batch))
+    if "peak_memory" in tower.metrics and "peak_memory" in decoder.metrics:
+        metrics["peak_memory"] = tower.metrics["peak_memory"] + decoder.metrics["peak_memory"]
+    predicted: dict[str, Predicted] = {}
+    if tower.predicted is not None and decoder.predicted is not None:
+        pass_s, rest = tower.predicted.metrics["ttft_p50"], decoder.predicted.metrics
+        predicted = {"ttft_p50": _summed(read.passes, pass_s, rest["ttft_p50"])}
+        predicted |= {each: value for each, value in rest.items() if each.startswith("tpot") and each in metrics}
+    several = f"{read.passes} pass{'es' if read.passes > 1 else ''} of the tower and one of the decoder"
+    kept = (
+        f"TTFT is the sum of the medians of {several} over {read.tokens:,} tokens of what was read and "
+        f"{workload.prompt_tokens} of the prompt; TPOT is the decoder's",
+        "peak memory is that of both processes together",
+        *notes,
+    )
+    return MeasuredParts(name, read.passes, read.tokens, tower, decoder, metrics, predicted, kept)
+
+
+def _summed(times: int, one: Predicted, other: Predicted) -> Predicted:
+    """``times`` one value and another one, erring together."""
+    ends = [
+        None if a is None or b is None else times * a + b for a, b in ((one.low, other.low), (one.high, other.high))
+    ]
+    return Predicted(value=times * one.value + other.value, low=ends[0], high=ends[1])
