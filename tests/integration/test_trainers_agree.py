@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -165,9 +166,10 @@ def kill_in_the_middle(job: TrainJob, killed: list[int]) -> None:
     while time.monotonic() < until and not state.exists():
         time.sleep(0.005)
     for process in psutil.Process().children(recursive=True):
-        if process.is_running() and "ray::train_task" in " ".join(process.cmdline()):
-            process.kill()
-            killed.append(process.pid)
+        with contextlib.suppress(psutil.Error):  # it may have ended since it was listed
+            if "ray::train_task" in " ".join(process.cmdline()):
+                process.kill()
+                killed.append(process.pid)
 
 
 def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
@@ -175,7 +177,7 @@ def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     from chipwise.trainers.ray_cluster import RayTrainer
 
-    job = toy_job(tmp_path, steps=120)
+    job = toy_job(tmp_path, steps=400)
     killed: list[int] = []
     with RayTrainer(Setup(on="ray", folder=tmp_path, workers=1)) as trainer:
         events = trainer.run([job])

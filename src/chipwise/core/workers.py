@@ -199,7 +199,8 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            if self._waiting and worker.job is None and worker.ready:
+            able = worker.job is None and worker.ready and worker.process.poll() is None  # one may die between jobs
+            if self._waiting and able:
                 worker.job, job = self._waiting.popleft()
                 worker.heard_at = self._clock()
                 _send(worker.process, {**job, "job": worker.job})

@@ -101,6 +101,17 @@ def test_a_worker_that_hangs_is_ended_and_its_successor_works(command: list[str]
         assert ends(list(pool.events()))[after].data == 2
 
 
+def test_a_worker_that_dies_between_two_jobs_costs_none(command: list[str]) -> None:
+    with WorkerPool(command, 1) as pool:
+        pool.submit({"do": "double", "value": 1})
+        assert [event.kind for event in pool.events()] == ["progress", "result"]
+        worker = pool._workers[0].process
+        worker.kill()
+        worker.wait()
+        after = pool.submit({"do": "double", "value": 2})
+        assert ends(list(pool.events()))[after].data == 4
+
+
 def test_what_does_not_happen_is_not_waited_for(command: list[str]) -> None:
     with WorkerPool(command, 1) as pool:
         assert pool.poll(0.0) == []

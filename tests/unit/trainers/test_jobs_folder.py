@@ -154,7 +154,7 @@ def test_a_text_that_changed_is_refused_where_the_job_runs(tmp_path) -> None:
 
 def test_a_job_that_was_killed_goes_on_when_it_is_run_again(tmp_path) -> None:
     """It is killed after its state before the decay was written; run again, it gives what an undisturbed one gives."""
-    job = toy_job(tmp_path, "a", steps=400)
+    job = toy_job(tmp_path, "a", steps=1000)
     ask(tmp_path, [job])
     script, line = tmp_path / "jobs" / "run_job.sh", todo(tmp_path)[0]
     environment = os.environ | {"PYTHON": sys.executable}

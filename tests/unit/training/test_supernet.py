@@ -1,8 +1,6 @@
 import dataclasses
 import json
 import math
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,7 +246,9 @@ def test_shared_weights_are_trained_by_a_worker_that_may_be_killed(
         for event in pool.events():
             if alive and event.kind == "progress" and event.data["cpu_s"] > 1.1:
                 alive = False  # reports that were on their way must not end the worker that takes its place
-                os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+                worker = pool._workers[0].process
+                worker.kill()
+                worker.wait()
             if event.kind == "failed":
                 assert "killed by signal 9" in event.data["message"]
         pool.submit(job.to_data())
