@@ -8,6 +8,7 @@ columns, T tokens, F frequencies, D width.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,6 +174,18 @@ class Decoder(nn.Module):
         return F.pixel_shuffle(self.convs[1](F.gelu(self.convs[0](x_BLYX))), self.factor)
 
 
+def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, float, float]]:
+    """Time and size of each step, and the factors of its velocity and of that of the step before."""
+    shift = denoiser.get("shift", 1.0)
+    found: list[tuple[float, float, float, float]] = []
+    times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
+    for time, end in itertools.pairwise(times):
+        size = end - time
+        ahead = size / found[-1][1] / 2 if found and denoiser.get("solver") == "multistep" else 0.0
+        found.append((time, size, size * (1 + ahead), -size * ahead))
+    return found
+
+
 class ChipwiseDenoiser(PreTrainedModel):
     """The denoiser."""
 
@@ -244,12 +257,14 @@ class ChipwiseDenoiser(PreTrainedModel):
         stem, count = self.arch_data["stem"], steps or self.config.num_inference_steps
         shape = (len(label), stem["channels"], stem["image_size"], stem["image_size"])
         image = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(self.device, self.dtype)
-        for i in range(count):
-            time = torch.full((len(label),), i / count, device=self.device)
-            size = torch.full_like(time, 1 / count)
+        last = torch.zeros_like(image)
+        for start, length, now, before in moves(count, self.arch_data["denoiser"]):
+            time = torch.full((len(label),), start, device=self.device)
+            size = torch.full_like(time, length)
             velocity = self(image, time, label, size)
             if scale != 1.0:
                 without = self(image, time, torch.full_like(label, self.labels.num_embeddings - 1), size)
                 velocity = without + scale * (velocity - without)
-            image = image + velocity / count
+            image = image + now * velocity + before * last
+            last = velocity
         return image if self.decoder is None else self.decoder(image)

@@ -21,6 +21,7 @@ from chipwise.blocks.onnx_graph import GraphBuilder
 from chipwise.blocks.patches.onnx import add_patches
 from chipwise.blocks.squares.onnx import add_attend
 from chipwise.spec import ArchSpec, Design
+from chipwise.spec.denoiser import UNSHIFTED
 from chipwise.spec.diffusion import require_denoiser
 
 
@@ -80,4 +81,6 @@ def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
         "steps": denoiser.steps,
         "told": list(denoiser.told),
         **({"guidance": denoiser.guidance} if denoiser.guided else {}),
+        **({"solver": denoiser.solver} if denoiser.solver != "euler" else {}),
+        **({"shift": denoiser.shift} if denoiser.shift != UNSHIFTED else {}),
     }

@@ -16,7 +16,7 @@ from chipwise.blocks.modulation.module import Told, modulated
 from chipwise.blocks.patches.module import Patches
 from chipwise.blocks.squares.module import ImageAttention
 from chipwise.spec import ArchSpec, ImageStem, Layer
-from chipwise.spec.denoiser import UNGUIDED
+from chipwise.spec.denoiser import Denoiser
 from chipwise.spec.diffusion import require_denoiser
 from chipwise.spec.weights import modulation_widths
 
@@ -88,24 +88,23 @@ class DenoisingTransformer(nn.Module):
 
 
 @torch.no_grad()
-def draw(
-    model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, *, steps: int, guidance: float = UNGUIDED
-) -> Tensor:
-    """Images (B, C, Y, X) that ``model`` makes of noise in so many equal steps from time 0 to time 1.
+def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, served: Denoiser) -> Tensor:
+    """Images (B, C, Y, X) that ``model`` makes of noise in the steps, by the solver and the guidance of ``served``.
 
-    With ``guidance`` each step goes so many times as far towards the label as without one; only a model that was
-    trained without labels too can be guided. Latents are decoded at the end.
+    With guidance each step goes so many times as far towards the label as without one; only a model that was trained
+    without labels too can be guided. Latents are decoded at the end.
     """
-    x = noise_BCYX
-    for i in range(steps):
-        time_B = torch.full((len(x),), i / steps, device=x.device)
-        size_B = torch.full_like(time_B, 1 / steps)
+    x, last = noise_BCYX, torch.zeros_like(noise_BCYX)
+    for move in served.moves():
+        time_B = torch.full((len(x),), move.time, device=x.device)
+        size_B = torch.full_like(time_B, move.size)
         velocity = model(x, time_B, label_B, size_B)
-        if guidance != UNGUIDED:
+        if served.guided:
             no_label_B = torch.full_like(label_B, model.labels.num_embeddings - 1)
             without = model(x, time_B, no_label_B, size_B)
-            velocity = without + guidance * (velocity - without)
-        x = x + velocity / steps
+            velocity = without + served.guidance * (velocity - without)
+        x = x + move.now * velocity + move.before * last
+        last = velocity
     decoder = getattr(model, "decoder", None)
     return x if decoder is None else decoder(x)
 

@@ -31,11 +31,11 @@ from chipwise.pipeline.screening import Metrics, Screened, excess, mutate
 from chipwise.pipeline.supernet_prior import SupernetPrior
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import is_cost, relative_excess
-from chipwise.space.images import GUIDANCE
+from chipwise.space.images import GUIDANCE, SHIFT, SOLVER
 from chipwise.space.search_space import Rows
 from chipwise.spec.denoiser import UNGUIDED
 
-SERVED = ("weights", "steps", GUIDANCE)  # choices of how a trained model is served
+SERVED = ("weights", "steps", SOLVER, SHIFT, GUIDANCE)  # choices of how a trained model is served
 LOSS = "loss"  # the task's, among the goals of a problem; less is better
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
 LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
@@ -212,7 +212,7 @@ class Chooser:
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int]) -> Rows:
-        """``row`` in every other weight format, number of steps and guidance, in which it is predicted within limits.
+        """``row`` in every other weight format, number of steps, solver and guidance that is predicted within limits.
 
         All of them are weights of one training.
         """
@@ -233,7 +233,7 @@ class Chooser:
         if not self._start.one_pass:
             return 1.0
         forms = np.vstack([np.array([row], dtype=np.int64), self.in_other_formats(row)])
-        factors = self._start.of_passes(self._space.steps(forms))
+        factors = self._start.of_passes(self._space.equal_steps(forms))
         return float(factors.min() / factors[0])
 
     def penalty_factor(self, rows: Rows) -> Float64Array:
@@ -334,7 +334,7 @@ class Chooser:
         layers, head = self._sizes(seen)
         pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
         factor = self._start.of_passes
-        losses = self._losses(observations) / factor(self._space.steps(seen))
+        losses = self._losses(observations) / factor(self._space.equal_steps(seen))
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
         def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
@@ -342,7 +342,7 @@ class Chooser:
             if tokens is None:
                 tokens = np.full(len(rows), self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.steps(rows))
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.equal_steps(rows))
 
         return loss
 
@@ -375,7 +375,7 @@ class Chooser:
         return rows[kept]
 
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
-        """Key of a row without its weight format, steps and guidance, so that each training has one trial.
+        """Key of a row without its weight format, steps, solver and guidance, so that each training has one trial.
 
         Of guidance it says whether there is any: only such a model learns to do without labels.
         """

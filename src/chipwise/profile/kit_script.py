@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -443,20 +443,32 @@ class _Onnx:
     def finite(self, values: Any) -> bool:
         return bool(self._np.isfinite(values).all())
 
+    def _moves(self) -> Iterator[tuple[float, float, float, float]]:
+        """Time and size of a denoiser's steps, and the factors of a step's velocity and of that of the step before."""
+        steps, shift, last = self._facts.get("steps", 0), self._facts.get("shift", 1.0), 0.0
+        for i in range(steps):
+            time_now, end = (n / (n + shift * (steps - n)) for n in (i, i + 1))
+            size = end - time_now
+            ahead = size / last / 2 if last and self._facts.get("solver") == "multistep" else 0.0
+            yield time_now, size, size * (1 + ahead), -size * ahead
+            last = size
+
     def prefill(self, tokens: Any) -> Any:
         """The last position's logits of a new prompt; an encoder's output."""
         if "image" in self._facts:
             image, steps = self._image, self._facts.get("steps", 0)
-            for i in range(steps):  # a denoiser: an image in so many passes
-                self._told["time"].fill(i / steps)
+            last = 0.0
+            for time_now, size, now, before in self._moves():  # a denoiser: an image in so many passes
+                self._told["time"].fill(time_now)
                 if "step" in self._told:
-                    self._told["step"].fill(1 / steps)
+                    self._told["step"].fill(size)
                 velocity = self._session.run(None, {"image": image, **self._told})[0]
                 if "guidance" in self._facts:  # asked again without a label
                     free = {**self._told, "label": self._np.full_like(self._told["label"], self._facts["labels"])}
                     without = self._session.run(None, {"image": image, **free})[0]
                     velocity = without + self._facts["guidance"] * (velocity - without)
-                image = image + velocity / steps
+                image = image + self._np.float32(now) * velocity + self._np.float32(before) * last
+                last = velocity
             if self._decoder is not None:
                 return self._decoder.run(None, {"latents": image})[0]
             return image if steps else self._session.run(None, {self._session.get_inputs()[0].name: image})[0]

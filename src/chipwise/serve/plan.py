@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chipwise.core.errors import SpecError
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, ImageStem
 from chipwise.spec.feed_forward import MixtureOfExperts
 
 NODE_DEVICES = 8
@@ -85,7 +85,8 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
         SpecError: One does not; the message names it and the degrees that would work.
     """
     experts = 0
-    for layer in (*arch.layers, *arch.encoder):
+    stages = arch.stem.stages if isinstance(arch.stem, ImageStem) else ()
+    for layer in (*arch.layers, *arch.encoder, *stages):
         heads = getattr(layer.attention, "heads", plan.tp)
         if heads % plan.tp:
             raise SpecError(

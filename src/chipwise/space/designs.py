@@ -12,6 +12,7 @@ from chipwise.space.ranking import RankingSpace, table_name
 from chipwise.space.sound import GLOBAL, NO_MODULE, SoundSpace, module_name, module_of, window_of
 from chipwise.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, RankingStem, SoundStem
+from chipwise.spec.denoiser import UNSHIFTED
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import formats_word
 
@@ -275,7 +276,9 @@ def summary(design: Design) -> str:
             told = " of shortcuts" if arch.denoiser.shortcut else ""
             guided = f" guided {arch.denoiser.guidance:g}" if arch.denoiser.guided else ""
             latents = f" latents {arch.denoiser.latents.factor}" if arch.denoiser.latents else ""
-            stem = f"{arch.denoiser.steps} steps{told}{guided}{latents} p{arch.stem.patch}"
+            solver = " multistep" if arch.denoiser.solver == "multistep" else ""
+            solver += f" shift {arch.denoiser.shift:g}" if arch.denoiser.shift != UNSHIFTED else ""
+            stem = f"{arch.denoiser.steps} steps{told}{solver}{guided}{latents} p{arch.stem.patch}"
         heads = _joined([f"{a.heads}x{a.head_size}" for a in attention])
         return f"{stem} d{arch.d_model} L{len(arch.layers)} h{heads}{inside} {feed} {design.weights}"
     tied = "tied" if arch.tie_embeddings else "untied"

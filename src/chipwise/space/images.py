@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.spec import Denoiser, ImageStem
-from chipwise.spec.denoiser import MOST_GUIDANCE, UNGUIDED
+from chipwise.spec.denoiser import MOST_GUIDANCE, MOST_SHIFT, UNGUIDED, UNSHIFTED, Solver
 from chipwise.spec.latents import FACTORS, Latents
 from chipwise.spec.projector import Projector
 from chipwise.spec.question import Question
@@ -20,6 +20,7 @@ from chipwise.spec.stem import CONV_STRIDE
 IMAGE_CHOICES = ("patch", "stem", "pooling")
 POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
 DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
+SOLVER, SHIFT = "solver", "shift"  # choices where any but euler, or 1, is listed
 LATENTS, PIXELS = "latents", 1  # a choice where anything but pixels is listed
 GUIDANCE = "guidance"  # a choice where any but 1 is listed
 FRAMES_PER_S = 100  # of signals in time
@@ -30,6 +31,13 @@ PATCHES, EVERYWHERE = "patches", "none"
 LEARNED, RELATIVE = "learned", "relative"
 NO_MERGE, MEAN, JOIN = "none", "mean", "join"
 PREFIX, CROSS = "prefix", "cross"
+_DENOISERS_ALONE = {  # fields, and what they are of other models
+    "training": ("flow",),
+    "latents": (PIXELS,),
+    "guidance": (UNGUIDED,),
+    "solver": ("euler",),
+    "shift": (UNSHIFTED,),
+}
 _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
 
@@ -46,9 +54,11 @@ class ImageSpace:
 
     With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
     take large steps, whose size is an input. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
-    ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step; 1: none.
-    ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run trains; 1
-    draws pixels. Patches are of latents then.
+    ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
+    before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
+    larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
+    1: none. ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run
+    trains; 1 draws pixels. Patches are of latents then.
 
     With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
     ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
@@ -70,6 +80,8 @@ class ImageSpace:
     training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
     guidance: tuple[float, ...] = later((UNGUIDED,))  # of denoisers; see the class
     latents: tuple[int, ...] = later((PIXELS,))  # of denoisers; see the class
+    solver: tuple[Solver, ...] = later(("euler",))  # of denoisers; see the class
+    shift: tuple[float, ...] = later((UNSHIFTED,))  # of denoisers; see the class
     question: int = later(0)  # positions of a question behind the image; 0 where none is asked
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
@@ -102,12 +114,10 @@ class ImageSpace:
             raise SpecError(text, field="question")
         if self.steps:
             self._check_denoisers()
-        elif self.training != ("flow",):
-            raise SpecError("is for denoisers; list their steps too", field="training")
-        elif self.latents != (PIXELS,):
-            raise SpecError("is for denoisers; list their steps too", field="latents")
-        elif self.guidance != (UNGUIDED,):
-            raise SpecError("is for denoisers; list their steps too", field="guidance")
+        else:
+            for name, only in _DENOISERS_ALONE.items():
+                if getattr(self, name) != only:
+                    raise SpecError("is for denoisers; list their steps too", field=name)
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
@@ -134,6 +144,12 @@ class ImageSpace:
             raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
         if "shortcut" in self.training and UNGUIDED not in self.guidance:
             raise SpecError("shortcuts are not guided; list 1 too", field="guidance")
+        if any(not 1 / MOST_SHIFT <= shift <= MOST_SHIFT for shift in self.shift):
+            raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}; 1 is none", field="shift")
+        if "shortcut" in self.training and "euler" not in self.solver:
+            raise SpecError("shortcuts are taken by euler; list it too", field="solver")
+        if "shortcut" in self.training and UNSHIFTED not in self.shift:
+            raise SpecError("shortcuts are not shifted; list 1 too", field="shift")
         if "shortcut" in self.training and not any(_doubled(steps) for steps in self.steps):
             raise SpecError("shortcuts take 1, 2, 4, 8 … steps; list one of them", field="steps")
 
@@ -146,7 +162,9 @@ class ImageSpace:
         guided = () if self.guidance == (UNGUIDED,) else (GUIDANCE,)
         latents = () if self.latents == (PIXELS,) else (LATENTS,)
         denoisers = DENOISER_CHOICES if self.steps else ()
-        return (*IMAGE_CHOICES, *positions, *denoisers, *latents, *guided, *questions, *image_in)
+        solver = () if self.solver == ("euler",) else (SOLVER,)
+        shift = () if self.shift == (UNSHIFTED,) else (SHIFT,)
+        return (*IMAGE_CHOICES, *positions, *denoisers, *solver, *shift, *latents, *guided, *questions, *image_in)
 
     @property
     def seconds(self) -> float | None:
@@ -201,8 +219,9 @@ class ImageSpace:
         doubled = [steps for steps in self.steps if _doubled(steps)]
         if "shortcut" in self.training and len(doubled) < len(self.steps):
             yield {"training": ["shortcut"]}, {"steps": doubled}
-        if "shortcut" in self.training and self.guidance != (UNGUIDED,):
-            yield {"training": ["shortcut"]}, {GUIDANCE: [UNGUIDED]}
+        for name, only in ((GUIDANCE, UNGUIDED), (SOLVER, "euler"), (SHIFT, UNSHIFTED)):
+            if "shortcut" in self.training and name in self.choices:
+                yield {"training": ["shortcut"]}, {name: [only]}
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
 
@@ -270,8 +289,16 @@ def denoiser_of(choices: Mapping[str, Any], image: ImageSpace) -> Denoiser | Non
     steps = choices.get("steps", 1)  # prices of blocks do not depend on them
     guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
     latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
-    own = {"steps": steps, "shortcut": shortcut, "guidance": guidance, "latents": latents}
-    return Denoiser(labels=image.classes, frequencies=FREQUENCIES, **own)
+    return Denoiser(
+        labels=image.classes,
+        frequencies=FREQUENCIES,
+        steps=steps,
+        shortcut=shortcut,
+        guidance=guidance,
+        latents=latents,
+        solver=choices.get(SOLVER, "euler"),
+        shift=choices.get(SHIFT, UNSHIFTED),
+    )
 
 
 def convs_of(stem: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import check_fields, later, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.spec.candidates import RankingStem
-from chipwise.spec.denoiser import BLOCK_PARTS, Denoiser
+from chipwise.spec.denoiser import BLOCK_PARTS, UNSHIFTED, Denoiser
 from chipwise.spec.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
@@ -403,11 +403,15 @@ class ArchSpec(Result):
         return 1 if self.denoiser is None else self.denoiser.passes
 
     def as_trained(self) -> ArchSpec:
-        """The model without what its training does not depend on: a denoiser takes one step, guided by 2 if at all."""
+        """The model without what its training does not depend on: a denoiser takes one step, guided by 2 if at all.
+
+        Nor does it depend on its solver and the shift of its times.
+        """
         if self.denoiser is None:
             return self
         guidance = 2.0 if self.denoiser.guided else self.denoiser.guidance
-        return replace(self, denoiser=replace(self.denoiser, steps=1, guidance=guidance))
+        plainly = replace(self.denoiser, steps=1, guidance=guidance, solver="euler", shift=UNSHIFTED)
+        return replace(self, denoiser=plainly)
 
     @property
     def digest(self) -> str:

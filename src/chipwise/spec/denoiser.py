@@ -9,11 +9,16 @@ References:
     Straight paths from noise to images: Liu et al. 2023, Flow Straight and Fast (rectified flow), arXiv:2209.03003.
     Steps of any size in one model: Frans et al. 2024, One Step Diffusion via Shortcut Models, arXiv:2410.12557.
     Guidance without a classifier: Ho and Salimans 2022, Classifier-Free Diffusion Guidance, arXiv:2207.12598.
+    Steps that use the velocity before: Adams and Bashforth's method of second order for steps of any size, as Hairer,
+        Nørsett and Wanner, Solving Ordinary Differential Equations I, section III.5, has it.
+    Shifted times: Esser et al. 2024 (Stable Diffusion 3), arXiv:2403.03206, equation 23.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Literal
 
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import check_fields, later, positive
@@ -23,6 +28,36 @@ from chipwise.spec.stem import ImageStem
 BLOCK_PARTS, END_PARTS = 3, 2  # vectors that each block is given (shift, scale, gate), and the last norm (shift, scale)
 MOST_STEPS = 1_000
 UNGUIDED, MOST_GUIDANCE = 1.0, 100.0
+UNSHIFTED, MOST_SHIFT = 1.0, 100.0
+Solver = Literal["euler", "multistep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of an image: it moves by ``now`` times its velocity and ``before`` times the one of the last step."""
+
+    time: float  # from 0 (noise) to 1 (image)
+    size: float
+    now: float
+    before: float
+
+
+def moves(steps: int, solver: Solver = "euler", shift: float = UNSHIFTED) -> tuple[Move, ...]:
+    """The steps from time 0 to time 1. A ``shift`` s takes time u to u / (u + s (1 - u)): smaller steps at first.
+
+    >>> [move.time for move in moves(2, shift=3.0)]
+    [0.0, 0.25]
+    >>> moves(2, "multistep")[1]
+    Move(time=0.5, size=0.5, now=0.75, before=-0.25)
+    """
+    even = [i / steps for i in range(steps + 1)]
+    times = [u / (u + shift * (1 - u)) for u in even]
+    found: list[Move] = []
+    for time, end in itertools.pairwise(times):
+        size = end - time
+        ahead = size / found[-1].size / 2 if found and solver == "multistep" else 0.0
+        found.append(Move(time, size, size * (1 + ahead), -size * ahead))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +70,8 @@ class Denoiser:
     shortcut: bool = False  # told the size of its steps too, and taught that two small ones make a large one
     guidance: float = later(UNGUIDED)  # how many times as far as without a label a step goes towards its label
     latents: Latents | None = later(None)  # noqa: RUF009  (images are decoded of them at the end; None: pixels)
+    solver: Solver = later("euler")  # noqa: RUF009  (multistep: a step also goes by how the velocity changed)
+    shift: float = later(UNSHIFTED)  # of times; more than 1: smaller steps in the noise, larger ones in the image
     outputs: int = 1  # tensors as large as the image that a pass gives; DiT gives a variance too
 
     def __post_init__(self) -> None:
@@ -47,6 +84,10 @@ class Denoiser:
             raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}, not {self.guidance:g}", field="guidance")
         if self.shortcut and self.guided:
             raise SpecError("a model of shortcuts is not guided; leave one of them out", field="guidance")
+        if not 1 / MOST_SHIFT <= self.shift <= MOST_SHIFT:
+            raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}, not {self.shift:g}", field="shift")
+        if self.shortcut and (self.solver != "euler" or self.shift != UNSHIFTED):
+            raise SpecError("a model of shortcuts takes equal steps by themselves: euler, unshifted", field="solver")
 
     @property
     def guided(self) -> bool:
@@ -62,6 +103,10 @@ class Denoiser:
     def passes(self) -> int:
         """Passes that make an image."""
         return self.steps * (1 + self.guided)
+
+    def moves(self) -> tuple[Move, ...]:
+        """The steps of an image."""
+        return moves(self.steps, self.solver, self.shift)
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -88,6 +88,8 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
             steps=draw_from(st.sampled_from((1, 4) if shortcut else (1, 3))),
             shortcut=shortcut,
             guidance=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.5))),
+            solver=draw_from(st.sampled_from(("euler",) if shortcut else ("euler", "multistep"))),
+            shift=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.0))),
         ),
     )
 
@@ -134,8 +136,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     assert arch.denoiser is not None
     with torch.no_grad():
         expected = model(images, times, labels, sizes).numpy()
-        steps, guidance = arch.denoiser.steps, arch.denoiser.guidance
-        drawn = draw(model, images, labels, steps=steps, guidance=guidance).numpy()
+        drawn = draw(model, images, labels, arch.denoiser).numpy()
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     with TemporaryDirectory() as folder:
         path = export(Design(arch=arch), weights, Path(folder) / "model.onnx")

@@ -28,7 +28,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.errors import DataError, InputError
 from chipwise.core.files import build
-from chipwise.spec import ArchSpec
+from chipwise.spec import ArchSpec, Denoiser
 from chipwise.spec.io import from_data, to_data
 from chipwise.spec.latents import FACTORS, Latents
 from chipwise.training.arrays import LabelledArrays, read_arrays, save_arrays
@@ -187,8 +187,7 @@ class FlowImages(LabelledArrays):
         dtype: torch.dtype | None = None,
     ) -> Judged:
         """The Fréchet distance of images that ``model`` draws in its steps."""
-        steps = model.arch.denoiser.steps
-        images = self.drawn(model, split=split, steps=steps, most=most, dtype=dtype)
+        images = self.drawn(model, split=split, most=most, dtype=dtype)
         return Judged(loss=float(self.distances(images, split).mean()))
 
     def drawn(
@@ -196,27 +195,26 @@ class FlowImages(LabelledArrays):
         model: Any,
         *,
         split: Split,
-        steps: int,
-        guidance: float | None = None,
+        served: Denoiser | None = None,
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> NDArray[np.float32]:
-        """Images (n, C, Y, X), as models see them, that ``model`` draws in so many steps; ``most`` limits n.
+        """Images (n, C, Y, X), as models see them, that ``model`` draws; ``most`` limits n.
 
-        They are guided as the model says, unless ``guidance`` is given.
+        Steps, solver and guidance are the model's own, unless ``served`` has others.
         """
         import torch
 
         from chipwise.deploy.torch_denoiser import draw
 
-        guidance = model.arch.denoiser.guidance if guidance is None else guidance
+        served = served or model.arch.denoiser
         noise, labels = self.noise(model.arch, split, DRAWN if most is None else max(2, min(most, DRAWN)))
         device = next(model.parameters()).device
         found = []
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             for start in range(0, len(labels), ROWS):
-                part = (torch.from_numpy(each[start : start + ROWS]).to(device) for each in (noise, labels))
-                found.append(draw(model, *part, steps=steps, guidance=guidance).float().cpu().numpy())
+                begun, told = (torch.from_numpy(each[start : start + ROWS]).to(device) for each in (noise, labels))
+                found.append(draw(model, begun, told, served).float().cpu().numpy())
         return np.concatenate(found)
 
     def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:

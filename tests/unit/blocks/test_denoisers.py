@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,27 +107,48 @@ def test_a_new_denoiser_gives_no_velocity_and_its_layers_do_nothing() -> None:
     model = build(arch, seed=0)
     images, times, labels, _ = asked(arch, batch=2)
     assert not model(images, times, labels).any()
-    assert torch.equal(draw(model, images, labels, steps=3), images)
+    assert torch.equal(draw(model, images, labels, in_steps(3)), images)
+
+
+def in_steps(count: int, **how: Any) -> Denoiser:
+    return Denoiser(labels=3, steps=count, **how)
+
+
+class Known(torch.nn.Module):
+    """Moves as it is told."""
+
+    def __init__(self, velocity: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.velocity = velocity
+
+    def forward(self, image: torch.Tensor, time: torch.Tensor, label: torch.Tensor, step: object) -> torch.Tensor:
+        return self.velocity(image, time)
+
+
+@pytest.mark.parametrize(("steps", "shift"), [(2, 1.0), (5, 1.0), (2, 2.0), (4, 3.0), (3, 0.5)])
+def test_multistep_is_exact_but_for_its_first_step_where_the_velocity_grows_evenly(steps: int, shift: float) -> None:
+    """x' = 2 t leads to 1 at time 1. The first step, by Euler, stays where it is and so misses its size squared."""
+    start, labels = torch.zeros((1, 1, 8, 8)), torch.zeros(1, dtype=torch.long)
+    even = Known(lambda image, time: 2 * time[:, None, None, None] * torch.ones_like(image))
+    served = in_steps(steps, solver="multistep", shift=shift)
+    first = 1 / (1 + shift * (steps - 1))
+    found = draw(even, start, labels, served)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, torch.full_like(start, 1 - first**2))
+    assert sum(move.size for move in served.moves()) == pytest.approx(1)
+    by_euler = draw(even, start, labels, in_steps(steps))  # type: ignore[arg-type]
+    torch.testing.assert_close(by_euler, torch.full_like(start, 1 - 1 / steps))
 
 
 def test_steps_follow_a_straight_path_exactly_and_a_bent_one_better_the_more_there_are() -> None:
     arch = dit(**SMALL)
 
-    class Known(torch.nn.Module):
-        def __init__(self, velocity: object) -> None:
-            super().__init__()
-            self.velocity = velocity
-
-        def forward(self, image: torch.Tensor, time: torch.Tensor, label: torch.Tensor, step: object) -> torch.Tensor:
-            return self.velocity(image, time)  # type: ignore[no-any-return, operator]
-
     start, labels = torch.ones((1, 1, 8, 8)), torch.zeros(1, dtype=torch.long)
     straight = Known(lambda image, time: torch.full_like(image, 2.0))
     for steps in (1, 3):
-        found = draw(straight, start, labels, steps=steps)  # type: ignore[arg-type]
+        found = draw(straight, start, labels, in_steps(steps))  # type: ignore[arg-type]
         torch.testing.assert_close(found, torch.full_like(start, 3.0))
     grows = Known(lambda image, time: image)  # x' = x: e after a time of 1
-    errors = [float((draw(grows, start, labels, steps=n) - math.e).abs().max()) for n in (1, 2, 4, 8)]  # type: ignore[arg-type]
+    errors = [float((draw(grows, start, labels, in_steps(n)) - math.e).abs().max()) for n in (1, 2, 4, 8)]  # type: ignore[arg-type]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] == pytest.approx(math.e - 2, abs=1e-6)
     assert arch.passes == 8

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import chipwise
+from chipwise.core.errors import SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import default_runtime
 from chipwise.ops import AttentionOp, ConvOp, Matmul, PoolOp
@@ -131,6 +132,15 @@ def test_memory_holds_the_weights_once() -> None:
 def test_explaining_speaks_of_images() -> None:
     found = chipwise.explain(VIT, device="rtx-4090", batch=8)
     assert "one pass over 8 images of 197 positions" in found.case.asked
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "rtx-4090"])
+def test_a_pyramid_whose_first_stage_has_three_heads_is_not_split_in_two(device: str) -> None:
+    """Its last stage has 24 heads, which two devices divide."""
+    name = "microsoft/swin-tiny-patch4-window7-224"
+    assert chipwise.explain(name, device=device).advice
+    with pytest.raises(SpecError, match="2 devices do not divide the 3 heads"):
+        chipwise.estimate(name, device=device, tp=2)
 
 
 def test_training_counts_the_positions_of_images() -> None:

@@ -57,6 +57,7 @@ CHOICES = {
     "sharing": "none", "patch": 4, "stem": "patches", "pooling": "mean", "square": "none", "steps": 2,
     "training": "flow", "layers": [{"heads": 2, "kv_heads": 2, "ffn": "gelu", "ffn_width": 16}],
 }  # fmt: skip
+HOW: list[dict[str, Any]] = [{"training": "shortcut"}, {"guidance": 2.5}, {"solver": "multistep", "shift": 2.0}]
 DATA: dict[str, Any] = {"source": "numpy", "path": "set.npz", "validation_share": 0.2, "classifier_steps": 4}
 BASE = written()
 
@@ -179,6 +180,9 @@ def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
         ({"steps": [3], "training": ["shortcut"]}, "1, 2, 4, 8"),
         ({"stem": ["conv4"]}, "patches of an image"),
         ({"steps": [0]}, "at least 1"),
+        ({"shift": [0.0]}, "1 is none"),
+        ({"shift": [2], "training": ["shortcut"]}, "not shifted"),
+        ({"solver": ["multistep"], "training": ["shortcut"]}, "taken by euler"),
     ],
 )
 def test_spaces_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -207,13 +211,12 @@ def test_steps_that_no_shortcut_takes_are_replaced_by_the_nearest() -> None:
     assert space.passes(rows).tolist() == [space.design(row).arch.passes for row in rows]
 
 
-@pytest.mark.parametrize("changes", [{"training": "shortcut"}, {"guidance": 2.5}], ids=["shortcut", "guided"])
+@pytest.mark.parametrize("changes", HOW, ids=["shortcut", "guided", "multistep"])
 def test_the_folder_and_the_sampler_draw_what_the_model_draws(
     opened: Any, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    chosen = design(**changes, steps=2)
-    guidance = changes.get("guidance", 1.0)
+    chosen = design(**changes, steps=4)
     item = Exported(design=chosen, weights=random_weights(chosen.arch, seed=0), folder=tmp_path)
     opened.ship(item, tmp_path / "winner", {})
     export(chosen, item.weights, tmp_path / "winner" / "model.onnx")
@@ -222,22 +225,22 @@ def test_the_folder_and_the_sampler_draw_what_the_model_draws(
     ours, labels = load_model(arch, weights), torch.tensor([0, 2])
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "winner", trust_remote_code=True)
     noise = torch.randn((2, 1, 8, 8), generator=torch.Generator().manual_seed(5))
-    expected = draw(ours, noise, labels, steps=2, guidance=guidance)
+    expected = draw(ours, noise, labels, chosen.arch.denoiser)
     torch.testing.assert_close(theirs.generate([0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     sampler = runpy.run_path(str(tmp_path / "winner" / "sampler.py"))
     noise = torch.from_numpy(np.random.default_rng(5).standard_normal((2, 1, 8, 8), dtype=np.float32))
     found = sampler["draw"](tmp_path / "winner" / "model.onnx", [0, 2], seed=5)
-    expected = draw(ours, noise, labels, steps=2, guidance=guidance)
+    expected = draw(ours, noise, labels, chosen.arch.denoiser)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{"training": "shortcut"}, {"guidance": 2.5}], ids=["shortcut", "guided"])
+@pytest.mark.parametrize("changes", HOW, ids=["shortcut", "guided", "multistep"])
 def test_a_kit_takes_all_steps_of_an_image(tmp_path: Path, changes: dict[str, Any]) -> None:
     """The script that is copied to a device draws what chipwise's own session draws of the same noise."""
     from chipwise.profile import kit_script
     from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
 
-    chosen = design(**changes, steps=2)
+    chosen = design(**changes, steps=4)
     path = export(chosen, random_weights(chosen.arch, seed=0), tmp_path / "model.onnx")
     request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 1}
     kit = kit_script._open({**request, "new_tokens": 1})

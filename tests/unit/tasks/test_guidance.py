@@ -50,7 +50,7 @@ def test_a_step_goes_further_the_way_the_label_pulls() -> None:
             return torch.where(label == 3, 1.0, 3.0)[:, None, None, None] * torch.ones_like(image)
 
     start, labels = torch.zeros((2, 1, 4, 4)), torch.tensor([0, 2])
-    found = draw(Known(), start, labels, steps=4, guidance=2.5)  # type: ignore[arg-type]
+    found = draw(Known(), start, labels, Denoiser(labels=3, steps=4, guidance=2.5))  # type: ignore[arg-type]
     torch.testing.assert_close(found, torch.full_like(start, 6.0))
 
 

@@ -177,11 +177,11 @@ def test_all_forms_draw_the_same_images(opened: Any, learnt: Any, tmp_path: Path
     ours, labels = load_model(arch, weights), torch.tensor([0, 2])
     noise = torch.randn((2, 2, 4, 4), generator=torch.Generator().manual_seed(5))
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "winner", trust_remote_code=True)
-    expected = draw(ours, noise, labels, steps=2)
+    expected = draw(ours, noise, labels, arch.denoiser)
     assert tuple(expected.shape) == (2, 1, 8, 8)
     torch.testing.assert_close(theirs.generate([0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     start = np.random.default_rng(5).standard_normal((2, 2, 4, 4), dtype=np.float32)
-    expected = draw(ours, torch.from_numpy(start), labels, steps=2).numpy()
+    expected = draw(ours, torch.from_numpy(start), labels, arch.denoiser).numpy()
     sampler = runpy.run_path(str(tmp_path / "winner" / "sampler.py"))
     np.testing.assert_allclose(sampler["draw"](path, [0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 1}

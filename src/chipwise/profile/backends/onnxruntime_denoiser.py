@@ -12,6 +12,7 @@ import onnxruntime as ort
 from chipwise.core.arrays import AnyArray
 from chipwise.core.errors import MeasurementError
 from chipwise.profile.backends.onnxruntime import load, session_options
+from chipwise.spec.denoiser import moves
 
 
 def decoder_of(session: Any, *, threads: int) -> Any:
@@ -30,7 +31,6 @@ class OnnxDenoiser:
         path: The file of a pass.
         batch: Images at once.
         threads: Of the runtime.
-        steps: Passes of an image; those of the file unless given.
         loaded: The file's session and metadata, where they are at hand.
     """
 
@@ -40,16 +40,16 @@ class OnnxDenoiser:
         *,
         batch: int = 1,
         threads: int = 1,
-        steps: int | None = None,
         loaded: tuple[Any, dict[str, Any]] | None = None,
     ) -> None:
         self._session, self.facts = loaded or load(path, threads=threads)
         if "steps" not in self.facts:
             raise MeasurementError(f"{path}: this model does not make images in steps")
         self.vocab_size = 0
-        self.steps: int = self.facts["steps"] if steps is None else steps
+        how = {name: self.facts[name] for name in ("solver", "shift") if name in self.facts}
+        self._moves = moves(self.facts["steps"], **how)
         self._image = np.zeros((batch, *self.facts["image"]), np.float32)
-        self._velocity = np.empty_like(self._image)
+        self._velocity, self._last = np.empty_like(self._image), np.zeros_like(self._image)
         self._numbers = {name: np.zeros((batch, 1), np.float32) for name in self.facts["told"]}
         self.guidance: float = self.facts.get("guidance", 1.0)
         self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
@@ -66,14 +66,18 @@ class OnnxDenoiser:
         Noise has their shape, or that of the latents from which they are decoded.
         """
         self._image[:] = noise
-        for i in range(self.steps):
-            self._numbers["time"].fill(i / self.steps)
+        for move in self._moves:
+            self._numbers["time"].fill(move.time)
             if "step" in self._numbers:
-                self._numbers["step"].fill(1 / self.steps)
+                self._numbers["step"].fill(move.size)
             self._session.run_with_iobinding(self._binding)
             if self.guidance != 1.0:
                 self._guide()
-            self._velocity /= self.steps
+            if move.before:
+                self._last *= move.before
+                self._image += self._last
+            np.copyto(self._last, self._velocity)
+            self._velocity *= move.now
             self._image += self._velocity
         if self._decoder is None:
             return self._image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -174,22 +174,22 @@ class DiffusionData:
         Raises:
             MeasurementError: What it draws is not finite.
         """
-        images = self._drawn(item, split, steps=None, count=DRAWN)
+        images = self._drawn(item, split)
         values = self.arrays.distances(images, split)
         if not np.isfinite(values).all():
             raise MeasurementError(f"{item.folder}: the exported model draws images that are not finite")
         return Losses(values=values, sizes=np.ones(len(values)))
 
-    def _drawn(self, item: Exported, split: Split, *, steps: int | None, count: int) -> NDArray[np.float32]:
-        """``count`` images (n, C, Y, X) by the exported graph; in its own steps unless given."""
+    def _drawn(self, item: Exported, split: Split) -> NDArray[np.float32]:
+        """Images (n, C, Y, X) by the exported graph."""
         from chipwise.profile.backends.onnxruntime_denoiser import OnnxDenoiser
 
         path = item.folder / "judged.onnx"
         with storage(path):
             export(item.design, item.weights, path)
         try:
-            session = OnnxDenoiser(path, steps=steps)
-            noise, labels = self.arrays.noise(item.design.arch, split, count)
+            session = OnnxDenoiser(path)
+            noise, labels = self.arrays.noise(item.design.arch, split, DRAWN)
             pairs = zip(noise, labels, strict=True)
             return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
         finally:
@@ -213,7 +213,7 @@ class DiffusionData:
             for steps in sorted({*SHOWN_STEPS, denoiser.steps}):
                 if denoiser.shortcut and steps & (steps - 1):
                     continue
-                images = arrays.drawn(model, split="test", steps=steps, most=COMPARED)
+                images = arrays.drawn(model, split="test", served=replace(denoiser, steps=steps), most=COMPARED)
                 rows.append(
                     {
                         "steps": steps,
@@ -223,13 +223,15 @@ class DiffusionData:
                 )
             guided = []
             for scale in sorted({*SHOWN_GUIDANCE, denoiser.guidance}) if denoiser.guided else ():
-                images = arrays.drawn(model, split="test", steps=denoiser.steps, guidance=scale, most=COMPARED)
+                images = arrays.drawn(model, split="test", served=replace(denoiser, guidance=scale), most=COMPARED)
                 guided.append({"guidance": scale, "distance": float(arrays.distances(images, "test").mean())})
             shown[who] = {
                 "rows": rows,
                 **({"guided": guided, "guidance": denoiser.guidance} if guided else {}),
                 "steps": denoiser.steps,
                 "shortcut": denoiser.shortcut,
+                "solver": denoiser.solver,
+                "shift": denoiser.shift,
                 "flow_loss": arrays.flow_loss(model),
                 **({} if denoiser.latents is None else {"latents": self._rebuilt(denoiser.latents.factor)}),
             }

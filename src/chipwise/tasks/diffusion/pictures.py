@@ -42,6 +42,8 @@ def _table(name: str, found: Mapping[str, Any], labels: Sequence[str]) -> str:
         rows.append(f"<tr><th scope='row'>{steps}<br>{row['distance']:.3g}</th>{cells}</tr>")
     told = f"flow loss on test data {found['flow_loss']:.4g}"
     told += ", trained with shortcuts" if found["shortcut"] else ""
+    told += ", multistep" if found.get("solver") == "multistep" else ""
+    told += f", times shifted by {found['shift']:g}" if found.get("shift", 1.0) != 1.0 else ""
     told += f", guided by {found['guidance']:g} in two passes a step" if found.get("guided") else ""
     if latents := found.get("latents"):
         told += (

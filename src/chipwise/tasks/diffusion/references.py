@@ -1,8 +1,8 @@
 """Reference designs of denoisers: DiT's proportions.
 
 Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
-adaLN-zero, a plain flow, unguided where the space has that: a guided image takes two passes a step, so within a limit
-on time its model is half as large. Patch, latents, steps, width, depth, heads and format vary.
+adaLN-zero, a plain flow in Euler's equal steps, unguided where the space has that: a guided image takes two passes a
+step, so within a limit on time its model is half as large. Patch, latents, steps, width, depth, heads and format vary.
 
 References:
     Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
@@ -12,12 +12,13 @@ References:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from chipwise.space import SpaceSpec
-from chipwise.space.images import GUIDANCE, LATENTS, PIXELS
-from chipwise.spec.denoiser import UNGUIDED
+from chipwise.space.images import GUIDANCE, LATENTS, PIXELS, SHIFT, SOLVER
+from chipwise.spec.denoiser import UNGUIDED, UNSHIFTED
 from chipwise.tasks.vision import references
 
 ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
@@ -39,6 +40,8 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
                 continue
             if image.size // factor % choices["patch"]:
                 continue
-            own: dict[str, float] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
+            own: dict[str, Any] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
             own |= {} if image.guidance == (UNGUIDED,) else {GUIDANCE: min(image.guidance)}
+            own |= {} if image.solver == ("euler",) else {SOLVER: min(image.solver)}  # euler where it is listed
+            own |= {} if image.shift == (UNSHIFTED,) else {SHIFT: min(image.shift, key=lambda x: abs(math.log(x)))}
             yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"} | own

@@ -1,16 +1,18 @@
 """Draws images with ``model.onnx``: python sampler.py LABEL [SEED] writes image.npy. Needs numpy and onnxruntime.
 
 The graph gives the velocity of an image at a time from 0 (noise) to 1 (image); its metadata say in how many steps it
-was chosen to be served, and how far each step is guided towards its label. Where it draws latents, they hold
-the ONNX model too that makes images of them.
+was chosen to be served, by which solver, and how far each step is guided towards its label. Where it draws latents,
+they hold the ONNX model too that makes images of them.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -20,12 +22,12 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
     """Images (n, channels, rows, columns) from -1 to 1, one for each label."""
     session = onnxruntime.InferenceSession(str(model))
     facts = json.loads(session.get_modelmeta().custom_metadata_map["chipwise"])
-    count, scale = steps or facts["steps"], np.float32(facts.get("guidance", 1.0))
+    scale = np.float32(facts.get("guidance", 1.0))
     shape = (len(labels), *facts["image"])
     image = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
-    told = {"label": np.array(labels, np.int64)}
-    for step in range(count):
-        numbers = {"time": step / count, "step": 1 / count}
+    told, last = {"label": np.array(labels, np.int64)}, np.zeros_like(image)
+    for time, size, now, before in moves(steps or facts["steps"], facts):
+        numbers = {"time": time, "step": size}
         for name in facts["told"]:
             told[name] = np.full((len(labels), 1), numbers[name], np.float32)
         velocity = session.run(["velocity"], {"image": image, **told})[0]
@@ -33,12 +35,25 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
             no_label = np.full(len(labels), facts["labels"], np.int64)
             without = session.run(["velocity"], {"image": image, **told, "label": no_label})[0]
             velocity = without + scale * (velocity - without)
-        image = image + velocity / count
+        image = image + np.float32(now) * velocity + np.float32(before) * last
+        last = velocity
     inner = session.get_modelmeta().custom_metadata_map.get("decoder")
     if inner is None:
         return image
     decoder = onnxruntime.InferenceSession(base64.b64decode(inner))
     return np.asarray(decoder.run(["pixels"], {"latents": image})[0])
+
+
+def moves(steps: int, facts: dict[str, Any]) -> list[tuple[float, float, float, float]]:
+    """Time and size of each step, and the factors of its velocity and of that of the step before."""
+    shift = facts.get("shift", 1.0)
+    found: list[tuple[float, float, float, float]] = []
+    times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
+    for time, end in itertools.pairwise(times):
+        size = end - time
+        ahead = size / found[-1][1] / 2 if found and facts.get("solver") == "multistep" else 0.0
+        found.append((time, size, size * (1 + ahead), -size * ahead))
+    return found
 
 
 def main() -> None:
