@@ -11,6 +11,8 @@ from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.results import Result, ResultTable
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
+from chipwise.predict import diffusion
+from chipwise.predict.picture_models import PICTURE_MODELS
 from chipwise.profile.backends import NEEDS, missing, table_name
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, resolve
@@ -50,15 +52,19 @@ class DeviceEntry(_Entry):
 
 @dataclass(frozen=True, repr=False)
 class ModelEntry(_Entry):
-    """One bundled model: its Hugging Face id and sizes."""
+    """One bundled model: its Hugging Face id and sizes.
+
+    Models of pictures are listed by the part of their ids by which they are known. Layers and width are those of the
+    part that runs in every step; parameters are all parts' where those are known, else that part's.
+    """
 
     parameters: int
     active_parameters: int  # per token; fewer than all in a mixture of experts
     layers: int
     d_model: int
-    vocab_size: int
-    max_tokens: int
-    kind: str  # decoder, encoder or encoder-decoder
+    vocab_size: int  # 0 of models that read no text, and of pictures
+    max_tokens: int  # 0 of pictures
+    kind: str  # decoder, encoder, encoder-decoder or pictures
     weights: str  # the format in which its checkpoint ships
 
 
@@ -87,7 +93,7 @@ def devices() -> ResultTable[DeviceEntry]:
 
 @public
 def models(contains: str | None = None) -> ResultTable[ModelEntry]:
-    """The models whose configurations ship, by Hugging Face id.
+    """The models whose configurations ship, by Hugging Face id; then those that make pictures or videos.
 
     >>> import chipwise
     >>> [model.name for model in chipwise.models("smollm3")]
@@ -98,6 +104,7 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
     """
     wanted = (contains or "").lower()
     found = [_model(name) for name in families.names() if wanted in name.lower()]
+    found += [_picture_model(name) for name in sorted(diffusion.KNOWN) if wanted in name]
     return ResultTable(f"{len(found)} models", found)
 
 
@@ -145,6 +152,22 @@ def _device(name: str) -> DeviceEntry:
         int8_ops_per_s=peaks.get(DType.INT8),
         board_power_w=None if sheet.board_power is None else sheet.board_power.number,
         price_usd_per_s=None if sheet.price is None else sheet.price.number,
+    )
+
+
+def _picture_model(name: str) -> ModelEntry:
+    model, whole = diffusion.KNOWN[name], PICTURE_MODELS.get(name)
+    parameters = round(model.parameters) if whole is None else sum(whole.parts().values())
+    return ModelEntry(
+        name=name,
+        parameters=parameters,
+        active_parameters=parameters,
+        layers=model.layers,
+        d_model=model.width,
+        vocab_size=0,
+        max_tokens=0,
+        kind="pictures",
+        weights="bf16",
     )
 
 

@@ -13,18 +13,18 @@ def command(
 ) -> None:
     """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 
-    Fine-tuned and quantised repositories of these models work too, and so does any config.json.
+    Fine-tuned and quantised repositories of these models work too, and so does any config.json. Models that make
+    pictures or videos stand at the end; any id that holds their name means them.
     """
     from chipwise import api
     from chipwise.cli.output import json_of, print_table
     from chipwise.core import units
     from chipwise.core.errors import UnknownName
     from chipwise.core.layout import Column, Table
-    from chipwise.spec import families
 
     found = api.models(contains)
     if not found:
-        raise UnknownName("model", contains, families.names(), listed_by="chipwise models")
+        raise UnknownName("model", contains, [model.name for model in api.models()], listed_by="chipwise models")
     if as_json:
         json_of(found.to_dict())
         return
@@ -39,7 +39,7 @@ def command(
             active,
             str(model.layers),
             str(model.d_model),
-            f"{model.max_tokens:,}",
+            f"{model.max_tokens:,}" if model.max_tokens else "",
             model.kind,
             model.weights,
         )

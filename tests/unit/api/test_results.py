@@ -66,7 +66,14 @@ def test_the_tables_list_what_ships() -> None:
     from chipwise.spec import families
 
     assert [each.name for each in chipwise.devices()] == datasheet.names()
-    assert [each.name for each in chipwise.models()] == families.names()
+    listed = chipwise.models()
+    pictures = [each for each in listed if each.kind == "pictures"]
+    assert [each.name for each in listed] == [*families.names(), *(each.name for each in pictures)]
+    assert {"dit-xl-2", "stable-diffusion-xl", "flux.1", "wan2.1-t2v-14b"} <= {each.name for each in pictures}
+    for each in pictures:
+        assert chipwise.estimate_pictures(each.name, device="h100-sxm").metrics["latency_s"].value > 0
+    whole = chipwise.models("stable-diffusion-xl")[0]
+    assert whole.parameters == sum(chipwise.estimate_pictures(whole.name, device="h100-sxm").parameters.values())
     assert {each.name for each in chipwise.models("SMOLLM2")} < set(families.names())
     assert len(chipwise.models("no such model")) == 0
     known = {each.name: each for each in chipwise.models("gpt2")}
