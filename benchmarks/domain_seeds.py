@@ -9,7 +9,8 @@ the winner's loss is, and the medians of a request's time, measured in turns.
 
 The largest reference design within the limits is not always the strongest after a short training. Those of its family
 with about a half and a quarter of its parameters are trained once, too; the best of the three on the validation data
-is the rival.
+is the rival. Where the winner draws images in other steps, or by another solver, the rival served like it is a further
+contender: what of the difference is the design's, and what the serving's.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from chipwise.reporting.record import RunRecord, load
 from chipwise.run import load_run
 from chipwise.run.spec import RunSpec
 from chipwise.space.designs import design_of, summary
+from chipwise.space.images import SHIFT, SOLVER
 from chipwise.tasks.protocol import Exported
 from chipwise.training.dataset import Split
 from chipwise.training.evaluate import read
@@ -81,6 +83,9 @@ def main() -> None:
                 print(f"{name}: there is none")
             else:
                 contenders[name] = rivals[best] if name == "reference" else record.trial(trial).choices
+        alike = {**contenders.get("reference", {}), **served(contenders.get("winner", {}))}
+        if "reference" in contenders and alike != contenders["reference"]:
+            contenders["reference served alike"] = alike
         seconds = measured_in_turns(spec, contenders)
         jobs = [
             (name, pool.submit(work.trained, choices, seed, "test"))
@@ -94,9 +99,9 @@ def main() -> None:
             half = f" ± {row['half_width']:.4g}" if row["half_width"] else ""
             text = spec.asked.metric.text(row["loss"])
             print(f"{name} {row['design']}, seed {row['seed']}: {text}{half}; {seconds[name] * 1e6:.1f} us", flush=True)
-    means = {name: float(np.mean([row["loss"] for row in rows if row["contender"] == name])) for name, _, _ in chosen}
-    for name in ("reference", "random"):
-        if not np.isnan(means.get(name, np.nan)):
+    means = {name: float(np.mean([row["loss"] for row in rows if row["contender"] == name])) for name in contenders}
+    for name in contenders:
+        if name != "winner" and "winner" in means:
             lower = 1 - means["winner"] / means[name]
             faster = seconds[name] / seconds["winner"]
             print(
@@ -116,6 +121,11 @@ def finished(spec: RunSpec, folder: Path) -> RunRecord:
     if not record.exists() or load(record).status != "finished":
         api.search(spec, out=folder, resume=folder.exists())
     return load(record)
+
+
+def served(choices: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a design's choices those of how images are drawn, which no training depends on."""
+    return {name: choices[name] for name in ("steps", SOLVER, SHIFT) if name in choices}
 
 
 def smaller_references(spec: RunSpec, choices: Mapping[str, Any]) -> list[Mapping[str, Any]]:
