@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chipwise.core.errors import SpecError
-from chipwise.spec import ArchSpec, ImageStem
+from chipwise.spec import ArchSpec, ImageStem, Layer, Stage
 from chipwise.spec.feed_forward import MixtureOfExperts
 
 NODE_DEVICES = 8
@@ -86,7 +86,8 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
     """
     experts = 0
     stages = arch.stem.stages if isinstance(arch.stem, ImageStem) else ()
-    for layer in (*arch.layers, *arch.encoder, *stages):
+    parts: tuple[Layer | Stage, ...] = (*arch.layers, *arch.encoder, *stages)
+    for layer in parts:
         heads = getattr(layer.attention, "heads", plan.tp)
         if heads % plan.tp:
             raise SpecError(
