@@ -4,7 +4,9 @@ The validation text selects the winner; the test text, which selected nothing, g
 
 Who wins: of the finalists that were measured within every hard limit, that keep the floors of their tasks and that take
 no longer for a token than the reference design (unless a soft limit allows to pay for that), the one of fewest
-validation bits per byte, as they count past soft limits. Measured values decide; whether the interval of a P99 also
+validation bits per byte, as they count past soft limits. Where the pace is an objective too, one that is clearly faster
+wins instead if its loss is no further from the fewest than losses of one design are from each other by seed alone: such
+a difference says little, the seconds are measured. Measured values decide; whether the interval of a P99 also
 lies within its limit is reported, and changes no winner, because where samples are few it would exclude all alike.
 """
 
@@ -34,7 +36,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.constraints import soft_limit_on_latency
+from chipwise.space.constraints import REAL_TIME, soft_limit_on_latency
 from chipwise.spec import RankingStem
 from chipwise.spec.design import USUALLY_FUSED
 from chipwise.spec.io import to_data
@@ -43,6 +45,7 @@ from chipwise.targets.formats import suffix_there
 from chipwise.targets.target import Target
 from chipwise.tasks.protocol import Exported, Losses, TaskData
 
+CLEARLY = 0.9  # of the seconds of the best design that one which is as good may take at most, to win instead
 ROUNDS = 5  # of measuring, while the machine is busy
 ROUNDS_S = 120.0  # seconds by the clock after which no further round begins, also where another machine measures
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
@@ -127,11 +130,24 @@ class Finals:
         return self.best(good, reference)
 
     def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
-        """Chooses the winner among candidates within the limits: no slower than the reference, then fewest bits."""
+        """Chooses the winner among candidates within the limits; see the head of this module."""
         cap = None if reference is None else self._seconds(self._trials[reference.number])
         no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
-        left = items if soft_limit_on_latency(self._spec.limits) else no_slower or items
-        return min(left, key=lambda item: (self._counted(item), item.number))
+        traded = soft_limit_on_latency(self._spec.limits)  # which says what time is worth
+        left = items if traded else no_slower or items
+        fewest = min(left, key=lambda item: (self._counted(item), item.number))
+        return fewest if traded else self._as_good_but_faster(left, fewest)
+
+    def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
+        """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
+        seconds, asked = self._seconds(fewest), self._spec.asked
+        paces = {asked.pace, REAL_TIME}
+        if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
+            return fewest
+        enough = self._counted(fewest) * math.exp(asked.metric.seed_sd)
+        as_good = [(self._seconds(item), item) for item in items if self._counted(item) <= enough]
+        faster = [(own, item.number, item) for own, item in as_good if own is not None and own <= CLEARLY * seconds]
+        return min(faster)[2] if faster else fewest
 
     def _seconds(self, item: Candidate) -> float | None:
         """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
