@@ -307,7 +307,28 @@ def comparison(record: RunRecord) -> str:
             "worse": f"The winner {does} worse than the reference design. ",
             "same": f"The winner {does} about as well as the reference design. ",
         }[verdict]
-    return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}."
+    return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}.{as_good(record)}"
+
+
+def as_good(record: RunRecord) -> str:
+    """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
+    winner, asked = record.trial(record.winner), words.asked()
+    mine, seconds = (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.pace).value)
+    if winner is None or mine is None or seconds is None:
+        return ""
+    found = []
+    for trial in record.trials:
+        loss, pace = value(trial, "loss").value, value(trial, asked.pace)
+        rival = trial.number not in (record.winner, record.baseline) and trial.feasible and pace.source == "measured"
+        if rival and loss is not None and pace.value is not None and pace.value > seconds and loss < mine:
+            found.append((loss, trial.number, pace.value))
+    if not found or mine > min(found)[0] * math.exp(asked.metric.seed_sd):
+        return ""
+    loss, number, pace_s = min(found)
+    metric = asked.metric
+    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.words.data}"
+    slower = f"{words.show(pace_s, asked.pace)} against {words.show(seconds, asked.pace)}"
+    return f" Trial {number} is about as good, within the noise of seeds ({lost}), and slower ({slower})."
 
 
 def caveats(record: RunRecord) -> str:

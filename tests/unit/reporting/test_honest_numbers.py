@@ -122,6 +122,23 @@ def test_a_busy_machine_is_in_the_headline(record) -> None:
     assert "busy" not in facts.comparison(record)
 
 
+@pytest.mark.parametrize(("loss", "times_s", "said"), [(0.996, 1.3, True), (0.99, 1.3, False), (0.996, 0.9, False)])
+def test_a_slower_design_that_is_as_good_is_named(record, loss, times_s, said) -> None:
+    """0.4 % fewer bits are within the noise of seeds (0.56 %), 1 % are not; nothing is said of one that is faster."""
+    winner = record.trial(record.winner)
+    mine = facts.value(winner, "loss").value
+    other = next(
+        trial
+        for trial in record.trials
+        if trial.measured and trial.feasible and trial.number not in (record.winner, record.baseline)
+    )
+    measured = {**other.measured, "tpot_p50": times_s * winner.measured["tpot_p50"]}
+    changes = {"quantised_loss": loss * mine, "loss": loss * mine, "measured": measured}
+    text = facts.comparison(changed(record, other.number, **changes))
+    assert (f"Trial {other.number} is about as good, within the noise of seeds" in text) == said
+    assert "about as good" not in facts.comparison(record)
+
+
 def test_what_the_models_write_stands_side_by_side(record) -> None:
     lines = (Continuation(prompt="A fever <is>", winner="a rise | of", baseline="the the"),)
     known = dataclasses.replace(record, continuations=lines)
