@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from chipwise.blocks.embedding.lower import lower_cut
 from chipwise.blocks.ffn.lower import lower as lower_ffn
-from chipwise.blocks.lowering_layers import LayerOps, attention_ops, lower_layers
+from chipwise.blocks.lowering_layers import LayerOps, lower_layers
 from chipwise.blocks.norm.lower import lower as lower_norm
-from chipwise.blocks.patches.lower import lower_patches
+from chipwise.blocks.patches.lower import lower_classes, lower_patches
 from chipwise.blocks.projector.lower import lower_projector
-from chipwise.ops import AttentionOp, Elementwise, Matmul, Op, OpGraph, Phase, Placed
+from chipwise.blocks.squares.lower import attention_ops
+from chipwise.ops import AttentionOp, Elementwise, Matmul, Op, OpGraph, Phase, Placed, PoolOp
 from chipwise.spec import ArchSpec, Design, ImageStem
 from chipwise.spec.image_encoders import as_run, gives, require_image_encoder
 
@@ -30,10 +31,10 @@ def lower_image_encoder(design: Design, *, batch: int, phase: Phase = Phase.PREF
     if arch.embedding_norm:
         placed.append(Placed(place="embedding_norm", op=lower_norm(arch, rows=rows, skip=False)))
     layers = []
-    for layer, weights in zip(arch.layers, formats.layers, strict=False):  # the last ones may not be run
+    for i, (layer, weights) in enumerate(zip(arch.layers, formats.layers, strict=False)):  # the last may not be run
         blocks: LayerOps = []
         if layer.attention is not None:
-            blocks.append(("attention", attention_ops(layer.attention, stem.tokens, d, weights, batch=batch)))
+            blocks.append(("attention", attention_ops(layer.attention, stem, d, weights, batch=batch, layer=i)))
         if layer.ffn is not None:
             blocks.append(("ffn", lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows)))
         layers.append(blocks)
@@ -52,6 +53,12 @@ def _ends(arch: ArchSpec, stem: ImageStem, *, batch: int, skip: bool, head: str)
             yield "stream", add
         yield "first", lower_cut(width=d, rows=rows, kept=batch)
         rows, skip = batch, False
+    if gives(arch) == "logits":
+        if skip:
+            yield "stream", add
+        yield "patches", Elementwise(function="split", elements=batch * stem.patches * d)
+        yield "mean", PoolOp(batch=batch, positions=stem.patches, width=d)
+        rows, skip = batch, False
     if arch.final_norm:
         yield "norm", lower_norm(arch, rows=rows, skip=skip)
     elif skip:
@@ -69,6 +76,8 @@ def _ends(arch: ArchSpec, stem: ImageStem, *, batch: int, skip: bool, head: str)
     if arch.head == "pooler":
         yield "pooler", Matmul(m=batch, k=d, n=d, weights=head, bias=True)
         yield "pooler.tanh", Elementwise(function="gelu", elements=batch * d)
+    if arch.head == "classes":
+        yield from ((f"head.{name}", op) for name, op in lower_classes(arch, weights=head, batch=batch, positions=1))
     if arch.projection:
         yield "projection", Matmul(m=batch, k=d, n=arch.projection, weights="fp32")
 

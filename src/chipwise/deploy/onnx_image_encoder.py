@@ -1,4 +1,5 @@
-"""A published encoder of images, with its weights, as one ONNX graph: images in; states, one vector or tokens out.
+"""A published encoder of images, with its weights, as one ONNX graph: images in; states, one vector, scores of
+classes or tokens out.
 
 ``blocks/lowering_image_encoders.py`` mirrors it. Learned factors of a block's result are multiplied into its last
 matrix when the graph is built.
@@ -13,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.blocks.attention.onnx import add_output
-from chipwise.blocks.attention.onnx_encoder import add_heads
+from chipwise.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.norm.onnx import add_norm
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder
-from chipwise.blocks.patches.onnx import add_first, add_patches
+from chipwise.blocks.patches.onnx import add_classes, add_first, add_patches
 from chipwise.blocks.projector.onnx import add_projector
+from chipwise.blocks.squares.onnx import add_attend
 from chipwise.spec import ArchSpec, Design, ImageStem
 from chipwise.spec.image_encoders import as_run, given_shape, gives, require_image_encoder
 from chipwise.spec.projector import Projector
@@ -27,8 +29,8 @@ from chipwise.spec.projector import Projector
 def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
     """The nodes of an encoder of images, its input ``image`` (B, C, Y, X) and its one output, both in FP32.
 
-    The output is ``states`` (B, positions, D), ``vector`` (B, values), or ``tokens`` (B, tokens, decoder's width) of a
-    tower; see :func:`chipwise.spec.image_encoders.gives`.
+    The output is ``states`` (B, positions, D), ``vector`` (B, values), ``logits`` (B, classes), or ``tokens``
+    (B, tokens, decoder's width) of a tower; see :func:`chipwise.spec.image_encoders.gives`.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -36,7 +38,7 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
     """
     stem = require_image_encoder(design.arch, work="exported to ONNX")
     arch = as_run(design.arch)
-    graph = GraphBuilder(weights=_scaled(arch, weights), format_of=design.format_of)
+    graph = GraphBuilder(weights=with_key_biases(arch, _scaled(arch, weights)), format_of=design.format_of)
     x, skip = add_patches(graph, arch, stem), None
     if arch.embedding_norm:
         x, _ = add_norm(graph, arch, "embedding_norm", "embedding_norm", x, None)
@@ -45,7 +47,7 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
         if layer.attention is not None:
             place = f"layers.{i}.attention"
             normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = add_heads(graph, layer.attention, x=normed, mask=None, **own)
+            heads = add_attend(graph, layer.attention, stem, x=normed, **own)
             skip = add_output(graph, layer.attention, key=place, x=heads, **own)
         if layer.ffn is not None:
             place = f"layers.{i}.ffn"
@@ -56,6 +58,8 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
     if one:  # only the first position is read: the sum and the norm are its own
         x = x if skip is None else graph.node("Add", [x, skip], "stream")
         x, skip = add_first(graph, x), None
+    if kind == "logits":
+        x, skip = _mean(graph, stem, x if skip is None else graph.node("Add", [x, skip], "stream")), None
     if arch.final_norm:
         x, _ = add_norm(graph, arch, "norm", "norm", x, skip)
     elif skip is not None:
@@ -70,6 +74,9 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
     if arch.projection:
         widths = [arch.projection]
         x = graph.projection("projected", x, parts=["projection"], key="projection", k=arch.d_model, widths=widths)
+    if kind == "logits":
+        add_classes(graph, arch, x, positions=1)
+        return graph
     if kind == "vector":
         axis = graph.store("one", lambda: np.array([1], np.int64))
         graph.node("Squeeze", [x, axis], kind)
@@ -99,17 +106,29 @@ def _scaled(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str
 def _tokens(graph: GraphBuilder, arch: ArchSpec, projector: Projector, stem: ImageStem, x: str) -> str:
     """The decoder's tokens (B, tokens, width): the patches alone, joined or averaged, and the matrices."""
 
-    def number(name: str, value: int) -> str:
-        return graph.store(f"patches.{name}", lambda: np.array([value], np.int64))
-
-    if stem.prefix_tokens:
-        ends = (number("from", stem.prefix_tokens), number("to", stem.tokens), number("axis", 1))
-        x = graph.node("Slice", [x, *ends], "patches")
-    x = add_projector(graph, projector, stem, x, d_model=arch.d_model, norm=arch)
+    x = add_projector(graph, projector, stem, _patches(graph, stem, x), d_model=arch.d_model, norm=arch)
     if not projector.bias:
         return x
     key = f"projector.matrices.{len(projector.widths) - 1}.bias"
     return graph.node("Add", [x, graph.vector(key, projector.widths[-1])], "projector.out")
+
+
+def _patches(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
+    """The positions of patches alone."""
+    if not stem.prefix_tokens:
+        return x
+
+    def number(name: str, value: int) -> str:
+        return graph.store(f"patches.{name}", lambda: np.array([value], np.int64))
+
+    ends = (number("from", stem.prefix_tokens), number("to", stem.tokens), number("axis", 1))
+    return graph.node("Slice", [x, *ends], "patches")
+
+
+def _mean(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
+    """The mean of the patches, (B, 1, D)."""
+    axis = graph.store("one", lambda: np.array([1], np.int64))
+    return graph.node("ReduceMean", [_patches(graph, stem, x), axis], "mean", keepdims=1)
 
 
 def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> str:

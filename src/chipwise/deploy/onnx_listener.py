@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from chipwise.blocks.attention.onnx import add_output
-from chipwise.blocks.attention.onnx_encoder import add_heads
+from chipwise.blocks.attention.onnx_encoder import add_heads, with_key_biases
 from chipwise.blocks.ffn.onnx import add_ffn
 from chipwise.blocks.hearing.onnx import add_sound
 from chipwise.blocks.norm.onnx import add_norm
@@ -30,7 +29,7 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
     """
     arch = design.arch
     stem = require_listener(arch, work="exported to ONNX")
-    graph = GraphBuilder(weights=_with_key_biases(arch, weights), format_of=design.format_of)
+    graph = GraphBuilder(weights=with_key_biases(arch, weights), format_of=design.format_of)
     x, skip = add_sound(graph, arch, stem), None
     after = arch.norm_place == "post"
     for i, layer in enumerate(arch.layers):
@@ -61,16 +60,6 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
         graph.node("Identity", [x], "states")
         graph.output("states", ["batch", length, arch.d_model])
     return graph
-
-
-def _with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
-    found = dict(weights)
-    for i, layer in enumerate(arch.layers):
-        block = layer.attention
-        if block is not None and block.qkv_bias and not block.key_bias:
-            found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
-    return found
 
 
 def listener_metadata(arch: ArchSpec) -> dict[str, Any]:

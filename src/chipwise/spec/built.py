@@ -92,7 +92,7 @@ _DOES = {
 _ALONE = {
     Form.TRANSCRIBER: "published models that hear are exported and measured alone",
     Form.LISTENER: "published models that hear are exported and measured alone",
-    Form.IMAGE_ENCODER: "an encoder of images without classes is exported and measured alone",
+    Form.IMAGE_ENCODER: "published encoders of images are exported and measured alone",
     Form.ENCODER: "encoders of text are exported, measured, cut and healed alone",
 }
 

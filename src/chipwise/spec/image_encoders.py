@@ -1,8 +1,9 @@
-"""Published models that make states or one vector of an image, which chipwise exports but does not train: DINOv2,
-CLIP's and SigLIP's towers, ViT without classes, and the towers of models that see.
+"""Published models that read images, which chipwise exports but does not train: DINOv2, CLIP's and SigLIP's towers, ViT
+without classes, BEiT, and the towers of models that see.
 
-Patches with learned positions, perhaps a norm of them (CLIP); pre-norm layers, whose blocks' results may be scaled
-(DINOv2); then the states of all positions, one vector pooled of them, or, of a tower, tokens for the decoder.
+Patches with learned positions or biases of pairs (BEiT), perhaps a norm of them (CLIP); pre-norm layers, whose blocks'
+results may be scaled (DINOv2, BEiT); then the states of all positions, one vector pooled of them, scores of classes
+(BEiT), or, of a tower, tokens for the decoder.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from chipwise.spec.feed_forward import FeedForward
 from chipwise.spec.layer import Layer
 from chipwise.spec.mixers import Attention
 from chipwise.spec.projector import Projector
+from chipwise.spec.squares import bias_rows
 from chipwise.spec.stem import ImageStem
 
-Gives = Literal["states", "vector", "tokens"]
+Gives = Literal["states", "vector", "logits", "tokens"]
 _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
-    "mask_token",
+    "mask_token", "classes", "relative_buckets", "key_bias",
 }  # fmt: skip
 
 
 def encodes_images(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is of this kind, built or not: it reads images, and has no classes and makes none."""
-    return isinstance(arch.stem, ImageStem) and arch.denoiser is None and arch.head in ("none", "pooler")
+    """Whether ``arch`` is of this kind, built or not: it reads images, without classes or with scaled blocks."""
+    if not isinstance(arch.stem, ImageStem) or arch.denoiser is not None or arch.question is not None:
+        return False
+    return arch.head in ("none", "pooler") or (arch.head == "classes" and any(layer.scale for layer in arch.layers))
 
 
 def require_image_encoder(arch: ArchSpec, *, work: str) -> ImageStem:
@@ -51,6 +55,8 @@ def gives(arch: ArchSpec) -> Gives:
     """What it makes of an image: states of all positions, one vector, or a decoder's tokens."""
     if arch.projector is not None:
         return "tokens"
+    if arch.head == "classes":
+        return "logits"
     pooled = arch.head == "pooler" or arch.pooling == "attention" or arch.projection > 0
     return "vector" if pooled else "states"
 
@@ -60,6 +66,8 @@ def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
     kind = gives(arch)
     if kind == "vector":
         return (arch.projection or arch.d_model,)
+    if kind == "logits":
+        return (arch.classes,)
     if arch.projector is None:
         return stem.tokens, arch.d_model
     return arch.projector.tokens_of(stem.grid, stem.axes), arch.projector.widths[-1]
@@ -88,14 +96,18 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
     yield from unbuilt(stem, free=_FREE)
     if arch.norm_place != "pre" or not arch.norm_weight:
         yield "norms other than before blocks, or without weights, are not built in encoders of images"
-    if arch.positions != "learned":
+    if arch.positions not in ("learned", "none"):
         yield f"positions = {arch.positions!r} is not built in encoders of images"
     if stem.axes != 2 or stem.convs or stem.sides[-1] < stem.patch:
         yield "signals, and convolutions before the patches, are not built in encoders of images"
     elif arch.max_tokens not in (stem.tokens, stem.patches + 1):
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
-    if arch.pooling not in ("first", "attention") or (arch.head == "pooler" and arch.projection):
+    classes = arch.head == "classes"
+    pooled = ("mean",) if classes else ("first", "attention")
+    if arch.pooling not in pooled or (arch.head == "pooler" and arch.projection):
         yield f"pooling = {arch.pooling!r} is not built in encoders of images"
+    if classes and (arch.projector is not None or not arch.final_norm):
+        yield "classes behind a projector or without a last norm are not built in encoders of images"
     if arch.projection and arch.pooling != "first":
         yield "a projection of what attention pools is not built"
     last = arch.layers[-1] if arch.layers else None
@@ -104,7 +116,7 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
     if arch.projector is not None:
         yield from _projector_departures(arch)
     for i, layer in enumerate(arch.layers):
-        yield from (f"layers[{i}].{name}" for name in _layer_departures(layer))
+        yield from (f"layers[{i}].{name}" for name in _layer_departures(layer, stem))
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
@@ -123,7 +135,7 @@ def _projector_departures(arch: ArchSpec) -> Iterator[str]:
         yield "a projector whose squares do not divide the patches, or that pools and joins, is not built"
 
 
-def _layer_departures(layer: Layer) -> Iterator[str]:
+def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
     yield from unbuilt(layer, free=_FREE)
     if layer.shares is not None or not layer.attention_norm or not layer.ffn_norm:
         yield "shared weights or blocks without norms are not built in encoders of images"
@@ -136,6 +148,8 @@ def _layer_departures(layer: Layer) -> Iterator[str]:
     if isinstance(block, Attention):
         if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
             yield "attention that is causal, grouped, rotary, normed or windowed is not built in encoders of images"
+        if block.relative_buckets not in (0, bias_rows(stem, block.square)):
+            yield f"attention.relative_buckets = {block.relative_buckets} is not one bias for each distance"
         if block.head_size % 8:
             yield f"heads of {block.head_size} values, no multiple of 8, are not built"
     if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":

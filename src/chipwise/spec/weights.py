@@ -169,7 +169,8 @@ def _image_encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
         yield "stem.prefix.weight", (stem.prefix_tokens, d)
     if stem.mask_token:
         yield "stem.mask.weight", (d,)
-    yield "positions.weight", (arch.max_tokens, d)
+    if arch.positions == "learned":
+        yield "positions.weight", (arch.max_tokens, d)
     if arch.embedding_norm:
         yield from _norm(arch, "embedding_norm")
     yield from _layers(arch, "")
@@ -188,6 +189,8 @@ def _image_encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
             yield from _feed_forward(ffn, d, "pool.ffn")
     if arch.head == "pooler":
         yield from _linear("pooler", d, d, bias=True)
+    if arch.head == "classes":
+        yield from _linear("head", arch.classes, d, bias=True)
     if arch.projection:
         yield from _linear("projection", arch.projection, d, bias=False)
     if (projector := arch.projector) is not None:

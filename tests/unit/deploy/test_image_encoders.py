@@ -37,6 +37,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # of the output: one vec
     "DINOv2": ("Dinov2Config", "Dinov2Model", SIZES | {"use_swiglu_ffn": True}),
     "DINOv2 with registers": ("Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", SIZES),
     "ViT": ("ViTConfig", "ViTModel", SIZES),
+    "BEiT": (
+        "BeitConfig",
+        "BeitForImageClassification",
+        SIZES | {"use_relative_position_bias": True, "use_mask_token": False, "num_labels": 5},
+    ),
 }
 SEEING: dict[str, tuple[str, str, dict[str, Any]]] = {
     "LLaVA": (
@@ -61,6 +66,10 @@ SEEING: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 NAMES = (  # a part of a weight's name there, and here
     (r"^(model\.)?(vision_model|vision_tower)\.", ""),
+    (r"^beit\.layers\.(\d+)\.relative_position_bias\.relative_position_bias_table$", r"positions.\1.weight"),
+    (r"^beit\.pooler\.layernorm\.", "norm."),
+    (r"^beit\.", ""),
+    (r"^classifier\.", "head."),
     (r"^model\.", ""),
     (r"^embeddings\.(class_embedding|cls_token)$", "stem.prefix.weight"),
     (r"^embeddings\.mask_token$", "stem.mask.weight"),
@@ -139,6 +148,7 @@ def test_states_and_vectors_are_those_of_transformers(name: str, tmp_path: Path)
         given = model(images)
     kind = gives(arch)
     expected = given.image_embeds if name == "CLIP" else given.pooler_output if kind == "vector" else given[0]
+    assert tuple(expected.shape[1:]) == given_shape(arch, require_image_encoder(arch, work="run"))
     found = run(arch, weights, tmp_path, images)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
     off = np.abs(run(arch, weights, tmp_path, images, "int8") - expected.numpy()).max()

@@ -55,7 +55,7 @@ def test_every_refusal_is_one_sentence_with_what_works_instead() -> None:
     [
         ("moonshine-tiny", "positions = 'rope' is not built for sound"),
         ("parakeet-ctc-0.6b", "a stem over frames and bands"),
-        ("beit-base-patch16-224", "a learned factor of each block's result"),
+        ("eva02_base_patch16_clip_224", "queries with biases, and keys without"),
         ("swinv2-tiny-patch4-window8-256", "norms after blocks"),
         ("facebook/wav2vec2-conformer-rel-pos-large", r"layers\[0\]\.first_ffn is not built"),
     ],
@@ -89,7 +89,7 @@ def test_tasks_that_train_published_models(name: str, task: str | None) -> None:
         ("deit-tiny-patch16-224", "transcripts", "--data vision.yaml"),
         ("gpt2", "vision", "gpt2 reads text: name text files"),
         ("wav2vec2-base-960h", "transcripts", "exported and measured alone; chipwise measure times it"),
-        ("siglip-base-patch16-224", "vision", "without classes is exported and measured alone; chipwise measure"),
+        ("siglip-base-patch16-224", "vision", "published encoders of images are exported and measured alone; chipwise measure"),
         ("smolvlm-256m", "multimodal", "a tower and a decoder are not trained together"),
         ("whisper-tiny", "transcripts", "a decoder that attends to an encoder is not built; chipwise estimate"),
         ("bert-base-uncased", "text", "encoders of text"),

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.blocks.attention.onnx import add_output
 from chipwise.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.core.errors import Unsupported
-from chipwise.spec import Attention
+from chipwise.spec import ArchSpec, Attention
+
+
+def with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
+    found = dict(weights)
+    for i, layer in enumerate(arch.layers):
+        block = layer.attention
+        if block is not None and block.qkv_bias and not block.key_bias:
+            found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
+    return found
 
 
 def add_encoder_attention(
