@@ -89,7 +89,7 @@ def test_tasks_that_train_published_models(name: str, task: str | None) -> None:
         ("deit-tiny-patch16-224", "transcripts", "--data vision.yaml"),
         ("gpt2", "vision", "gpt2 reads text: name text files"),
         ("wav2vec2-base-960h", "transcripts", "exported and measured alone; chipwise measure times it"),
-        ("siglip-base-patch16-224", "vision", "published encoders of images are exported and measured alone; chipwise measure"),
+        ("siglip-base-patch16-224", "vision", "encoders of images are exported and measured alone; chipwise measure"),
         ("smolvlm-256m", "multimodal", "a tower and a decoder are not trained together"),
         ("whisper-tiny", "transcripts", "a decoder that attends to an encoder is not built; chipwise estimate"),
         ("bert-base-uncased", "text", "encoders of text"),
