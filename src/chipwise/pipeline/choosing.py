@@ -35,7 +35,8 @@ from chipwise.space.images import GUIDANCE, SHIFT, SOLVER
 from chipwise.space.search_space import Rows
 from chipwise.spec.denoiser import UNGUIDED
 
-SERVED = ("weights", "steps", SOLVER, SHIFT, GUIDANCE)  # choices of how a trained model is served
+DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of how images are drawn
+SERVED = ("weights", *DRAWN)  # choices of how a trained model is served
 LOSS = "loss"  # the task's, among the goals of a problem; less is better
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
 LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
@@ -211,12 +212,12 @@ class Chooser:
         """The row of the space that is closest to a reference design."""
         return [int(i) for i in self._space.nearest(choices)]
 
-    def in_other_formats(self, row: Sequence[int]) -> Rows:
+    def in_other_formats(self, row: Sequence[int], names: Sequence[str] = SERVED) -> Rows:
         """``row`` in every other weight format, number of steps, solver and guidance that is predicted within limits.
 
-        All of them are weights of one training.
+        All of them are weights of one training. ``names`` are those of the choices that may differ.
         """
-        columns = [self._space.index[name] for name in SERVED if name in self._space.index]
+        columns = [self._space.index[name] for name in names if name in self._space.index]
         values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
         rows = np.repeat(np.array([row], dtype=np.int64), len(values), axis=0)
         rows[:, columns] = values

@@ -214,7 +214,7 @@ class Finals:
         for number in range(ROUNDS):
             before_s = self._left_s()
             running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
-            if all(item.notes.final for item in running) or before_s < round_s:
+            if all(item.notes.final for item in running) or (number and before_s < round_s):
                 return
             if number and self._clock() - began_s > ROUNDS_S:
                 return

@@ -20,7 +20,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, Infeasible, SpecError
-from chipwise.pipeline.choosing import Chooser, Observation
+from chipwise.pipeline.choosing import DRAWN, Chooser, Observation
 from chipwise.pipeline.measuring import Measurer
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.trials import Candidate, Predictions, Trials
@@ -229,12 +229,19 @@ class Halving:
         return found
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the weight format of fewest bits per byte, as they count, in which it is within the limits.
+        """A finalist in the form of fewest bits per byte, as they count, in which it is within the limits.
 
-        The search tries each architecture in one format only. The training exists, only the rounding is new.
+        The search tries each architecture in one form only: as images are drawn first, then by weight format. The
+        training exists, only the rounding or the drawing is new.
         """
+        for names in (DRAWN, ("weights",)):
+            item = self._in_best_of(item, self._chooser.in_other_formats(item.row or (), names), rung)
+        return item
+
+    def _in_best_of(self, item: Candidate, rows: Rows, rung: int) -> Candidate:
+        """The same among ``item`` and some of its other forms."""
         others = []
-        for row in self._chooser.in_other_formats(item.row or ()):
+        for row in rows:
             place = tuple(int(i) for i in row)
             known = next((other.number for other in self._trials.all() if other.row == place), None)
             if known is None:

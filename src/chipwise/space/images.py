@@ -222,6 +222,8 @@ class ImageSpace:
         for name, only in ((GUIDANCE, UNGUIDED), (SOLVER, "euler"), (SHIFT, UNSHIFTED)):
             if "shortcut" in self.training and name in self.choices:
                 yield {"training": ["shortcut"]}, {name: [only]}
+            if 1 in self.steps and name != GUIDANCE and name in self.choices and only in getattr(self, name):
+                yield {"steps": [1]}, {name: [only]}  # of one step all are the same
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
 

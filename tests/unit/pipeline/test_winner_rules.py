@@ -144,9 +144,9 @@ def test_a_machine_that_stays_busy_ends_with_the_quietest_round() -> None:
     assert not any(item.notes.clean for item in finals.items.values())
 
 
-@pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 1), (19.0, 1), (25.0, 2), (35.0, 3)])
+@pytest.mark.parametrize(("budget_s", "rounds"), [(-50.0, 1), (0.0, 1), (19.0, 1), (25.0, 2), (35.0, 3)])
 def test_rounds_end_where_the_budget_does(budget_s, rounds) -> None:
-    """A round of ten CPU seconds is repeated where ten are left; the first is always taken."""
+    """A round of ten CPU seconds is repeated where ten are left; the first is taken even where more was spent."""
     finals = Rounds([(3.0, 3.0)] * ROUNDS, budget_s=budget_s)
     finals.run()
     assert finals.rounds == rounds
