@@ -103,9 +103,14 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
         contains: Only models whose id contains this text, in any case.
     """
     wanted = (contains or "").lower()
-    found = [_model(name) for name in families.names() if wanted in name.lower()]
-    found += [_picture_model(name) for name in sorted(diffusion.KNOWN) if wanted in name]
+    listed = [name for name in model_names() if wanted in name.lower()]
+    found = [_picture_model(name) if name in diffusion.KNOWN else _model(name) for name in listed]
     return ResultTable(f"{len(found)} models", found)
+
+
+def model_names() -> list[str]:
+    """The names that :func:`models` lists, in its order."""
+    return [*families.names(), *sorted(diffusion.KNOWN)]
 
 
 @public

@@ -7,10 +7,10 @@ from chipwise.blocks.conv_module.lower import lower_module
 from chipwise.blocks.ffn.lower import lower as lower_ffn
 from chipwise.blocks.frames.lower import lower_characters, lower_frames
 from chipwise.blocks.hearing.lower import lower_sound
-from chipwise.blocks.lowering_layers import LayerOps, attention_ops, lower_layers
+from chipwise.blocks.lowering_layers import LayerOps, lower_layers
 from chipwise.blocks.norm.lower import lower as lower_norm
-from chipwise.ops import Elementwise, Matmul, OpGraph, Phase, Placed
-from chipwise.spec import Design
+from chipwise.ops import AttentionOp, Elementwise, Matmul, Op, OpGraph, Phase, Placed
+from chipwise.spec import Attention, Design
 from chipwise.spec.listening import require_listener
 from chipwise.spec.transcribing import require_transcriber
 
@@ -31,7 +31,7 @@ def lower_transcriber(design: Design, *, batch: int, phase: Phase = Phase.PREFIL
     for layer, weights in zip(arch.layers, formats.layers, strict=True):
         blocks: LayerOps = []
         if layer.attention is not None:
-            blocks.append(("attention", attention_ops(layer.attention, positions, d, weights, batch=batch)))
+            blocks.append(("attention", _attention(layer.attention, positions, d, weights, batch=batch)))
         if layer.conv is not None:
             found = lower_module(layer.conv, d_model=d, weights=weights, batch=batch, positions=positions)
             blocks.append(("conv", found))
@@ -61,7 +61,7 @@ def lower_listener(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
     for layer, weights in zip(arch.layers, formats.layers, strict=True):
         assert layer.attention is not None  # as ``require_listener`` has checked, and of the feed-forward
         assert layer.ffn is not None
-        attention = attention_ops(layer.attention, positions, d, weights, batch=batch)
+        attention = _attention(layer.attention, positions, d, weights, batch=batch)
         feed = lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows)
         layers.append([("attention", attention), ("ffn", feed)])
     inner, skip = lower_layers(arch, layers, rows=rows)
@@ -74,3 +74,24 @@ def lower_listener(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
         head = Matmul(m=rows, k=d, n=arch.classes, weights=formats.head, bias=True)
         placed.append(Placed(place="head.logits", op=head))
     return OpGraph(phase=phase, ops=tuple(placed))
+
+
+def _attention(block: Attention, positions: int, d_model: int, weights: str, *, batch: int) -> list[tuple[str, Op]]:
+    """The operators of attention over all ``positions``, or within stretches of them, without the norm."""
+    rows, width, tokens = batch * positions, block.query_width, block.chunk or positions
+    attend = AttentionOp(
+        batch=rows // tokens,
+        query_tokens=tokens,
+        past_tokens=0,
+        heads=block.heads,
+        kv_heads=block.kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+    )
+    return [
+        ("qkv", Matmul(m=rows, k=d_model, n=3 * width, weights=weights, bias=block.qkv_bias)),
+        ("split", Elementwise(function="split", elements=3 * rows * width)),
+        ("attend", attend),
+        ("out", Matmul(m=rows, k=width, n=d_model, weights=weights, bias=block.out_bias)),
+    ]

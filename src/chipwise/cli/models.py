@@ -17,6 +17,7 @@ def command(
     pictures or videos stand at the end; any id that holds their name means them.
     """
     from chipwise import api
+    from chipwise.api.catalogue import model_names
     from chipwise.cli.output import json_of, print_table
     from chipwise.core import units
     from chipwise.core.errors import UnknownName
@@ -24,7 +25,7 @@ def command(
 
     found = api.models(contains)
     if not found:
-        raise UnknownName("model", contains, [model.name for model in api.models()], listed_by="chipwise models")
+        raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
     if as_json:
         json_of(found.to_dict())
         return

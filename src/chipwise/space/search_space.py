@@ -125,7 +125,7 @@ class SearchSpace:
     def equal_steps(self, rows: Rows) -> NDArray[np.int64]:
         """Steps of Euler's method that bring an image about as near as each row's own, (n,); 1 of others.
 
-        Three multistep steps are about as good as six, four as ten (Fashion-MNIST, docs/notes/validation.md).
+        Three multistep steps are about as good as six, four as ten (benchmarks/solver_steps.py).
         """
         steps = self.steps(rows)
         multistep = self.values(rows, SOLVER) == "multistep" if SOLVER in self.index else np.zeros(len(rows), bool)
