@@ -219,6 +219,16 @@ def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
     return chosen
 
 
+def in_turn(mutants: list[Mutant]) -> list[Mutant]:
+    """One mutant of each package after another, so that a run that is stopped has tried as many of each."""
+    place: dict[str, int] = defaultdict(int)
+    turns = []
+    for mutant in mutants:
+        turns.append(place[mutant.package])
+        place[mutant.package] += 1
+    return [mutants[i] for i in sorted(range(len(mutants)), key=turns.__getitem__)]
+
+
 class Copy:
     """The sources once more, for one mutant at a time, and a process whose forks test them."""
 
@@ -396,7 +406,7 @@ def main() -> int:
     if options.again:
         known = {key: row for key, row in known.items() if row["outcome"] != "survived"}
     rows: list[dict[str, Any]] = [known[mutant.key()] for mutant in mutants if mutant.key() in known]
-    waiting = [mutant for mutant in mutants if mutant.key() not in known]
+    waiting = [mutant for mutant in in_turn(mutants) if mutant.key() not in known]
     with tempfile.TemporaryDirectory(prefix="mutation") as folder:
         every = [Copy(Path(folder, str(i))) for i in range(options.workers)]
         copies: queue.Queue[Copy] = queue.Queue()

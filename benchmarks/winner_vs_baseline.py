@@ -32,7 +32,6 @@ from chipwise.api.runs import run_folder
 from chipwise.deploy.onnx import export
 from chipwise.hardware import MachineProfile
 from chipwise.pipeline.measuring import metrics_of
-from chipwise.pipeline.reference_design import proportions
 from chipwise.profile.harness import measure_alternately
 from chipwise.reporting.record import load
 from chipwise.run import load_run
@@ -40,6 +39,7 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
 from chipwise.targets.cost_model import CostModel
 from chipwise.tasks.text.exported import exported_bits_per_byte
+from chipwise.tasks.text.references import proportions
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob, training_pool
