@@ -15,13 +15,14 @@ TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
 	sys.platform == "linux" and urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5) \
 	and print("--extra-index-url $(CPU_INDEX)")' 2>/dev/null)
 
-.PHONY: help install install-all search test test-core doctest check lint types layers docs notebooks figures format clean
+.PHONY: help install install-all search test test-extras test-core doctest check lint types layers docs notebooks figures format clean
 
 help:
 	@echo "make install   create $(VENV) with everything that constraints.txt pins"
 	@echo "make search    run $(SPEC) (another: make search SPEC=examples/own-text.yaml)"
 	@echo "make test      run the tests in two processes (another number: make test TEST_PROCESSES=8)"
 	@echo "make install-all   also every extra that installs from wheels, and what builds the site"
+	@echo "make test-extras   run what make test skipped, with every extra; what is still skipped for want of one fails"
 	@echo "make test-core     test an environment with the core dependencies alone"
 	@echo "make doctest   run the examples in docstrings"
 	@echo "make docs      build the site in site/, strictly: a broken link fails"
@@ -54,8 +55,15 @@ search: $(STAMP)
 	@$(BIN)/chipwise search $(SPEC)
 
 # Whole files are handed to the processes, slow ones first. One thread each: what is timed or summed depends on it.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.plugins.extras
+IN_TURNS := -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
+
 test: $(STAMP)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
+	@SKIPPED_TO=$(VENV)/skipped-tests $(PYTEST) $(IN_TURNS)
+
+test-extras: $(STAMP_ALL)
+	@test -e $(VENV)/skipped-tests || { echo "error: run make test first: it lists what it skips" >&2; exit 2; }
+	@test ! -s $(VENV)/skipped-tests || EVERY_EXTRA=1 $(PYTEST) $(IN_TURNS) @$(VENV)/skipped-tests
 
 test-core: $(STAMP)
 	@$(BIN)/python -m pytest -m install tests/install

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from chipwise.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,6 +25,19 @@ def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subproces
     command = [sys.executable, "-c", "from chipwise.cli import main; main()", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, **changes)
+
+
+def in_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs the command line inside this process, without a second start: for commands that are refused or only read."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["chipwise", *map(str, arguments)]
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 @contextmanager

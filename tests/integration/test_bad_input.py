@@ -7,7 +7,7 @@ import shutil
 import pytest
 import yaml
 
-from conftest import EXAMPLES, chipwise
+from conftest import EXAMPLES, chipwise, in_process
 
 SMOKE = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
 
@@ -22,8 +22,8 @@ def spec(tmp_path, **changes):
     return path
 
 
-def refused(path, tmp_path, *words: str, code: int = 2, out=None) -> None:
-    done = chipwise("search", path, "--out", out or tmp_path / "run")
+def refused(path, tmp_path, *words: str, code: int = 2, out=None, run=in_process) -> None:
+    done = run("search", path, "--out", out or tmp_path / "run")
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -112,7 +112,7 @@ def test_a_broken_file_is_named(content, word, tmp_path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path) -> None:
-    refused(tmp_path / "absent.yaml", tmp_path, "absent.yaml", "no such file")
+    refused(tmp_path / "absent.yaml", tmp_path, "absent.yaml", "no such file", run=chipwise)
 
 
 @pytest.mark.parametrize(
