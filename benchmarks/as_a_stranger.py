@@ -40,6 +40,7 @@ from chipwise.space import Constraint, SearchSpace
 from chipwise.spec import Design
 from chipwise.targets.chance import Bounds, holds
 from chipwise.targets.sheet import sheet_target
+from provenance import stamp
 
 COUNTS, LIMITS, CONFIDENCE = (0, 10, 50), 20, 0.9
 TOKENS = 20e9  # that the law's loss is of
@@ -75,6 +76,7 @@ def main() -> None:
     teaching = [design for design in designs[options.judged :] if design.arch.name in taken]
     found = _picks(spec, space, judged, teaching, taken)
     write_rows(options.out, found, COLUMNS)
+    stamp(options.out)
     _sum_up(found, len(judged))
 
 

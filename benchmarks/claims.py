@@ -290,7 +290,7 @@ def transfer() -> None:
             kendall_tau(flops, tpot[device]),
             kendall_tau(tpot[A100], tpot[device]),
         )
-    for row in rows("multi_device.csv")[:2]:
+    for row in rows("multi-device.csv")[:2]:
         say(
             f"winner of a search for {row['search']}: worst share of a limit on five devices",
             float(row["winner_worst_share"]),

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import stats
 
 from chipwise.core.fields import losses_renamed
+from provenance import stamp
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
@@ -149,6 +150,7 @@ def main() -> None:
             writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+        stamp(args.out)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from chipwise.optim.law_fit import LawTrainings, updated
 from chipwise.optim.laws import BESIROGLU, Law
 from chipwise.spec import ArchSpec, uniform
 from chipwise_fitting.law import fit_law, read, shape_numbers, thinned
+from provenance import stamp
 
 DEVICES = ("h100-sxm", "jetson-agx-orin", "rtx-4090", "apple-m2-pro", "mi300x")
 LIMITS = 10
@@ -168,6 +169,7 @@ def main() -> None:
     scores["regret_published_law"] = published
     rows = [row for device in DEVICES for row in questions(device, times_s(trainings, last, device), truth, scores)]
     write_rows(options.out, rows, list(rows[0]))
+    stamp(options.out)
     print(f"{len(last)} shapes, {trainings.tokens[last].min():.3g} tokens or more, {len(rows)} questions")
     print(f"{'':24} mean regret   worst   tau all   tau near   level")
     for name, score in scores.items():

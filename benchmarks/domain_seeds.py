@@ -40,6 +40,7 @@ from chipwise.tasks.protocol import Exported
 from chipwise.training.dataset import Split
 from chipwise.training.evaluate import read
 from chipwise.training.trainer import Recipe, train
+from provenance import stamp
 
 COLUMNS = ("contender", "design", "seed", "metric", "value", "loss", "half_width", "time_p50_s")
 
@@ -113,6 +114,7 @@ def main() -> None:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
+        stamp(asked.out)
 
 
 def finished(spec: RunSpec, folder: Path) -> RunRecord:

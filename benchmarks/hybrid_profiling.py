@@ -49,6 +49,7 @@ from chipwise.space import SearchSpace
 from chipwise.spec import Design
 from chipwise.targets.cost_model import NotedMeasurement
 from chipwise.testing.machines import core_like, shaken
+from provenance import stamp
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5
 SHARE = 0.25  # of the candidates that may be measured
@@ -86,6 +87,7 @@ def main() -> None:
         writer = csv.writer(stream)
         writer.writerow(("seed", "candidates", "measured", "hypervolume_share", "simulated_share"))
         writer.writerows(rows)
+    stamp(args.out)
     print(f"worst share {min(row[3] for row in rows):.4f}, most measured {max(row[2] for row in rows)} of {rows[0][1]}")
 
 
@@ -148,6 +150,7 @@ def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) 
         with table.open("a") as stream:
             stream.write(",".join((str(number), *values, str(int(found.clean)))) + "\n")
         print(f"measured {number + 1} of {count}", flush=True)
+    stamp(table)
     with table.open() as stream:
         lines = {int(line["candidate"]): line for line in csv.DictReader(stream)}
     truth = [

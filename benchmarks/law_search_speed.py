@@ -23,6 +23,7 @@ from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.space_spec import LayerSpace, SpaceSpec
 from chipwise.targets.sheet import SheetTarget
+from provenance import stamp
 
 DEVICE, TOKENS, ROWS = "h100-sxm", 300e9, 500_000
 SPEC = SpaceSpec(
@@ -84,6 +85,7 @@ def main() -> None:
     )
     print(f"{loss.value:.3f} [{loss.low:.3f}, {loss.high:.3f}] nats; {len(found.rows)} designs on the front")
     write_rows(options.out, rows, list(rows[0]))
+    stamp(options.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One search for five devices against five searches for one device each.
 
-    python benchmarks/multi_device.py --seeds 3 --evaluations 120 --out multi_device.csv
+    python benchmarks/multi_device.py --seeds 3 --evaluations 120 --out multi-device.csv
 
 Costs are those of the price tables of five data sheets. Quality is synthetic and stated below (`bits_per_byte`): a law
 in the parameters that compute, with a term for proportions, one for gates and one for the weight format; it is not
@@ -32,6 +32,7 @@ from chipwise.pipeline.other_devices import Targets
 from chipwise.run.spec import TargetSpec
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.targets.sheet import SheetTarget
+from provenance import stamp
 
 DEVICES = ("h100-sxm", "rtx-4090", "jetson-agx-orin", "tpu-v5e", "raspberry-pi-5")
 WORKLOAD = Workload(prompt_tokens=256, new_tokens=256)
@@ -168,6 +169,7 @@ def main() -> None:
             head = "seed,search,evaluations,winner_bits_per_byte,winner_worst_share,holds_everywhere,hypervolume"
             writer.writerow(head.split(","))
             writer.writerows(found)
+        stamp(options.out)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ Mutants that change nothing observable are listed in mutation-equivalent.csv wit
 written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
 
 Columns: package, file, line, function, text and column (where in the line), kind, before, after, outcome (killed, time
-limit, survived, equivalent), seconds, by (the first failing test), reason (of an equivalent mutant). Exit code 1 if the
+limit, survived, equivalent), seconds, by (the first failing test), reason (of an equivalent mutant), date, machine and
+versions. Exit code 1 if the
 killed share is below --bar.
 """
 
@@ -45,6 +46,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mutation_server import TRACER
+from provenance import COLUMNS as ORIGIN
+from provenance import here
 
 Item = TypeVar("Item")
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +55,7 @@ EQUIVALENT = Path(__file__).with_name("mutation-equivalent.csv")
 COLUMNS = (
     *("package", "file", "line", "function", "text", "column", "kind", "before", "after"),
     *("outcome", "seconds", "by", "reason"),
+    *ORIGIN,
 )
 TESTS = {  # what each package answers for itself
     "cost": ("tests/unit/cost",),
@@ -492,6 +496,7 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
         "seconds": round(time.monotonic() - started, 1),
         "by": answer["failed"][0] if answer["failed"] else "",
         "reason": reason if outcome == "equivalent" else "",
+        **here(),
     }
 
 

@@ -40,6 +40,7 @@ from chipwise.profile.random_models import nearest_supported
 from chipwise.run import load_run
 from chipwise.space import SearchSpace
 from chipwise.spec import Design
+from provenance import stamp
 
 METRICS = {  # name in a measurement, name in a profile's predictions, and the error that counts as good
     "ttft_p50": ("prefill", 0.05),
@@ -108,6 +109,7 @@ def main() -> None:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
+    stamp(args.out)
     report(rows)
     agreement(list(found.values()))
 

@@ -31,6 +31,7 @@ from chipwise.profile.backends.onnxruntime import OnnxEncoder
 from chipwise.profile.harness import measure_alternately
 from chipwise.shrinking import Healing, shrink_model
 from pretrained_pairs import Pairs, make_pairs
+from provenance import stamp
 
 METHODS = ("exact", "shared", "truncate")
 PAIRS, TEXTS, LONGEST, RESAMPLINGS = 2000, 10_000, 128, 1000
@@ -151,6 +152,7 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+        stamp(args.out)
 
 
 def cosine_of(path: Path, tokenizer: Tokenizer, pairs: Pairs) -> np.ndarray:

@@ -29,6 +29,7 @@ from chipwise.serve.request import Request
 from chipwise.space import SearchSpace, SpaceSpec
 from chipwise.space.price_table import Pricer, PriceTable, ProfilePricer
 from chipwise.targets.served_pricer import ServedPricer
+from provenance import stamp
 
 
 def _pricer(profile: Path | None, device: str, workload: Workload) -> tuple[str, Pricer]:
@@ -74,6 +75,7 @@ def main() -> None:
             writer.writerow(("space", "price", "rows", "repeat", "prices_per_cpu_s", "build_cpu_s"))
             for i, rate in enumerate(rates):
                 writer.writerow((options.space.name, name, len(rows), i, f"{rate:.0f}", f"{built:.3f}"))
+        stamp(options.out)
 
 
 if __name__ == "__main__":

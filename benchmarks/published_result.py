@@ -46,6 +46,7 @@ from chipwise.space.designs import design_of, summary
 from chipwise.space.space_spec import EXPERTS, LayerSpace, SpaceSpec
 from chipwise.spec import Design
 from chipwise.spec.hf import resolve
+from provenance import stamp
 
 DEVICES = ("jetson-agx-orin", "apple-m4", "rtx-4090", "snapdragon-8-elite")
 REFERENCE, PUBLISHED_TOKENS, TOKENS = "Qwen/Qwen2.5-0.5B", 10e9, 300e9
@@ -243,6 +244,7 @@ def main() -> None:
         ask(device, options.questions, report)
     columns = dict.fromkeys(name for row in rows for name in row)
     write_rows(options.out, rows, list(columns))
+    stamp(options.out)
     shapes = {row["device"]: row["design"] for row in rows if row["question"] == "experts" and "design" in row}
     print(f"{len(set(shapes.values()))} different designs on {len(shapes)} chips")
 

@@ -35,6 +35,7 @@ from chipwise.space import SearchSpace
 from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design
 from chipwise.spec.ranking import with_candidates
+from provenance import stamp
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ranking.yaml"
 CANDIDATES = (1, 8, 32, 128, 512)
@@ -76,6 +77,7 @@ def main() -> None:
             writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+        stamp(asked.out)
 
 
 def designs(count: int) -> Iterator[tuple[str, Design]]:

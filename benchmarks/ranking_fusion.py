@@ -34,6 +34,7 @@ from chipwise.spec import Design
 from chipwise.spec.design import FUSIONS
 from chipwise.spec.ranking import with_candidates
 from chipwise.tasks.selective_precision import paired
+from provenance import stamp
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ranking.yaml"
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
@@ -74,6 +75,7 @@ def main() -> None:
             writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+        stamp(asked.out)
 
 
 def designs() -> Iterator[tuple[str, Design]]:

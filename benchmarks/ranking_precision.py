@@ -28,6 +28,7 @@ from chipwise.spec import Design
 from chipwise.spec.ranking import with_candidates
 from chipwise.tasks.selective_precision import paired, select
 from chipwise.training.requests import RequestData, load_requests, losses_of
+from provenance import stamp
 
 RUNS = 400
 
@@ -76,6 +77,7 @@ def main() -> None:
             writer = csv.DictWriter(stream, fieldnames=list(first))
             writer.writeheader()
             writer.writerows(rows)
+        stamp(asked.out)
 
 
 def request(path: Path, data: RequestData) -> Callable[[], object]:

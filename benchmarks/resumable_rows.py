@@ -6,6 +6,9 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from provenance import COLUMNS as ORIGIN
+from provenance import here
+
 Row = dict[str, str]
 
 
@@ -18,10 +21,10 @@ def read(path: Path) -> list[Row]:
 
 
 def add(rows: list[Row], row: Mapping[str, str], path: Path, columns: Sequence[str]) -> None:
-    """Appends and prints ``row``, and writes all rows to ``path``."""
-    rows.append(dict(row))
+    """Appends and prints ``row``, and writes all rows with their date, machine and versions to ``path``."""
+    rows.append({**row, **here()})
     print(*row.values(), sep="  ", flush=True)
     with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, columns)
+        writer = csv.DictWriter(stream, (*columns, *ORIGIN))
         writer.writeheader()
         writer.writerows(rows)

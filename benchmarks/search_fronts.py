@@ -27,6 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.optim import Goal, Limit, Problem, crowding, hypervolume, make_strategy, ranks
+from provenance import COLUMNS as ORIGIN
+from provenance import stamp
 
 PROBLEMS = {  # pymoo's name, its arguments, values of every variable
     "zdt1": ({"n_var": 30}, 33),
@@ -218,8 +220,9 @@ def main() -> None:
                 kept.append((*key, str(options.evaluations), f"{score(steps, start, rows):.6g}"))
                 if options.out:
                     with options.out.open("w", newline="") as stream:
-                        head = ("problem", "strategy", "who", "seed", "evaluations", "score")
+                        head = ("problem", "strategy", "who", "seed", "evaluations", "score", *ORIGIN)
                         csv.writer(stream).writerows([head, *kept])
+                    stamp(options.out)
         show(name, options.strategy, kept)
 
 

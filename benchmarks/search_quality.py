@@ -23,6 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.optim import Goal, Limit, Problem, make_strategy
+from provenance import COLUMNS as ORIGIN
+from provenance import stamp
 
 CHECKPOINTS = (100, 200, 500)
 COLUMNS = ("problem", "strategy", "seed", "evaluations", "score")
@@ -130,7 +132,8 @@ def write(path: Path, found: list[tuple]) -> None:
         with path.open(newline="") as stream:
             kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:3]) not in mine]
     with path.open("w", newline="") as stream:
-        csv.writer(stream).writerows([COLUMNS, *kept, *found])
+        csv.writer(stream).writerows([(*COLUMNS, *ORIGIN), *kept, *found])
+    stamp(path)
 
 
 if __name__ == "__main__":

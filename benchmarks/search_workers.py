@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.optim import make_strategy
+from provenance import COLUMNS as ORIGIN
+from provenance import stamp
 from search_quality import counts_parameters, describe, load_bench
 
 CHECKPOINTS = (100, 200)
@@ -69,8 +71,9 @@ def main() -> None:
             with options.out.open(newline="") as stream:
                 kept = [tuple(row) for row in list(csv.reader(stream))[1:] if tuple(row[:2]) not in mine]
         with options.out.open("w", newline="") as stream:
-            head = ("problem", "strategy", "workers", "seed", "evaluations", "score")
+            head = ("problem", "strategy", "workers", "seed", "evaluations", "score", *ORIGIN)
             csv.writer(stream).writerows([head, *kept, *found])
+        stamp(options.out)
 
 
 if __name__ == "__main__":

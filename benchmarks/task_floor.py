@@ -22,6 +22,7 @@ from chipwise.reporting.record import RunRecord, Trial, load
 from chipwise.run.spec import RunSpec, run_spec
 from chipwise.space.designs import design_of
 from chipwise.training.tasks_worker import RESULT, TaskJob
+from provenance import stamp
 
 COLUMNS = ("run", "task", "trial", "role", "design", "accuracy", "low", "high", "held_out", "learnt_from", "judged",
            "bits_per_byte", "ttft_p99_s", "tpot_p99_s", "peak_memory_bytes", "parameters", "model_bytes", "clean",
@@ -109,6 +110,7 @@ def main() -> None:
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+        stamp(args.out)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ from chipwise.teaching.observations import MeasuredRow, Observations, observe, p
 from chipwise.teaching.plain import raw_choices, ridge
 from chipwise.teaching.posterior import fit
 from chipwise.teaching.reading import read_table
+from provenance import stamp
 
 COUNTS = (0, 5, 10, 20, 50, 100, 200)
 NOISE = 0.02
@@ -108,6 +109,7 @@ def main() -> None:
                 writer.writerow(row)
                 stream.flush()
                 print("  ".join(f"{name} {value}" for name, value in row.items() if value != ""), flush=True)
+    stamp(args.out)
 
 
 def tables(args: argparse.Namespace) -> Iterator[Table]:

@@ -48,6 +48,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import psutil
 import yaml
 
+from provenance import stamp
 from torture_folders import folders
 from torture_inputs import FIFO, FOLDER, SMOKE, ZERO, Case, changed, every
 
@@ -394,6 +395,7 @@ def written(outcomes: Iterable[Outcome], path: Path) -> list[Outcome]:
             writer.writerow([getattr(item, name) for name in COLUMNS])
             file.flush()
             found.append(item)
+    stamp(path)
     return found
 
 

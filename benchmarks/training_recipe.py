@@ -22,6 +22,7 @@ from chipwise.training.data import load_corpus
 from chipwise.training.evaluate import quantised_bits_per_byte
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.trainer import Recipe
+from provenance import here
 
 SIZES = (512, 1024, 2048, 4096, 8192)
 
@@ -185,6 +186,7 @@ def main() -> None:
             print(*row.values(), sep="  ", flush=True)
             new = not options.out.exists()
             with options.out.open("a", newline="") as file:
+                row |= here()
                 writer = csv.DictWriter(file, fieldnames=list(row))
                 if new:
                     writer.writeheader()

@@ -43,6 +43,7 @@ from chipwise.tasks.text.references import proportions
 from chipwise.training.data import load_corpus
 from chipwise.training.tokenizer import TokenStore
 from chipwise.training.worker import TrainJob, training_pool
+from provenance import stamp
 
 COLUMNS = (
     "contender",
@@ -96,6 +97,7 @@ def main() -> None:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
+    stamp(args.out)
     report(rows)
 
 

@@ -14,6 +14,7 @@ from chipwise.core.errors import (
     DoesNotFit,
     Infeasible,
     InputError,
+    JobsMissing,
     MeasurementError,
     MissingExtra,
     SpecError,
@@ -22,6 +23,7 @@ from chipwise.core.errors import (
     TrainingDiverged,
     UnitError,
     UnknownName,
+    Unreachable,
     Unsupported,
     WorkerError,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "DoesNotFit",
     "Infeasible",
     "InputError",
+    "JobsMissing",
     "MeasurementError",
     "MissingExtra",
     "SpecError",
@@ -40,6 +43,7 @@ __all__ = [
     "TrainingDiverged",
     "UnitError",
     "UnknownName",
+    "Unreachable",
     "Unsupported",
     "WorkerError",
 ]

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from chipwise import api
+from chipwise.core.errors import JobsMissing
 from chipwise.core.files import read_yaml
 from chipwise.pipeline import pipeline
 from chipwise.profile import harness
@@ -30,7 +31,7 @@ from chipwise.testing.machines import core_like, other
 from chipwise.testing.trainer_suite import plain_result, toy_job
 from chipwise.trainers.jobs import STABLE, run_job
 from chipwise.trainers.local import LocalTrainer, ended
-from chipwise.trainers.protocol import JobsMissing, Setup
+from chipwise.trainers.protocol import Setup
 from chipwise.trainers.ray_cluster import place_on_node
 from chipwise.training.worker import TrainJob
 from conftest import EXAMPLES

@@ -18,7 +18,9 @@ PATH = Path(__file__).parents[2] / "benchmarks" / "design_regret.py"
 def benchmark():
     found = importlib.util.spec_from_file_location("design_regret", PATH)
     module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PATH.parent))
+        found.loader.exec_module(module)
     return module
 
 

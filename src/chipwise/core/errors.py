@@ -14,6 +14,7 @@ ChipwiseError
 ├── StorageError          the disk refused (full, read-only)
 ├── WorkerError           a child process died, hung or sent an unreadable answer
 ├── Unreachable           a machine that cannot be reached, or lacks what measuring needs
+├── JobsMissing           results of jobs that run elsewhere are not there yet (exit code 3)
 ├── TrainingDiverged      loss or weights are no longer finite
 └── MeasurementError      a measurement that cannot be trusted or made
 """
@@ -124,6 +125,12 @@ class WorkerError(ChipwiseError):
 
 class Unreachable(ChipwiseError):
     """A machine cannot be reached, or lacks what measuring needs. No model is at fault, so what asked for it ends."""
+
+
+class JobsMissing(ChipwiseError):
+    """Results of jobs that run elsewhere are not there yet; the search goes on when they are."""
+
+    exit_code = 3
 
 
 class TrainingDiverged(ChipwiseError):

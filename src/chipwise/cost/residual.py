@@ -3,7 +3,7 @@
 A profile's rates come from graphs of one kind of node. In a whole model the same nodes find other data in the caches,
 so each part of a pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and
 held near 1. What is left is smooth in a few figures of the model; a Gaussian process on its logarithm fades to nothing
-away from the models that were measured. Fitting is in ``profile/refit.py``.
+away from the models that were measured. Fitting is in ``profile/learning.py``.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, equations 2.25 and 2.26.

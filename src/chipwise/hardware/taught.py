@@ -1,8 +1,8 @@
 """Taught profiles: what a table of measured models changes in the predictions for one machine, and the files of it.
 
-A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts (``predict/taught.py`` has
-the arithmetic). Profiles are kept by the machine's name under the user's data folder, one file a version. A version is
-never written over: teaching again adds the next one.
+A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts (``predict/taught_pass.py``
+has the arithmetic). Profiles are kept by the machine's name under the user's data folder, one file a version. A version
+is never written over: teaching again adds the next one.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.core.errors import JobsMissing
 from chipwise.core.workers import Event
 from chipwise.testing.specs import toy_arch
-from chipwise.trainers.protocol import JobsMissing, Trainer
+from chipwise.trainers.protocol import Trainer
 from chipwise.training.worker import TrainJob
 
 STEPS, MORE_STEPS = 12, 24

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import InputError, TrainingDiverged, counted
+from chipwise.core.errors import InputError, JobsMissing, TrainingDiverged, counted
 from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.core.workers import Event
 from chipwise.trainers.local import LocalTrainer, ended, judged_here
-from chipwise.trainers.protocol import BaseTrainer, JobsMissing, Setup
+from chipwise.trainers.protocol import BaseTrainer, Setup
 from chipwise.training.worker import Job, TrainJob
 
 SCHEMA, RESULT_SCHEMA = "chipwise.job/1", "chipwise.job-result/1"

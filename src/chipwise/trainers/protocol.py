@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
-from chipwise.core.errors import ChipwiseError
 from chipwise.core.tables import Table
 from chipwise.core.workers import Event
 from chipwise.training.worker import Job
@@ -105,12 +104,6 @@ class BaseTrainer:
 
     def close(self) -> None:
         """Does nothing: there is nothing to end."""
-
-
-class JobsMissing(ChipwiseError):
-    """Results of jobs that run elsewhere are not there yet; the search goes on when they are."""
-
-    exit_code = 3
 
 
 def kind_of(on: str) -> str:

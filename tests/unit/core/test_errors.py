@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import chipwise
 from chipwise.core import errors
 from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest, short
 
@@ -68,3 +70,17 @@ def test_long_values_are_cut() -> None:
     assert len(str(SpecError("no " * 100_000, file="f.yaml"))) < 2100
     assert short("x" * 100).endswith("…")
     assert short(10**5000) == "a whole number of 16610 bits"
+
+
+def test_every_error_of_the_package_can_be_caught_by_its_public_name() -> None:
+    """`chipwise.errors` lists every class below ChipwiseError, wherever it is defined."""
+    bases: dict[str, str] = {}
+    for path in Path(errors.__file__).parents[1].rglob("*.py"):
+        bases |= dict(re.findall(r"^class (\w+)\((\w+)[,)]", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+    def is_error(name: str) -> bool:
+        return name == "ChipwiseError" or (name in bases and is_error(bases[name]))
+
+    found = {name for name in bases if is_error(name)}
+    assert set(chipwise.errors.__all__) == found
+    assert all(issubclass(getattr(chipwise.errors, name), errors.ChipwiseError) for name in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -71,8 +72,9 @@ def test_a_quarter_of_the_measurements_find_the_front(tmp_path) -> None:
     spec = script.parents[1] / "examples" / "clinic.yaml"
     command = [sys.executable, script, "--n", "120", "--seeds", "3", "--spec", spec, "--out", tmp_path / "rows.csv"]
     subprocess.run(command, check=True, capture_output=True, timeout=600)
-    rows = [line.split(",") for line in (tmp_path / "rows.csv").read_text().splitlines()[1:]]
+    with (tmp_path / "rows.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
     assert len(rows) == 3
-    for _, candidates, measured, share, _ in rows:
-        assert int(measured) <= 0.25 * int(candidates)
-        assert float(share) >= 0.99
+    for row in rows:
+        assert int(row["measured"]) <= 0.25 * int(row["candidates"])
+        assert float(row["hypervolume_share"]) >= 0.99

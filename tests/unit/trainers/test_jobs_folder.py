@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.core.errors import InputError
+from chipwise.core.errors import InputError, JobsMissing
 from chipwise.testing.trainer_suite import plain_result, toy_job
 from chipwise.trainers.jobs import JobsTrainer, run_job
-from chipwise.trainers.protocol import JobsMissing, Setup
+from chipwise.trainers.protocol import Setup
 
 
 def ask(folder: Path, jobs) -> tuple[list, Exception | None]:

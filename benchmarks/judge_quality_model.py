@@ -13,7 +13,7 @@ from chipwise.pipeline.findings import agreement
 from chipwise.run.spec import RunSpec
 from chipwise.space import SearchSpace
 from chipwise.targets.cost_model import CostModel
-from ranking_draw import Subnet
+from judge_draw import Subnet
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ class AllFidelities:
     """The quality model over everything that is cheaper than a training alone, judged leave-one-out.
 
     Each fidelity (rows of ``known``: scores with shared weights, short trainings, the law) is put on the scale of full
-    trainings by non-negative least squares in logarithms, and ``search.quality_model`` learns from the design what
+    trainings by non-negative least squares in logarithms, and ``optim.quality_model`` learns from the design what
     that leaves over. What is said of a candidate comes from a fit that has not seen its full training.
     """
 

@@ -1,8 +1,8 @@
 """How well each way to judge a candidate ranks sub-networks that were trained alone.
 
-    python benchmarks/ranking.py --out ranking.csv
+    python benchmarks/judge_ranking.py --out judge-ranking.csv
 
-Draws sub-networks of examples/clinic.yaml's space (``ranking_draw.py`` says how), trains each alone with two seeds for
+Draws sub-networks of examples/clinic.yaml's space (``judge_draw.py`` says how), trains each alone with two seeds for
 equal tokens, trains one supernet over the space's feasible designs and tunes each sub-network a little from the weights
 that it inherits, and asks the quality model, which sees all but the full training of the candidate itself. Prints
 Kendall's τ between the mean of the trainings alone and everything that judged before them, overall and among
@@ -39,8 +39,9 @@ from chipwise.training.data import load_corpus
 from chipwise.training.supernet import SupernetResult, extract, score, train_supernet
 from chipwise.training.tokenizer import TokenData, TokenStore, load_tokens
 from chipwise.training.trainer import Recipe
-from ranking_draw import Subnet, draw, feasible, law, layer_parameters
-from ranking_judge import AllFidelities, table
+from judge_draw import Subnet, draw, feasible, law, layer_parameters
+from judge_quality_model import AllFidelities, table
+from provenance import stamp
 
 COLUMNS = (
     "subnet",
@@ -230,6 +231,7 @@ def report(bench: Bench, out: Path) -> None:
                 figures = [f"{value:.5f}" for value in (alone[number, i], tuned[i], believed[i])]
                 known = [one.arch.parameters(), one.flops, f"{one.latency_s:.6e}", int(one.band)]
                 writer.writerow([one.number, seed, *figures, *known])
+    stamp(out)
     judges = {
         "the other seed": alone[1],
         "supernet, inherited and tuned": tuned,
