@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError, StudyError, nearest, short
-from chipwise.core.files import read_json
+from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
 from chipwise.profile.backends import RUNTIMES
 from chipwise.reporting.record import RunRecord
@@ -41,6 +41,7 @@ def _read(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec) -> RunSpec
     return spec
 
 
+@resumable()
 @public
 def search(
     spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec,
@@ -116,6 +117,7 @@ def _trained_on(spec: RunSpec | StartSpec, on: str) -> RunSpec:
         raise SpecError(error.message, field=field) from None
 
 
+@resumable()
 @public
 def train(
     spec: str | Path,
@@ -276,6 +278,7 @@ def evaluate(
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)
 
 
+@resumable()
 @public
 def shrink(
     folder: str | Path,
@@ -357,6 +360,7 @@ def shrink(
     )
 
 
+@resumable()
 @public
 def report(folder: str | Path) -> RunRecord:
     """Writes report.html, card.md and trials.csv of a run again, from what its folder holds.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from typing import Annotated
 
@@ -38,6 +40,7 @@ from chipwise.cli import (
     train,
     validate,
 )
+from chipwise.cli.encoding import PLAINER
 from chipwise.cli.usage import UsageError, plain_error
 from chipwise.core.errors import ChipwiseError
 from chipwise.core.extras import missing_extra
@@ -108,9 +111,14 @@ class _Debug:
 
 def run() -> None:
     """Runs the command line, with every error on one line, and exits."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAINER)
     try:
         with refused_files():
-            sys.exit(app(prog_name="chipwise", standalone_mode=False))
+            code = app(prog_name="chipwise", standalone_mode=False)
+            sys.stdout.flush()  # what cannot be written is an error here, and not after the last line of the program
+            sys.exit(code)
     except ChipwiseError as error:
         _fail(error)
     except UsageError as error:
@@ -131,5 +139,9 @@ def run() -> None:
 def _fail(error: ChipwiseError) -> None:
     if _Debug.on:
         raise error
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is still buffered can be written nowhere: the exit must not try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

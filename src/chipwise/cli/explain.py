@@ -84,7 +84,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import is_default, json_of, notices, refuse
     from chipwise.cli.whole_runs import explained
-    from chipwise.core.files import check_output, write_atomic
+    from chipwise.core.files import check_output, write_output
 
     if explained(context, model, as_json=as_json):
         return
@@ -129,7 +129,7 @@ def command(
     if html is not None:
         from chipwise.explaining.html import page
 
-        write_atomic(html, page(model, found))
+        write_output(html, page(model, found))
         notices.print(f"wrote {html}")
     if apply is not None and out is not None:
         notices.print(_apply(found, apply, out, model))

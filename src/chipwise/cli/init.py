@@ -29,7 +29,7 @@ def command(
     """
     from chipwise.cli.output import notices, print_table
     from chipwise.core.errors import InputError, UnknownName
-    from chipwise.core.files import write_atomic
+    from chipwise.core.files import write_output
     from chipwise.core.layout import Column, Table
 
     if listed:
@@ -40,7 +40,7 @@ def command(
         return
     name = kind.removesuffix(".yaml")
     if name not in kinds():
-        raise UnknownName("kind of run file", kind, kinds())
+        raise UnknownName("kind of run file", kind, kinds(), listed_by="chipwise init --list")
     target = out or Path(f"{name}.yaml")
     copies = [(EXAMPLES / f"{name}.yaml", target)]
     copies += [(EXAMPLES / item, target.parent / item) for item in COMPANIONS.get(name, ())]
@@ -51,9 +51,10 @@ def command(
             raise InputError(f"{file} exists; choose another file with --out")
     for source, file in copies:
         text = source.read_text(encoding="utf-8")
-        write_atomic(file, text.replace(f"{name}.yaml", target.name) if source.suffix == ".yaml" else text)
+        write_output(file, text.replace(f"{name}.yaml", target.name) if source.suffix == ".yaml" else text)
         notices.print(f"wrote {file}", highlight=False)
-    notices.print(f"next: chipwise search {target}", highlight=False)
+    verb = "agent" if name == "agent" else "search"
+    notices.print(f"next: chipwise {verb} {target}", highlight=False)
 
 
 def _purpose(name: str) -> str:

@@ -7,11 +7,13 @@ ChipwiseError
 │   ├── UnitError         a quantity that cannot be read
 │   ├── UnknownName       a name that no table holds; suggests the nearest
 │   ├── Infeasible        no candidate can meet the constraints
-│   └── DoesNotFit        a model that needs more memory than the device has
+│   ├── DoesNotFit        a model that needs more memory than the device has
+│   └── StudyError        a run folder that cannot be used (locked, corrupt, of another spec)
 ├── Unsupported           a number or feature that this device, runtime or block does not have
 ├── MissingExtra          an optional dependency that is not installed
-├── StudyError            a run folder that cannot be used (locked, corrupt, of another spec)
-├── StorageError          the disk refused (full, read-only)
+├── StorageError          the disk refused
+│   ├── OutputError       a path that cannot be written: no such folder, no permission, a device (also an InputError)
+│   └── DiskFull          no space is left
 ├── WorkerError           a child process died, hung or sent an unreadable answer
 ├── Unreachable           a machine that cannot be reached, or lacks what measuring needs
 ├── JobsMissing           results of jobs that run elsewhere are not there yet (exit code 3)
@@ -109,12 +111,30 @@ class MissingExtra(ChipwiseError):
         super().__init__(f"{package} is not installed; it comes with: pip install '{of}[{extra}]'")
 
 
-class StudyError(ChipwiseError):
+class StudyError(InputError):
     """A run folder that cannot be used: locked, corrupt, or of another spec."""
 
 
 class StorageError(ChipwiseError):
-    """The disk refused: full, read-only, or not permitted."""
+    """The disk refused."""
+
+
+class OutputError(InputError, StorageError):
+    """A path that cannot be written: its folder is missing, it is a device, or permission is denied."""
+
+
+class DiskFull(StorageError):
+    """No space is left for ``path``.
+
+    Args:
+        path: The file that was to be written.
+        resumable: Whether the command can go on with ``--resume``.
+    """
+
+    def __init__(self, path: object, *, resumable: bool = False) -> None:
+        self.path = path
+        remedy = "go on with --resume (finished trials are kept)" if resumable else "try again"
+        super().__init__(f"{path}: the disk is full; free some space and {remedy}")
 
 
 class WorkerError(ChipwiseError):

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from chipwise.core.errors import InputError, SpecError, StorageError
+from chipwise.core.errors import DiskFull, InputError, OutputError, SpecError
 from chipwise.core.fields import build as build
 from chipwise.core.fields import describe
 
@@ -164,16 +164,18 @@ def _loader(text: str) -> type[yaml.SafeLoader]:
 def write_atomic(path: str | Path, content: str | bytes) -> None:
     """Writes ``content`` so that a reader, or a kill in between, sees the old file or the new one, never a part.
 
-    A symbolic link keeps pointing where it did: the file that it names is written.
+    A symbolic link keeps pointing where it did: the file that it names is written. Missing folders are made: this is
+    for files in a folder of chipwise's own. Where the user named the file, use :func:`write_output`.
 
     Raises:
-        StorageError: The disk is full, the folder is not writable, the path is no regular file, or another refusal.
+        DiskFull: No space is left.
+        OutputError: The folder is not writable, the path is no regular file, or another refusal.
     """
     with storage(path):
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
             kind = "a folder" if target.is_dir() else "a pipe or device"
-            raise StorageError(f"{path}: this is {kind}, not a file; give another path")
+            raise OutputError(f"{path}: this is {kind}, not a file; give another path")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -187,6 +189,17 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
                 temporary.unlink()
 
 
+def write_output(path: str | Path, content: str | bytes) -> None:
+    """Writes ``content`` atomically to a file that the user named; its folder must exist.
+
+    Raises:
+        DiskFull: No space is left.
+        OutputError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
+    """
+    check_output(path)
+    write_atomic(path, content)
+
+
 def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
     """Checks that a file which the user named can be written, before work is spent on what goes into it.
 
@@ -196,24 +209,24 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
 
     Raises:
         InputError: ``path`` is ``source``.
-        StorageError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
+        OutputError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
     """
     target = Path(path)
     with storage(path):
         if not target.parent.is_dir():
-            raise StorageError(f"{path}: there is no folder {target.parent}; create it first")
+            raise OutputError(f"{path}: there is no folder {target.parent}; create it first")
         if target.exists() and not target.is_file():
             kind = "a folder" if target.is_dir() else "a pipe or device"
-            raise StorageError(f"{path}: this is {kind}, not a file; give another path")
+            raise OutputError(f"{path}: this is {kind}, not a file; give another path")
         if not os.access(target if target.exists() else target.parent, os.W_OK):
-            raise StorageError(f"{path}: cannot be written (Permission denied); choose another place")
+            raise OutputError(f"{path}: cannot be written (Permission denied); choose another place")
         if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
             raise InputError(f"{path}: this is the file that is read; give another one for the result")
 
 
 _REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EINVAL),
-    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY),
 )
 
 
@@ -221,7 +234,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
-    """Turns the disk's refusals inside the block into a StorageError that names ``path`` and what to do."""
+    """Turns the disk's refusals inside the block into OutputError or DiskFull, which name ``path`` and what to do."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -233,11 +246,18 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
         if not isinstance(error, OSError):
             return
         if error.errno in _FULL:
-            raise StorageError(
-                f"{self.path}: the disk is full; free some space and go on with --resume (finished trials are kept)"
-            ) from None
+            raise DiskFull(self.path) from None
         if error.errno in _REFUSED:
-            raise StorageError(f"{self.path}: cannot be written ({error.strerror}); choose another place") from None
+            raise OutputError(f"{self.path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+@contextlib.contextmanager
+def resumable() -> Iterator[None]:
+    """Adds to the message of a full disk that the work goes on with ``--resume``; only for what has that option."""
+    try:
+        yield
+    except DiskFull as error:
+        raise DiskFull(error.path, resumable=True) from None
 
 
 @contextlib.contextmanager
@@ -245,14 +265,17 @@ def refused_files() -> Iterator[None]:
     """Turns a refusal of the operating system that names a file, such as a folder without permission, into one line.
 
     Raises:
-        StorageError: The file and what the system said of it.
+        OutputError: The file and what the system said of it.
+        DiskFull: No space is left for it, or for standard output.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None or error.errno not in (*_FULL, *_REFUSED):
+        if error.errno in _FULL:
+            raise DiskFull(error.filename or "output") from None
+        if error.filename is None or error.errno not in _REFUSED:
             raise
-        raise StorageError(f"{error.filename}: cannot be used: {error.strerror}") from error
+        raise OutputError(f"{error.filename}: cannot be used: {error.strerror}") from error
 
 
 def read_json(path: str | Path) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chipwise.core.errors import StudyError
+from chipwise.core.files import resumable
 from chipwise.core.files import storage as disk
 from chipwise.optim.storage import REMEDY, is_url, open_storage, with_retries, without_password
 
@@ -98,7 +99,7 @@ class Study:
         """Runs ``action`` on the store; its errors become errors that say what to do."""
         if is_url(self.where):
             return with_retries(action, self.where)
-        with disk(str(self.where)):
+        with resumable(), disk(str(self.where)):
             return action()
 
     def _claim_waiting(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import ChipwiseError, StorageError, TrainingDiverged, WorkerError
+from chipwise.core.errors import ChipwiseError, DiskFull, TrainingDiverged, WorkerError
 from chipwise.pipeline.halving import Job
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
@@ -23,12 +23,10 @@ def require_disk(message: str, folder: Path) -> None:
     """Ends the search where a child process failed because the disk is full, which is not a candidate's fault.
 
     Raises:
-        StorageError: The message is of a full disk.
+        DiskFull: The message is of a full disk.
     """
     if any(sign in message for sign in DISK_FULL):
-        raise StorageError(
-            f"{folder}: the disk is full; free some space and go on with --resume (finished trials are kept)"
-        )
+        raise DiskFull(folder, resumable=True)
 
 
 class Trainings:

@@ -55,7 +55,7 @@ def test_a_model_in_a_folder_without_permission_is_named_by_the_command_line(
     with pytest.raises(SystemExit) as end:
         main()
     complaint = capsys.readouterr().err
-    assert end.value.code == 1
+    assert end.value.code == 2
     assert complaint.count("\n") == 1
     assert complaint.startswith(f"error: {locked}")
     assert "Permission denied" in complaint

@@ -21,7 +21,8 @@ def test_the_tree_is_the_one_drawn_at_the_head_of_the_file() -> None:
 
 def test_bad_input_exits_with_2_and_all_else_with_1() -> None:
     assert InputError.exit_code == SpecError.exit_code == UnknownName.exit_code == 2
-    assert ChipwiseError.exit_code == errors.StorageError.exit_code == errors.Unsupported.exit_code == 1
+    assert errors.OutputError.exit_code == errors.StudyError.exit_code == 2  # a path that the user named
+    assert ChipwiseError.exit_code == errors.DiskFull.exit_code == errors.Unsupported.exit_code == 1
 
 
 def test_a_spec_error_grows_its_path_from_inside_out() -> None:

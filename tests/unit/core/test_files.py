@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import InputError, SpecError, StorageError
+from chipwise.core.errors import DiskFull, InputError, OutputError, SpecError, StorageError
 from chipwise.core.files import (
     build,
     parse_json,
@@ -25,9 +25,11 @@ from chipwise.core.files import (
     read_json,
     read_mapping,
     read_yaml,
+    resumable,
     storage,
     write_atomic,
     write_json,
+    write_output,
     write_yaml,
 )
 
@@ -291,6 +293,23 @@ def test_a_refused_write_keeps_the_old_file_and_leaves_no_part(tmp_path, monkeyp
         write_atomic(file, "new")
     assert file.read_text() == "old"
     assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_a_full_disk_offers_resume_only_where_there_is_such_an_option(tmp_path, monkeypatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFull, match=r"page\.html: the disk is full; free some space and try again$"):
+        write_output(tmp_path / "page.html", "x")
+    with pytest.raises(DiskFull, match=r"free some space and go on with --resume"), resumable():
+        write_atomic(tmp_path / "run" / "record.json", "x")
+
+
+def test_a_file_that_the_user_named_makes_no_folder(tmp_path) -> None:
+    with pytest.raises(OutputError, match=r"there is no folder .*no/such; create it first"):
+        write_output(tmp_path / "no" / "such" / "page.html", "x")
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_file_where_a_folder_should_be(tmp_path) -> None:

@@ -1,0 +1,29 @@
+"""What is printed where the terminal's encoding lacks a character, such as ``PYTHONIOENCODING=ascii``."""
+
+from __future__ import annotations
+
+import codecs
+import unicodedata
+
+PLAINER = "chipwise.plainer"
+SPELT = {
+    "µ": "u", "μ": "u", "–": "-", "—": "-", "−": "-", "×": "x", "·": "*", "→": "->", "←": "<-", "▸": ">", "≤": "<=",
+    "≥": ">=", "≈": "~", "±": "+-", "…": "...", "“": '"', "”": '"', "’": "'", "•": "*", "█": "#", "─": "-", "│": "|",
+    "├": "+", "└": "+",
+}  # fmt: skip
+
+
+def plainer(error: UnicodeError) -> tuple[str, int]:
+    """The characters that cannot be encoded, spelt with those of ASCII; ``?`` for what has no such spelling."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_spelt, error.object[error.start : error.end])), error.end
+
+
+def _spelt(character: str) -> str:
+    if character in SPELT:
+        return SPELT[character]
+    return unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode() or "?"
+
+
+codecs.register_error(PLAINER, plainer)
