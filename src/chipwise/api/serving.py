@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
 from chipwise.core.errors import SpecError
+from chipwise.core.fields import MOST, whole_number
+from chipwise.core.files import check_output
 from chipwise.serve.request import Request
 from chipwise.spec import ArchSpec
 
@@ -102,7 +104,7 @@ def simulate(
         step_scale: Factor of all steps, likewise.
         drafted: Tokens drafted a step in speculative decoding; 0 for none.
         acceptance: Probability that a drafted token is accepted.
-        draft: The model that drafts; None where drafting costs nothing (n-grams).
+        draft: The model that drafts; ``ngram``, or None, where drafts are copied from the text, which costs nothing.
         batching: Of encoders: steps hold ``tokens``, packed, or ``requests``, padded to the longest.
         also: Another device behind the same router, as ``DEVICE``, ``DEVICE:REPLICAS`` or ``DEVICE:REPLICAS:WEIGHT``.
         decode_device: Decode on this device, prefill on ``device``; the cache is handed over.
@@ -120,16 +122,29 @@ def simulate(
         Unsupported: A device lacks a rate.
     """
     from chipwise.core import units
+    from chipwise.planning.arrangements import check_positions, copies_share, positions_of
+    from chipwise.planning.question import above_zero
     from chipwise.planning.simulating import Part, simulated
-    from chipwise.replay.policy import Speculation, policy_of
+    from chipwise.replay.policy import NGRAM, Speculation, policy_of
     from chipwise.serve.request import resolved
 
     if (rate is not None) + (clients is not None) + (trace is not None) != 1:
         raise SpecError("give one of rate, clients and trace", field="rate")
-    if not 1 <= seeds <= 100:
-        raise SpecError(f"must be from 1 to 100, not {seeds}", field="seeds")
-    if not 1 <= replicas <= 100_000:
-        raise SpecError(f"must be from 1 to 100,000, not {replicas}", field="replicas")
+    for name, count, most in (("seeds", seeds, 100), ("replicas", replicas, 100_000),
+                              ("decode_replicas", decode_replicas, 100_000)):  # fmt: skip
+        whole_number(name, count, most=most)
+    if not 0.01 <= step_scale <= 100:
+        raise SpecError(f"must be from 0.01 to 100, not {step_scale:g}", field="step_scale")
+    if think_s and clients is None:
+        raise SpecError("is what each of the clients waits; give clients in place of rate or trace", field="think_s")
+    if draft is not None and not drafted:
+        raise SpecError("drafts nothing; say how many tokens a step with drafted", field="draft")
+    if decode_device is None:
+        of_decoding = {"link": link is not None, "decode_replicas": decode_replicas > 1, "decode_tp": decode_tp > 1}
+        for name, given in of_decoding.items():
+            if given:
+                raise SpecError("is of prefill and decode apart; name the decode_device", field=name)
+    link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
     base = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1),
@@ -137,11 +152,20 @@ def simulate(
     found = resolved(base)
     arch = found.setting.arch
     generates = arch.causal
+    if generates and batching == "requests":
+        raise SpecError(f"{arch.name} generates: its steps are filled with tokens", field="batching")
+    if dp > 1 and not copies_share(arch):
+        raise SpecError(
+            f"copies of {arch.name} share neither experts nor tables: they are replicas={dp} behind a router",
+            field="dp",
+        )
     if arch.stem is not None:  # an image, or a history with candidates, is one request
         prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
         base = replace(base, prompt_tokens=1, new_tokens=1)
+    if trace is None:
+        check_positions(arch, prompt, new if generates else 0, field="prompt")
     loads = _loads(
-        longest=found.setting.arch.max_tokens if generates else None, trace=trace, rate=rate, clients=clients,
+        longest=positions_of(arch), trace=trace, rate=rate, clients=clients,
         think_s=think_s, seeds=seeds, seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
         prompt=prompt, new=new if generates else 0, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
     )  # fmt: skip
@@ -149,7 +173,8 @@ def simulate(
     if not generates and batching == "requests":
         policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
     if drafted:
-        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft=draft))
+        drafts = None if draft == NGRAM else draft
+        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft=drafts))
     policy = replace(
         policy,
         most_tokens=policy.most_tokens if max_tokens is None else max_tokens,
@@ -171,7 +196,7 @@ def simulate(
         loads,
         parts,
         apart=apart,
-        link_bytes_per_s=None if link is None else units.parse_field(link, "bandwidth", "link"),
+        link_bytes_per_s=link_bytes_per_s,
         closed=clients is not None or trace is not None,
         on_progress=on_progress,
     )
@@ -189,8 +214,8 @@ def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
         raise SpecError(
             f"must be DEVICE, DEVICE:REPLICAS or DEVICE:REPLICAS:WEIGHT, not {text!r}", field="also"
         ) from None
-    if replicas < 1 or not weight > 0:
-        raise SpecError("needs at least 1 replica and a weight above 0", field="also")
+    if not 1 <= replicas <= 100_000 or not 0 < weight <= MOST:
+        raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
     return Part(
         request=replace(base, device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale
     )
@@ -212,8 +237,6 @@ def _loads(
             prompt_tokens=prompt, new_tokens=new, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes
         ),
     )
-    if longest is not None and prompt + new > longest:
-        raise SpecError(f"{prompt:,} + {new:,} tokens are more than the model's context of {longest:,}", field="prompt")
     per_s = None if rate is None else rate_of(rate)
     loads = [
         made(
@@ -353,6 +376,8 @@ def plan(
                 raise SpecError("stands in the file of the question", field=name)
         chain = read_chain(Path(model))
         if chain is not None:
+            if out is not None:
+                raise SpecError("a chain of models is not written as a plan's file", field="out")
             return planned_chain(*chain, on_progress=on_progress)
         question = read_question(Path(model))
     else:
@@ -361,10 +386,9 @@ def plan(
         one: dict[str, Any] = {"name": "requests", "prompt": prompt, "new": new, "spread": spread}
         one |= {"shared": shared_tokens, "prefixes": prefixes}
         given: dict[str, Any] = {
-            "model": str(model), "classes": [dict(each) for each in classes] if classes else [one],
-            "limits": dict(limits or {}), "degrees": list(tp), "stages": list(pp), "most_devices": max_devices,
-            "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness, "requests": requests,
-            "seed": seed, "copies": list(dp), "speculation": [dict(each) for each in speculation],
+            "model": str(model), "limits": dict(limits or {}), "degrees": list(tp), "stages": list(pp),
+            "most_devices": max_devices, "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness,
+            "requests": requests, "seed": seed, "copies": list(dp), "speculation": [dict(each) for each in speculation],
             "fleets": fleets if isinstance(fleets, str) else list(fleets),
         }  # fmt: skip
         optional = {
@@ -372,12 +396,16 @@ def plan(
             "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv, "link": link,
             "experts": None if ep is None else list(ep),
         }  # fmt: skip
+        if classes or trace is None:
+            given["classes"] = [dict(each) for each in classes] if classes else [one]
         given |= {name: value for name, value in optional.items() if value is not None}
         for name in ("devices", "runtimes", "weights"):
             if name in given and not isinstance(given[name], str):
                 given[name] = list(given[name])
         question = question_from(given)
     path = None if out is None else Path(out)
+    if path is not None:
+        check_output(path)
     known = known_of(path, question) if path is not None and resume else {}
     found = planned(
         question,

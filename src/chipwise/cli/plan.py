@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chipwise.cli import completion
-from chipwise.cli.simulate import Arrivals
+from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
 
 if TYPE_CHECKING:
     from chipwise.planning.answer import Plan
@@ -95,6 +95,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
+    from chipwise.core.files import check_output
     from chipwise.planning.chains import Chain
 
     if model in ("diff", "check") and files:
@@ -108,6 +109,11 @@ def command(
     if model.endswith((".yaml", ".yml")) and rate is None and trace is None:
         asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="stands in the file of the question")
+    if trace is not None:
+        refuse(context, *OF_MADE_LOADS, why="is what the --trace says")
+    for file in (html, out):
+        if file is not None:
+            check_output(file)
     given = {
         "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
         "tpot_p99": tpot_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95, "e2e_p99": e2e_p99,
@@ -169,10 +175,11 @@ def _draft(text: str) -> dict[str, object]:
 def _prices(given: list[str]) -> dict[str, object]:
     found: dict[str, object] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--price: must be DEVICE=PRICE, such as l4='0.5 USD/h', not {text!r}")
-        found[name.strip()] = value.strip()
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or name in found:
+            why = "two prices are given" if equals else "must be DEVICE=PRICE, such as l4='0.5 USD/h', not"
+            raise typer.BadParameter(f"--price: {why} {text!r}")
+        found[name] = value
     return found
 
 

@@ -29,7 +29,12 @@ class Batching(StrEnum):
     REQUESTS = "requests"
 
 
+OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
+"""Options that a trace has no use for: it says what its requests are."""
+
+
 def command(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -70,7 +75,7 @@ def command(
     step_scale: Annotated[float, typer.Option(help="Factor of all steps, as `plan check` learns it.", min=0.01)] = 1.0,
     drafted: Annotated[int, typer.Option(help="Speculative decoding: tokens drafted a step.", min=0)] = 0,
     acceptance: Annotated[float, typer.Option(help="Probability that one is accepted.", min=0, max=1)] = 0.7,
-    draft: Annotated[str | None, typer.Option(help="The model that drafts.")] = None,
+    draft: Annotated[str | None, typer.Option(help="The model that drafts; `ngram` (the default) needs none.")] = None,
     batching: Annotated[
         Batching, typer.Option(help="Of text encoders: packed tokens or padded requests.")
     ] = Batching.TOKENS,
@@ -93,9 +98,18 @@ def command(
     Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
     """
     from chipwise import api
-    from chipwise.cli.output import json_of, notices, progress_bar
+    from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core import units
+    from chipwise.core.files import check_output
 
+    if trace is not None:
+        refuse(context, *OF_MADE_LOADS, "requests", "seeds", "seed", why="is what the --trace says")
+    if clients is not None:
+        refuse(context, "arrivals", "burstiness", why="is of requests that come at a --rate")
+    if not drafted:
+        refuse(context, "acceptance", why="is of speculative decoding; say how many tokens with --drafted")
+    if html is not None:
+        check_output(html)
     with progress_bar("replaying", quiet=as_json) as advance:
         found = api.simulate(
             model, device=device, rate=rate, clients=clients, think_s=units.parse_field(think, "time", "--think"),

@@ -25,6 +25,7 @@ from chipwise.core.fields import describe
 
 MOST_YAML_BYTES = 2 * 2**20  # the largest file that ships has a tenth of it
 MOST_BYTES = 2**29
+MOST_DIGITS = 308  # of a whole number in a file: the largest float has 309
 
 
 def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
@@ -97,16 +98,34 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
         raise SpecError(f"broken YAML{where}: {problem:.200}", file=name) from None
     except RecursionError:
         raise SpecError("broken YAML: nested too deep", file=name) from None
-    except ValueError as error:  # a date with a month 13, a number of thousands of digits
-        raise SpecError(f"broken YAML: {_told(error)}", file=name) from None
+    except ValueError as error:  # a date with a month 13
+        raise SpecError(f"broken YAML: {error}", file=name) from None
     if not isinstance(data, dict):
         kind = "nothing" if data is None else "a list" if isinstance(data, list) else "a single value"
         raise SpecError(f"the file must hold a mapping of fields, not {kind}", file=name)
     return data
 
 
+def _whole(digits: str) -> int:
+    """The whole number of ``digits``.
+
+    Raises:
+        ValueError: It has more digits than any number that is used: no float holds it, and Python may not print it.
+    """
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits.lstrip('+-')):,} digits")
+    return int(digits)
+
+
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
-    """Builds plain values only, and refuses a field that is given twice."""
+    """Builds plain values only, and refuses a field that is given twice and numbers that no float can hold."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MOST_DIGITS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number of {len(node.value):,} digits", node.start_mark
+            )
+        return super().construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -148,6 +167,7 @@ def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
 
 
 for _each in (_Loader, _FastLoader):
+    _each.add_constructor("tag:yaml.org,2002:int", _each.construct_yaml_int)
     _each.add_implicit_resolver(
         "chipwise:exponent", re.compile(r"^[-+]?(?:\d{1,300}(?:\.\d*)?|\.\d+)[eE][-+]?\d{1,4}$"), list("-+.0123456789")
     )
@@ -306,16 +326,11 @@ def parse_json(text: str, *, name: str) -> Any:
         SpecError: It is not JSON.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_whole)
     except RecursionError:
         raise SpecError("not valid JSON: nested too deep", file=name) from None
-    except ValueError as error:  # broken, or a number of thousands of digits
-        raise SpecError(f"not valid JSON: {_told(error)}", file=name) from None
-
-
-def _told(error: ValueError) -> str:
-    """A parser's message, without Python's remarks on its own limits."""
-    return "a number of thousands of digits" if "digits" in str(error) else str(error)
+    except ValueError as error:  # broken, or a number of hundreds of digits
+        raise SpecError(f"not valid JSON: {error}", file=name) from None
 
 
 def write_json(path: str | Path, value: Any) -> None:

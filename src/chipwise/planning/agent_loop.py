@@ -16,7 +16,7 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.core.fields import check_fields
+from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
 from chipwise.cost.model import Predicted
@@ -26,6 +26,7 @@ from chipwise.serve.request import Request
 
 CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls")
 MOST_TRIED = 5_000  # combinations of alternatives
+MOST_S = 1e9  # of a part that was measured: 30 years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +54,11 @@ class LoopPart:
         check_fields(self)
         if (self.model is None) == (self.time is None):
             raise SpecError("a part is a model, or has a time that was measured: state one of them", field="model")
-        for name in ("prompt", "new", "calls"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
+        positive(self, "prompt", "new", "calls")
+        if self.time is not None:
+            seconds = units.parse_field(self.time, "time", "time")
+            if not 0 < seconds <= MOST_S:
+                raise SpecError(f"must be above zero and at most {MOST_S:.0e} s, not {self.time!r:.40}", field="time")
         for name, values in self.instead.items():
             if name not in CHOICES or (self.time is not None and name != "calls"):
                 raise SpecError(f"has no alternatives; these have: {', '.join(CHOICES)}", field=f"instead.{name}")

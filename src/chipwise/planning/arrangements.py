@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.dtypes import DType
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import default_runtime
 from chipwise.optim.strategy import Rows
-from chipwise.planning.question import Question
+from chipwise.planning.question import Question, device_key
 from chipwise.replay.policy import Speculation
 from chipwise.serve.request import Request
-from chipwise.spec import RankingStem
+from chipwise.spec import ArchSpec, RankingStem
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.hf import resolve
 
@@ -71,9 +71,7 @@ class Arrangement:
         parts = [f"TP {self.tp}"]
         parts += [f"{name} {value}" for name, value in (("PP", self.pp), ("EP", self.ep), ("DP", self.dp)) if value > 1]
         if self.speculation is not None:
-            drafts = self.speculation
-            who = drafts.draft.rpartition("/")[2] if drafts.draft else "n-grams"
-            parts.append(f"{drafts.drafted} tokens drafted by {who}")
+            parts.append(self.speculation.describe())
         return ", ".join(parts)
 
 
@@ -92,8 +90,9 @@ class ArrangementSpace:
         self.devices = _devices(question)
         self.mixture, self.ranker, self.stem = _sort(question.model)
         whole = (*question.experts,) if question.experts else (1, 0) if self.mixture else (1,)
-        formats = tuple(dict.fromkeys(name for device in self.devices for name in _formats(question, device)))
-        runtimes = question.runtimes or tuple(dict.fromkeys(map(self._runtime, self.devices)))
+        sheets = self.devices.values()
+        formats = tuple(dict.fromkeys(name for device in sheets for name in _formats(question, device)))
+        runtimes = question.runtimes or tuple(dict.fromkeys(map(self._runtime, sheets)))
         drafts: tuple[Speculation | None, ...] = (None, *question.speculation)
         self.axes: tuple[tuple[Any, ...], ...] = (
             tuple(self.devices), runtimes, formats, question.degrees, question.stages, whole, question.copies, drafts,
@@ -112,8 +111,8 @@ class ArrangementSpace:
         return self._of(tuple(axis[int(i)] for axis, i in zip(self.axes, row, strict=True)))
 
     def _of(self, values: tuple[Any, ...]) -> Arrangement | None:
-        device, runtime, weights, tp, pp, ep, dp, drafts = values
-        question = self.question
+        name, runtime, weights, tp, pp, ep, dp, drafts = values
+        question, device = self.question, self.devices[name]
         if not question.runtimes and runtime != self._runtime(device):
             return None
         if weights not in _formats(question, device) or tp * pp * dp > question.most_devices:
@@ -126,7 +125,7 @@ class ArrangementSpace:
         if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
             return None
         return Arrangement(
-            device=device.name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp, speculation=drafts
+            device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp, speculation=drafts
         )
 
     def __iter__(self) -> Iterator[Arrangement]:
@@ -138,23 +137,50 @@ class ArrangementSpace:
         return iter(listed)
 
 
-def _devices(question: Question) -> list[DeviceProfile]:
+def _devices(question: Question) -> dict[str, DeviceProfile]:
+    """The devices to choose from by what plans call them: those named, or all with a price."""
     if question.devices:
-        return [datasheet.load(name) for name in dict.fromkeys(question.devices)]
-    devices = [sheet for name in datasheet.names() if (sheet := datasheet.load(name)).price is not None]
-    return devices + [datasheet.load(name) for name in question.prices if name not in {each.name for each in devices}]
+        return {device_key(name): datasheet.load(name) for name in question.devices}
+    priced = {name: sheet for name in datasheet.names() if (sheet := datasheet.load(name)).price is not None}
+    return priced | {device_key(name): datasheet.load(name) for name in question.prices}
 
 
 def _formats(question: Question, device: DeviceProfile) -> tuple[str, ...]:
     return question.weights or ("bf16", *(("fp8",) if DType.FP8 in device.peak_flops_per_s else ()))
 
 
+def has_experts(arch: ArchSpec) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+
+
+def copies_share(arch: ArchSpec) -> bool:
+    """Whether data-parallel copies share anything: experts, or a ranker's tables. Others are replicas."""
+    return has_experts(arch) or isinstance(arch.stem, RankingStem)
+
+
+def positions_of(arch: ArchSpec) -> int | None:
+    """Positions that a model has for the text of a request; None of models whose requests are images or sound."""
+    return arch.max_tokens if arch.stem is None and arch.encoder_stem is None else None
+
+
+def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> None:
+    """Checks that a request is no longer than what the model has positions for.
+
+    Raises:
+        SpecError: It is.
+    """
+    most = positions_of(arch)
+    if most is not None and prompt + new > most:
+        asked = f"{prompt:,} + {new:,}" if new else f"{prompt:,}"
+        raise SpecError(f"{asked} tokens are more than the context of {arch.name}, {most:,}", field=field)
+
+
 @lru_cache(maxsize=64)
 def _sort(model: str) -> tuple[bool, bool, bool]:
-    """Whether a model has experts; whether it ranks candidates; whether it reads anything but tokens."""
+    """Whether copies of a model share experts; whether they share tables; whether it reads anything but tokens."""
     try:
         arch = resolve(model)
     except ChipwiseError:
         return False, False, False  # said of each arrangement, with the reason
-    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
-    return mixture, isinstance(arch.stem, RankingStem), arch.stem is not None
+    return has_experts(arch), isinstance(arch.stem, RankingStem), arch.stem is not None

@@ -23,7 +23,7 @@ from chipwise.cost.model import Predicted
 from chipwise.planning.answer import Plan, planned
 from chipwise.planning.evaluating import Candidate, Evaluator, deviations
 from chipwise.planning.holding import exceeded
-from chipwise.planning.question import Question, limits_of, question_from
+from chipwise.planning.question import Question, limits_of, mapping, question_from
 from chipwise.replay.fleet import Pool, serve_stages
 from chipwise.replay.load import made
 from chipwise.replay.outcome import metrics_of, steady
@@ -74,9 +74,15 @@ def read_chain(path: Path) -> tuple[list[Question], dict[str, float]] | None:
         return None
     if not isinstance(models, list) or not models or not all(isinstance(each, Mapping) for each in models):
         raise SpecError("must be a list of models with their tokens", file=str(path), field="models")
+    for name, why in (("model", "stands in models"), ("trace", "is of one model; give a rate")):
+        if name in data:
+            raise SpecError(why, file=str(path), field=name)
     if data.get("fleets", "together") not in ("together", ["together"]):
         raise SpecError("models that follow one another each have a fleet of one pool", file=str(path), field="fleets")
-    limits = limits_of(data.pop("limits", None) or {})
+    try:
+        limits = limits_of(mapping(data.pop("limits", {}), "limits"))
+    except SpecError as error:
+        raise error.inside(file=str(path)) from None
     questions = []
     for i, each in enumerate(models):
         given: dict[str, Any] = {**data, **each}

@@ -16,7 +16,7 @@ import numpy as np
 from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
 from chipwise.core.statistics import Z90
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.planning.arrangements import Arrangement
+from chipwise.planning.arrangements import Arrangement, check_positions, positions_of
 from chipwise.planning.question import FleetKind, Question
 from chipwise.replay.cache import cache_of
 from chipwise.replay.engine import Served
@@ -90,7 +90,7 @@ class Evaluator:
     def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
         arch = resolve(question.model)
         _check(question, arch)
-        self.context = arch.max_tokens if arch.causal and arch.stem is None else None
+        self.context = positions_of(arch)
         if arch.stem is not None:  # an image, or a history with candidates, is one request
             whole = [
                 replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
@@ -107,6 +107,12 @@ class Evaluator:
         if question.trace is not None:
             self._trace, _ = read_trace(question.trace, longest=self.context)
             self.rate_per_s = self._trace.rate_per_s
+            if not math.isfinite(self.rate_per_s):
+                raise SpecError(
+                    "its requests arrive all at once, so that they have no rate to plan for; chipwise simulate --trace "
+                    "says what such requests meet",
+                    file=question.trace,
+                )
         else:
             self.rate_per_s = question.rate_per_s
         self.longest = int(self.load(1).longest)
@@ -307,17 +313,13 @@ def _check(question: Question, arch: ArchSpec) -> None:
             could be drafted or written apart.
     """
     generates = arch.causal and arch.stem is None
-    if generates and question.trace is None:
-        for number, each in enumerate(question.classes):
-            if each.prompt_tokens + each.new_tokens > arch.max_tokens:
-                raise SpecError(
-                    f"{each.prompt_tokens:,} + {each.new_tokens:,} tokens are more than the context of {arch.name}, "
-                    f"{arch.max_tokens:,}",
-                    field=f"classes[{number}]" if len(question.classes) > 1 else "prompt",
-                )
     if not generates and (question.speculation or "apart" in question.fleets):
         what = "speculation" if question.speculation else "fleets"
         raise SpecError(f"{arch.name} generates nothing: there is nothing to draft or to decode apart", field=what)
+    if question.trace is None:
+        for number, each in enumerate(question.classes):
+            field = f"classes[{number}]" if len(question.classes) > 1 else "prompt"
+            check_positions(arch, each.prompt_tokens, each.new_tokens if generates else 0, field=field)
     for drafts in question.speculation:
         if drafts.draft is not None:
             check_draft(arch, resolve(drafts.draft))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chipwise.core import units
-from chipwise.core.errors import SpecError
-from chipwise.core.files import read_text
+from chipwise.core.errors import SpecError, short
+from chipwise.core.fields import convert
+from chipwise.core.files import read_json
 from chipwise.core.results import Result
 from chipwise.planning.plan_files import read_plan
+from chipwise.planning.question import MOST_RATE
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
 _INFERENCE_PERF = {"time_to_first_token": "ttft", "time_per_output_token": "tpot", "request_latency": "e2e"}
 _GENAI_PERF = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+MOST_S = 1e7  # that a request can take: four months
 _UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 
@@ -87,18 +88,18 @@ def read_load_test(path: Path) -> LoadTest:
     """The results of a load test, in seconds.
 
     Raises:
-        SpecError: The file is none of the three tools' or holds no time.
+        SpecError: The file is none of the three tools', holds no time, or a number in it is none that can be measured.
     """
-    try:
-        data = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError):
-        raise SpecError("is not JSON", file=str(path)) from None
+    data = read_json(path)
     if not isinstance(data, dict):
         raise SpecError("must hold a mapping of results", file=str(path))
-    for reader in (_vllm, _inference_perf, _genai_perf):
-        found = reader(data)
-        if found is not None and found.times:
-            return found
+    try:
+        for reader in (_vllm, _inference_perf, _genai_perf):
+            found = reader(data)
+            if found is not None and found.times:
+                return found
+    except SpecError as error:
+        raise error.inside(file=str(path)) from None
     raise SpecError(
         "is no result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
         "genai-perf (profile_export_genai_perf.json)",
@@ -106,9 +107,34 @@ def read_load_test(path: Path) -> LoadTest:
     )
 
 
-def _number(value: object) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None  # type: ignore[arg-type]
+def _measured(value: object, field: str, *, most: float, what: str) -> float | None:
+    """A number above zero that a test measured; None where there is none.
+
+    Raises:
+        SpecError: It is no number, or out of range.
+    """
+    if value is None:
+        return None
+    number: float = convert(float, value, field)
+    if not 0 < number <= most:
+        raise SpecError(f"{number:g} is no {what} that a load test can measure", field=field)
+    return number
+
+
+def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field: str = "") -> float | None:
+    """Seconds of a row's value; none where no request had a second token, for which tools write a TPOT of 0."""
+    value = row.get(name)
+    if measure == "tpot" and value == 0 and not isinstance(value, bool):
+        return None
+    found = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
+    return None if found is None else factor * found
+
+
+def _rate(row: object, name: str, field: str = "") -> float | None:
+    """Requests per second."""
+    if not isinstance(row, Mapping):
+        return None
+    return _measured(row.get(name), f"{field}{name}", most=MOST_RATE, what="rate")
 
 
 def _vllm(data: Mapping[str, Any]) -> LoadTest | None:
@@ -116,10 +142,12 @@ def _vllm(data: Mapping[str, Any]) -> LoadTest | None:
     for name, measure in _VLLM.items():
         for statistic in ("mean", *PERCENTILES):
             key = f"{'median' if statistic == 'p50' else statistic}_{name}_ms"
-            value = _number(data.get(key, data.get(f"{statistic}_{name}_ms")))
+            value = _time(data, key if key in data else f"{statistic}_{name}_ms", 1e-3, measure)
             if value is not None:
-                times[f"{measure}_{statistic}"] = value / 1e3
-    return LoadTest(tool="vllm bench serve", times=times, requests_per_s=_number(data.get("request_throughput")))
+                times[f"{measure}_{statistic}"] = value
+    if not times:
+        return None
+    return LoadTest(tool="vllm bench serve", times=times, requests_per_s=_rate(data, "request_throughput"))
 
 
 def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
@@ -133,11 +161,11 @@ def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
         if not isinstance(row, dict):
             continue
         for statistic in ("mean", *PERCENTILES):
-            value = _number(row.get("median" if statistic == "p50" and "p50" not in row else statistic))
+            key = "median" if statistic == "p50" and "p50" not in row else statistic
+            value = _time(row, key, 1.0, measure, f"latency.{name}.")
             if value is not None:
                 times[f"{measure}_{statistic}"] = value
-    throughput = part.get("throughput")
-    rate = _number(throughput.get("requests_per_sec")) if isinstance(throughput, dict) else None
+    rate = _rate(part.get("throughput"), "requests_per_sec", "throughput.")
     return LoadTest(tool="inference-perf", times=times, requests_per_s=rate)
 
 
@@ -147,15 +175,15 @@ def _genai_perf(data: Mapping[str, Any]) -> LoadTest | None:
         row = data.get(name)
         if not isinstance(row, dict):
             continue
-        factor = _UNITS.get(str(row.get("unit", "ms")), 1e-3)
+        unit = row.get("unit", "ms")
+        if not isinstance(unit, str) or unit not in _UNITS:
+            raise SpecError(f"{short(unit)} is no unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
         for statistic in ("mean", *PERCENTILES):
-            value = _number(row.get("avg" if statistic == "mean" else statistic))
+            value = _time(row, "avg" if statistic == "mean" else statistic, _UNITS[unit], measure, f"{name}.")
             if value is not None:
-                times[f"{measure}_{statistic}"] = factor * value
-    rate = data.get("request_throughput")
-    return LoadTest(
-        tool="genai-perf", times=times, requests_per_s=_number(rate.get("avg")) if isinstance(rate, dict) else None
-    )
+                times[f"{measure}_{statistic}"] = value
+    rate = _rate(data.get("request_throughput"), "avg", "request_throughput.")
+    return LoadTest(tool="genai-perf", times=times, requests_per_s=rate)
 
 
 def check(plan: Path, results: Path) -> Check:
@@ -167,29 +195,33 @@ def check(plan: Path, results: Path) -> Check:
     Raises:
         SpecError: One of the files is none of what it should be, or they share no time.
     """
-    answer = read_plan(plan)["answer"]
-    options = answer.get("options")
-    if not options:
+    found = read_plan(plan).plan
+    if found is None:
         raise SpecError("holds an unfinished plan; run chipwise plan with --resume first", file=str(plan))
-    best, test = options[0], read_load_test(results)
-    limits = answer["question"].get("limits", {})
+    best, test = found.best, read_load_test(results)
+    limits = found.question.limits
     held = tuple(
         Held(
             metric=name,
-            promised=item["value"],
-            low=item["low"],
-            high=item["high"],
+            promised=item.value,
+            low=item.value if item.low is None else item.low,
+            high=item.value if item.high is None else item.high,
             measured=test.times[name],
             limit=limits.get(name),
         )
-        for name, item in best["times"].items()
+        for name, item in best.times.items()
         if name in test.times
     )
     if not held:
         raise SpecError("holds no time that the plan promises", file=str(results))
     by_name = {each.metric: each for each in held}
     scale = next(
-        (by_name[name].measured / by_name[name].promised for name in ("tpot_mean", "tpot_p50") if name in by_name), None
+        (
+            by_name[name].measured / by_name[name].promised
+            for name in ("tpot_mean", "tpot_p50")
+            if name in by_name and by_name[name].promised > 0
+        ),
+        None,
     )
     late = None
     first = by_name.get("ttft_mean") or by_name.get("ttft_p50")
@@ -197,9 +229,9 @@ def check(plan: Path, results: Path) -> Check:
         late = max(first.measured - (scale or 1.0) * first.promised, 0.0)
     return Check(
         tool=test.tool,
-        option=f"{best['devices']} x {best['device']}, TP {best['tp']}, {best['weights']}, {best['runtime']}",
+        option=best.label,
         rows_held=held,
-        rate_planned_per_s=float(answer["question"]["rate_per_s"]),
+        rate_planned_per_s=found.question.rate_per_s,
         rate_measured_per_s=test.requests_per_s,
         step_scale=scale,
         request_s=late,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,7 +13,8 @@ from typing import Any, Literal, get_args
 from chipwise.core import units
 from chipwise.core.errors import SpecError, UnitError, nearest, short
 from chipwise.core.files import build, read_yaml
-from chipwise.replay.load import Arrivals, RequestClass
+from chipwise.hardware import datasheet
+from chipwise.replay.load import Arrivals, RequestClass, check_arrivals
 from chipwise.replay.outcome import METRICS
 from chipwise.replay.policy import Speculation
 
@@ -33,7 +35,7 @@ def rate_of(text: object, field: str = "rate") -> float:
     if isinstance(text, bool):
         raise SpecError(f"must be a rate such as 20/s, not {short(text)}", field=field)
     if isinstance(text, int | float):
-        value = float(text)
+        value = float(text) if abs(text) <= MOST_RATE else math.inf
     else:
         match = _RATE.match(str(text))
         if match is None:
@@ -54,10 +56,21 @@ def seconds_of(text: object, field: str) -> float:
         value = (
             float(text) if isinstance(text, int | float) and not isinstance(text, bool) else units.parse(text, "time")
         )
-    except UnitError as error:
-        raise SpecError(str(error), field=field) from None
+    except (UnitError, OverflowError) as error:
+        said = f"{short(text)} is too large" if isinstance(error, OverflowError) else str(error)
+        raise SpecError(said, field=field) from None
+    return above_zero(value, field)
+
+
+def above_zero(value: float, field: str, kind: str | None = None) -> float:
+    """``value``, where it is above zero and finite; ``kind`` is the quantity that messages show it as.
+
+    Raises:
+        SpecError: It is not.
+    """
     if not math.isfinite(value) or value <= 0:
-        raise SpecError(f"must be above zero, not {short(text)}", field=field)
+        shown = short(value) if kind is None else units.show(value, kind)
+        raise SpecError(f"must be above zero, not {shown}", field=field)
     return value
 
 
@@ -149,7 +162,18 @@ class Question:
         for name in ("degrees", "stages", "copies", "fleets"):
             if not getattr(self, name):
                 raise SpecError("must name at least one", field=name)
+        for name in ("link_bytes_per_s", "power_w", "usd_per_s"):
+            if getattr(self, name) is not None:
+                above_zero(getattr(self, name), name)
+        for name, price in self.prices.items():
+            above_zero(price, f"prices.{name}")
+        check_arrivals(self.arrivals, self.burstiness)
+        if not self.classes:
+            raise SpecError("must name at least one", field="classes")
         names = [each.name for each in self.classes]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise SpecError(f"two classes are called {short(twice[0])}; give each a name of its own", field="classes")
         for name in self.class_limits:
             if name not in names:
                 raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
@@ -168,41 +192,100 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Questi
     """The same of a mapping that a file held."""
     given = dict(data)
     try:
+        if given.get("trace"):
+            for name in ("rate", "classes", "class_limits"):
+                if name in given:
+                    raise SpecError("is what the trace says; leave it out", field=name)
         if "rate" in given:
             given["rate_per_s"] = rate_of(given.pop("rate"))
         given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)
         if given["rate_per_s"] is None:
             raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
         if "limits" in given:
-            given["limits"] = limits_of(_mapping(given["limits"], "limits"))
+            given["limits"] = limits_of(mapping(given["limits"], "limits"))
         classes = given.get("classes")
         if isinstance(classes, list):
             given["classes"], limits = _classes(classes)
-            given["class_limits"] = {**_mapping(given.get("class_limits", {}), "class_limits"), **limits}
+            given["class_limits"] = {**mapping(given.get("class_limits", {}), "class_limits"), **limits}
         for name in ("devices", "runtimes", "weights", "fleets"):
             if isinstance(given.get(name), str):
                 given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
-        prices = _mapping(given.get("prices", {}), "prices")
-        given["prices"] = {name: _price(value, f"prices.{name}") for name, value in prices.items()}
+            if name in given and name != "fleets" and not given[name]:
+                raise SpecError("names none; leave it out for the default", field=name)
+        if isinstance(given.get("devices"), list | tuple):
+            given["devices"] = _devices(given["devices"])
+        given["prices"] = _prices(mapping(given.get("prices", {}), "prices"), given.get("devices"))
         for kind in given.get("fleets", ()):
             if kind not in get_args(FleetKind):
                 raise SpecError(f"no fleet is called this; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
         if "link" in given:
-            given["link_bytes_per_s"] = units.parse_field(given.pop("link"), "bandwidth", "link")
+            given["link_bytes_per_s"] = _quantity(given.pop("link"), "bandwidth", "link")
         if "power" in given:
-            given["power_w"] = units.parse_field(given.pop("power"), "power", "power")
+            given["power_w"] = _quantity(given.pop("power"), "power", "power")
         if "budget" in given:
-            given["usd_per_s"] = units.parse_field(given.pop("budget"), "price_rate", "budget")
+            given["usd_per_s"] = _quantity(given.pop("budget"), "price_rate", "budget")
         return build(Question, given, file=file)
     except SpecError as error:
         raise error.inside(file=file) from None
 
 
-def _price(value: object, field: str) -> float:
-    return float(value) if isinstance(value, float) else units.parse_field(value, "price_rate", field)
+def _quantity(value: object, kind: str, field: str) -> float:
+    return above_zero(units.parse_field(value, kind, field), field, kind)
 
 
-def _mapping(value: object, field: str) -> dict[str, Any]:
+def device_key(name: str) -> str:
+    """What a device is called in a plan: its sheet's name; a file or a machine that was taught, as it was named.
+
+    Raises:
+        UnknownName: No data sheet has this name.
+    """
+    sheet = datasheet.load(name)
+    return name if name.lower().endswith((".yaml", ".yml")) or sheet.taught is not None else sheet.name
+
+
+def _devices(named: Sequence[object]) -> list[str]:
+    """Devices by what plans call them.
+
+    Raises:
+        SpecError: One is no text, or named twice.
+        UnknownName: No data sheet has a name.
+    """
+    found: dict[str, str] = {}
+    for i, name in enumerate(named):
+        if not isinstance(name, str):
+            raise SpecError(f"must be the name of a device, not {short(name)}", field=f"devices[{i}]")
+        key = device_key(name)
+        if key in found:
+            as_what = "" if found[key] == name else f", as {found[key]} and as {name}"
+            raise SpecError(f"{key} is named twice{as_what}", field="devices")
+        found[key] = name
+    return list(found)
+
+
+def _prices(given: Mapping[str, Any], devices: Sequence[str] | None) -> dict[str, float]:
+    """Dollars a second by device.
+
+    Raises:
+        SpecError: A price is none, or that of a device that is not among ``devices``.
+        UnknownName: No data sheet has a name.
+    """
+    found: dict[str, float] = {}
+    for name, value in given.items():
+        key = device_key(name)
+        if devices is not None and key not in devices:
+            raise SpecError(f"{name} is not among the devices, {', '.join(devices)}", field=f"prices.{name}")
+        if key in found:
+            raise SpecError(f"{key} has two prices", field=f"prices.{name}")
+        found[key] = _quantity(value, "price_rate", f"prices.{name}")
+    return found
+
+
+def mapping(value: object, field: str) -> dict[str, Any]:
+    """``value``, where it is a mapping, with text for keys.
+
+    Raises:
+        SpecError: It is none.
+    """
     if not isinstance(value, Mapping):
         raise SpecError(f"must be a mapping, not {short(value)}", field=field)
     return {str(name): each for name, each in value.items()}
@@ -212,12 +295,12 @@ def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]
     """Classes of requests, and the limits that stand in them."""
     found, limits = [], {}
     for i, each in enumerate(listed):
-        one = _mapping(each, f"classes[{i}]")
+        one = mapping(each, f"classes[{i}]")
         one.setdefault("name", f"class {i + 1}")
         for short_name, name in (("prompt", "prompt_tokens"), ("new", "new_tokens"), ("shared", "shared_tokens")):
             if short_name in one:
                 one[name] = one.pop(short_name)
         if "limits" in one:
-            limits[str(one["name"])] = limits_of(_mapping(one.pop("limits"), f"classes[{i}].limits"))
+            limits[str(one["name"])] = limits_of(mapping(one.pop("limits"), f"classes[{i}].limits"))
         found.append(one)
     return found, limits

@@ -186,6 +186,10 @@ def _simulation(
         inputs = 1e6 * price * share / (figures.requests_per_s * read)
         outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
     padded = any(pool.replica.policy.padded for pool in pools)  # how much is padding is luck
+    drafts = pools[0].replica.policy.speculation
+    free = []
+    if drafts is not None and drafts.draft is None:
+        free = ["drafts are n-grams copied from the text, which cost nothing; name a model that drafts with draft"]
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
     notes = [] if (pause := load.silence()) is None else [pause]
     if full is not None and load.clients is None and load.rate_per_s > full:
@@ -212,7 +216,7 @@ def _simulation(
         usd_per_million_output_tokens=outputs,
         joules_per_output_token=_joules(pools, figures.mean_in_flight, read, written) if apart is None else None,
         provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
-        notes=tuple(notes),
+        notes=(*free, *notes),
         deployment="" if apart is None else _deployment(pools),
         state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
     )
@@ -265,6 +269,8 @@ def _label(pool: Pool) -> str:
     plan += [
         f"{name} {value}" for name, value in (("PP", request.pp), ("EP", request.ep), ("DP", request.dp)) if value > 1
     ]
+    drafts = pool.replica.policy.speculation
+    plan += [] if drafts is None else [drafts.describe()]
     setting = found.setting
     spread = ", ".join(plan)
     return f"{pool.devices} x {found.device.name}, {spread}, {setting.formats.weights}, {setting.runtime.name}"

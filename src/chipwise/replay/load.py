@@ -10,11 +10,16 @@ import numpy.typing as npt
 
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, short
+from chipwise.core.fields import whole_number
 
 Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
 """Of one load: beyond this a replay takes minutes and gigabytes."""
+MOST_SPREAD = 10.0
+"""Of token counts: beyond this the mean of thousands of draws is far from the mean that was asked for."""
+MOST_WAIT_S = 86_400.0
+"""Of a client that thinks and of what HTTP adds to a request: a day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +72,7 @@ class Load:
 
     def within(self, longest: int) -> Load:
         """The same requests, none with more than ``longest`` positions; of longer ones, prompts are kept first."""
-        prompt = np.minimum(self.prompt_tokens, longest - 1)
+        prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
     def silence(self) -> str | None:
@@ -104,16 +109,32 @@ class RequestClass:
     def __post_init__(self) -> None:
         if not self.share > 0:
             raise SpecError(f"must be more than 0, not {self.share}", field="share")
-        for name, least in (("prompt_tokens", 1), ("new_tokens", 0), ("prefixes", 1), ("shared_tokens", 0)):
-            if getattr(self, name) < least:
-                raise SpecError(f"must be at least {least}, not {getattr(self, name)}", field=name)
+        for name, least in (("prompt_tokens", 1), ("new_tokens", 0), ("shared_tokens", 0)):
+            whole_number(name, getattr(self, name), least=least)
+        whole_number("prefixes", self.prefixes, most=MOST_REQUESTS)
+        if self.prefixes > 1 and not self.shared_tokens:
+            raise SpecError(
+                "counts texts that prompts share; say how long they are with shared_tokens", field="prefixes"
+            )
         if self.shared_tokens >= self.prompt_tokens and self.shared_tokens:
             raise SpecError(
                 f"{self.shared_tokens:,} shared tokens are not fewer than the prompt's {self.prompt_tokens:,}",
                 field="shared_tokens",
             )
-        if self.spread < 0:
-            raise SpecError(f"must be at least 0, not {self.spread}", field="spread")
+        if not 0 <= self.spread <= MOST_SPREAD:
+            raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
+
+
+def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
+    """Checks that arrivals can be as bursty as asked.
+
+    Raises:
+        SpecError: The burstiness is out of range, or was given for gaps that have none to choose.
+    """
+    if not 0 < burstiness <= 1e4:
+        raise SpecError(f"must be above 0 and at most 10,000, not {short(burstiness)}", field="burstiness")
+    if burstiness != 1 and arrivals != "gamma":
+        raise SpecError(f"is of gamma gaps, and the gaps are {arrivals}; say arrivals gamma", field="burstiness")
 
 
 def made(
@@ -148,10 +169,15 @@ def made(
         raise SpecError(f"must be from 1 to {MOST_REQUESTS:,}, not {count:,}", field="requests")
     if clients is None and (rate_per_s is None or not 0 < rate_per_s < 1e9):
         raise SpecError(f"must be above zero and finite, not {rate_per_s}", field="rate")
-    if clients is not None and clients < 1:
-        raise SpecError(f"must be at least 1, not {clients}", field="clients")
-    if not 0 < burstiness <= 1e4:
-        raise SpecError(f"must be above 0 and at most 10,000, not {burstiness}", field="burstiness")
+    if clients is not None:
+        whole_number("clients", clients, most=MOST_REQUESTS)
+    if not 0 <= think_s <= MOST_WAIT_S:
+        raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {think_s:g} s", field="think_s")
+    if think_s and clients is None:
+        raise SpecError(
+            "is what clients wait before their next request; requests that come at a rate do not", field="think_s"
+        )
+    check_arrivals(arrivals, burstiness)
     gaps_rng, kinds_rng, sizes_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
     if clients is not None:
         arrival_s = np.zeros(count)

@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 from chipwise.core.errors import SpecError
 from chipwise.hardware.runtime import Runtime
+from chipwise.replay.load import MOST_WAIT_S
+
+NGRAM = "ngram"
+"""In place of a model that drafts: drafts are copied from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,10 @@ class Speculation:
             raise SpecError(f"must be from 1 to 64, not {self.drafted}", field="drafted")
         if not 0 <= self.acceptance <= 1:
             raise SpecError(f"must be from 0 to 1, not {self.acceptance}", field="acceptance")
+
+    def describe(self) -> str:
+        """Such as ``4 tokens drafted by Qwen3-0.6B``."""
+        return f"{self.drafted} tokens drafted by {self.draft.rpartition('/')[2] if self.draft else 'n-grams'}"
 
     @property
     def tokens_per_step(self) -> float:
@@ -101,8 +109,8 @@ class Policy:
             if getattr(self, name) < 1:
                 raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
         for name in ("request_s", "answer_s", "jitter_s"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
+            if not 0 <= getattr(self, name) <= MOST_WAIT_S:
+                raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {getattr(self, name):g} s", field=name)
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise SpecError(f"must be more than 0, not {self.timeout_s}", field="timeout_s")
 

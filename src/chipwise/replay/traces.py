@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.errors import SpecError, short
-from chipwise.core.files import read_text
+from chipwise.core.files import parse_json, read_text
 from chipwise.replay.load import MOST_REQUESTS, Load
 
 ARRIVAL = ("arrival_s", "timestamp_s", "arrival_time", "timestamp", "Timestamp", "TIMESTAMP")
@@ -20,6 +19,7 @@ PROMPT = ("prompt_tokens", "input_tokens", "input_length", "input_toks", "Contex
 NEW = ("new_tokens", "output_tokens", "output_length", "output_toks", "GeneratedTokens", "Response tokens")
 KIND, PREFIX, SHARED = "class", "prefix", "prefix_tokens"
 MOST_BYTES = 2**28
+MOST_SPAN_S = 1e9  # from the first arrival to the last, some 30 years: times of a trace that is longer are no seconds
 
 
 def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 1.0) -> tuple[Load, tuple[str, ...]]:
@@ -58,9 +58,20 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
         kinds.append(str(row.get(KIND) or "requests"))
         prefixes.append(str(row.get(PREFIX) or ""))
         shared.append(_count(row, (SHARED,), where, name) if row.get(SHARED) not in (None, "") else 0)
+        if shared[-1] > prompt:
+            raise SpecError(
+                f"shares {shared[-1]:,} tokens of a prompt of {prompt:,}", file=name, field=f"{where}.{SHARED}"
+            )
     if not arrivals:
         raise SpecError("holds no requests", file=name)
+    lasts_s = max(arrivals) - min(arrivals)
+    if lasts_s > MOST_SPAN_S:
+        raise SpecError(
+            f"the last request arrives {lasts_s:.3g} s after the first: are the times in seconds?",
+            file=name,
+        )
     names = tuple(dict.fromkeys(kinds))
+    places = {kind: i for i, kind in enumerate(names)}
     texts = {text: i for i, text in enumerate(dict.fromkeys(filter(None, prefixes)))}
     order = np.argsort(np.array(arrivals), kind="stable")
     at = np.array(arrivals)[order]
@@ -68,9 +79,9 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
         arrival_s=at - at[0],
         prompt_tokens=np.array(prompts, np.int64)[order],
         new_tokens=np.array(news, np.int64)[order],
-        kind=np.array([names.index(each) for each in kinds], np.int64)[order],
+        kind=np.array([places[each] for each in kinds], np.int64)[order],
         prefix=np.array([texts.get(each, -1) for each in prefixes], np.int64)[order],
-        prefix_tokens=np.minimum(np.array(shared, np.int64), np.array(prompts, np.int64))[order],
+        prefix_tokens=np.array(shared, np.int64)[order],
     )
     return load, names
 
@@ -81,17 +92,18 @@ def _rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise SpecError(f"is not JSON: {error.msg}", file=name, field=f"line {number}") from None
-            except RecursionError:
-                raise SpecError("is nested too deep", file=name, field=f"line {number}") from None
+                row = parse_json(line, name=name)
+            except SpecError as error:
+                raise SpecError(error.message, file=name, field=f"line {number}") from None
             if not isinstance(row, dict):
                 raise SpecError("must be a mapping of fields", file=name, field=f"line {number}")
             yield row
         return
     try:
-        yield from csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        for number, row in enumerate(csv.DictReader(io.StringIO(text, newline=""), strict=True), start=1):
+            if None in row:
+                raise SpecError("has more values than the table has columns", file=name, field=f"request {number}")
+            yield row
     except csv.Error as error:
         raise SpecError(f"is neither JSON lines nor a CSV table: {error}", file=name) from None
 
@@ -103,7 +115,7 @@ def _value(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str
             f"has no {names[0]}; that, or one of {', '.join(names[1:4])}, is needed", file=file, field=where
         )
     try:
-        value = float(row[found])
+        value = np.nan if isinstance(row[found], bool) else float(row[found])
     except (TypeError, ValueError):
         value = np.nan
     if not np.isfinite(value):
