@@ -6,7 +6,18 @@ import pytest
 
 from chipwise.core.errors import Unsupported
 from chipwise.cost.terms import Term, terms
-from chipwise.ops import AttentionOp, ConvOp, Elementwise, EmbeddingOp, Matmul, NormOp
+from chipwise.ops import (
+    AttentionOp,
+    ConvOp,
+    Elementwise,
+    EmbeddingBagOp,
+    EmbeddingOp,
+    Matmul,
+    NormOp,
+    PoolOp,
+    RequestAttentionOp,
+    RowDotOp,
+)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +131,20 @@ def test_a_window_bounds_what_attention_sees() -> None:
             ConvOp(batch=2, positions=3, in_channels=8, out_channels=8, taps=4, groups=8),
             [Term(model="conv", amounts={"node": 1, "value": 48, "tap": 192})],
         ),
+        (
+            ConvOp(batch=2, positions=3, in_channels=8, out_channels=8, taps=4, groups=8, centred=True),
+            [Term(model="conv.centred", amounts={"node": 1, "value": 48, "tap": 192})],
+        ),
+        (
+            ConvOp(batch=2, positions=3, in_channels=5, out_channels=7, taps=4),
+            [Term(model="conv.image", amounts={"node": 1, "in": 120, "out": 42, "products": 120 * 7})],
+        ),
+        (PoolOp(batch=2, positions=3, width=5), [Term(model="pool", amounts={"node": 1, "value": 30})]),
+        (
+            EmbeddingBagOp(bags=2, ids=3, width=5, rows=100),
+            [Term(model="bag", amounts={"node": 1, "row": 6, "value": 30})],
+        ),
+        (RowDotOp(rows=4, width=5), [Term(model="dot", amounts={"node": 1, "row": 4, "value": 20})]),
     ],
 )
 def test_other_operators(op: object, expected: list[Term]) -> None:
@@ -132,3 +157,49 @@ def test_an_unknown_operator_is_named() -> None:
 
     with pytest.raises(Unsupported, match="operators of kind odd"):
         terms(Odd())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("whole", "queries"), [(True, 7 + 3), (False, 3)])
+@pytest.mark.parametrize(("pointwise", "kind"), [(True, "pointwise"), (False, "softmax")])
+def test_attention_of_a_request(whole: bool, queries: int, pointwise: bool, kind: str) -> None:
+    """Batch 2, a history of 7, 3 candidates, 4 heads of 5: each query has a score for the history and for itself.
+
+    With ``whole`` the history asks too. All 2 · 10 positions of 20 values are moved to heads and back.
+    """
+    op = RequestAttentionOp(batch=2, history=7, candidates=3, heads=4, head_size=5, whole=whole, pointwise=pointwise)
+    rows = 2 * queries
+    assert terms(op) == [
+        Term(
+            model=f"attention.{kind}.{'whole' if whole else 'last'}",
+            amounts={
+                "node": 1,
+                "head": 2 * 4,
+                "row": rows * 4,
+                "score": rows * 4 * 8,
+                "product": rows * 4 * 8 * 5,
+                "value": rows * 20,
+                "moved": 2 * 10 * 20,
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "values"),
+    [
+        (PoolOp(batch=1_000, positions=100, width=100), None),  # read once, in order
+        (EmbeddingOp(rows=9, tokens=100_000, width=100), 2 * 10_000_000),
+        (EmbeddingBagOp(bags=50_000, ids=2, width=100, rows=9), 10_000_000),
+        (RowDotOp(rows=100_000, width=100), 10_000_000),
+        (NormOp(rows=100_000, width=100), 2 * 10_000_000),
+        (
+            RequestAttentionOp(batch=1_000, history=63, candidates=1, heads=5, head_size=20),
+            1_000 * 64 * 5 * 64 + 4 * 1_000 * 64 * 100,  # scores, and positions to heads and back
+        ),
+    ],
+    ids=lambda each: getattr(each, "kind", ""),
+)
+def test_what_leaves_the_caches_is_counted_in_values(op: object, values: float | None) -> None:
+    """Above 16 MB all values that a node reads and writes leave a core's own caches."""
+    amounts = terms(op)[0].amounts  # type: ignore[arg-type]
+    assert amounts.get("far") == (None if values is None else pytest.approx(values))

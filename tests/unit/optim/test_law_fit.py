@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import SpecError
-from chipwise.optim.law_fit import LawTrainings, _Errors, read_trainings, updated
+from chipwise.optim.law_fit import _NOISES, _SCATTERS, LawTrainings, _Errors, read_trainings, updated
 from chipwise.optim.laws import CONSTANTS, shipped
 from chipwise.optim.shapes import Shapes
 
@@ -115,3 +115,11 @@ def test_at_the_most_probable_constants_belief_and_trainings_pull_alike() -> Non
     pull = change.T @ _Errors.of(law, trainings).solve(off)
     belief = np.linalg.solve(law.covariance, after.constants - law.constants)
     assert np.abs((pull - belief) * np.sqrt(np.diag(after.covariance))).max() < 0.05
+
+
+def test_errors_are_looked_for_in_small_steps() -> None:
+    """Scatter and noise are the likeliest of a grid: no value of it is far from the next."""
+    for grid in (_SCATTERS, _NOISES):
+        steps = np.array(grid[1:]) / grid[:-1]
+        assert (steps > 1).all()
+        assert (steps <= 2).all()

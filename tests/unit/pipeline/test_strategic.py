@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
@@ -106,3 +107,15 @@ def test_the_file_names_the_strategy_and_a_name_alone_is_enough() -> None:
     assert long.identity == short.identity != run_spec(data, file="x.yaml").identity
     with pytest.raises(SpecError, match=r"search\.strategy: unknown strategy; did you mean 'evolution'"):
         run_spec(data | {"search": {"strategy": "evolutoin"}}, file="x.yaml")
+
+
+def test_each_batch_is_drawn_anew_and_the_same_after_the_same_trials(tmp_path) -> None:
+    """A strategy is made for each batch: had all the same seed, the second batch would be the first once more."""
+    _, halving = make(tmp_path / "s", FakeTrainer(), "random")
+    propose = halving._propose
+    first = [tuple(row) for row in propose(4, [], [])]
+    assert [tuple(row) for row in propose(4, [], [])] == first
+    beside = next(tuple(row) for row in SPACE.sample(50, np.random.default_rng(1)) if tuple(row) not in first)
+    other = [tuple(row) for row in propose(4, [], [beside])]
+    assert other != first
+    assert beside not in other

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,13 @@ from chipwise.spec import uniform
 from chipwise.training.tasks_worker import TaskJob
 
 ARCH = uniform(vocab_size=256, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=64)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Stands for what a bag of words reaches."""
+
+    value: float
 
 
 def job(folder: Path) -> TaskJob:
@@ -68,3 +78,51 @@ def test_a_job_travels_as_one_line(tmp_path: Path) -> None:
     data = json.loads(json.dumps(job(tmp_path).to_data()))
     assert data["form"] == "int8"
     assert TaskJob.from_data(data) == job(tmp_path)
+
+
+def test_a_bag_of_words_is_computed_where_the_items_are_others(monkeypatch) -> None:
+    counted: list[str] = []
+
+    def baseline(task: SimpleNamespace) -> Score:
+        counted.append(task.identity)
+        return Score(value=len(counted))
+
+    monkeypatch.setattr("chipwise.training.tasks_baseline.baseline", baseline)
+    tasks: Any = {"a": SimpleNamespace(identity="a1"), "b": SimpleNamespace(identity="b1")}
+    first = task_evaluation.bag_of_words(tasks, {})
+    assert first == {"a": {"value": 1, "items": "a1"}, "b": {"value": 2, "items": "b1"}}
+    assert task_evaluation.bag_of_words(tasks, first) == first  # nothing is computed twice
+    tasks["b"] = SimpleNamespace(identity="b2")
+    assert task_evaluation.bag_of_words(tasks, first) == {"a": first["a"], "b": {"value": 3, "items": "b2"}}
+    assert counted == ["a1", "b1", "b2"]
+
+
+def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_path: Path) -> None:
+    """Trial 0 is known, 1 was judged by another method, 2 fails: the next call asks for 2 alone."""
+    asked: list[list[int]] = []
+
+    def judged(jobs: Any, **_: Any) -> list[Any]:
+        asked.append([number for number, _ in jobs])
+        failed, right = {"failed": "no worker"}, {"value": 0.9}
+        return [(place, failed if place[0] == 2 else right) for place in jobs]
+
+    notes = [{"t": {"key": "now", "value": 0.5}}, {"t": {"key": "before", "value": 0.1}}, {}]
+    items = [SimpleNamespace(number=number, tasks=tasks) for number, tasks in enumerate(notes)]
+
+    class Noting(list):
+        def note(self, number: int, *, tasks: dict[str, Any]) -> None:
+            self[number].tasks = tasks
+
+    monkeypatch.setattr(task_evaluation, "run_side_by_side", judged)
+    spec: Any = SimpleNamespace(budget=SimpleNamespace(workers=1))
+    folder: Any = SimpleNamespace(path=tmp_path)
+    evaluation = task_evaluation.TaskEvaluation(spec, {"t": None}, Noting(items), folder)  # type: ignore[dict-item,arg-type]
+    monkeypatch.setattr(evaluation, "_job", lambda item, name: SimpleNamespace(key=lambda task: "now"))
+    evaluation.evaluate(items)  # type: ignore[arg-type]
+    assert [item.tasks["t"] for item in items] == [
+        {"key": "now", "value": 0.5},
+        {"key": "now", "value": 0.9},
+        {"failed": "no worker"},
+    ]
+    evaluation.evaluate(items)  # type: ignore[arg-type]
+    assert asked == [[1, 2], [2]]

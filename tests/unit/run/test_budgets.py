@@ -133,3 +133,22 @@ def test_a_shared_training_is_charged_once() -> None:
     in_tokens = Allowance(unit="tokens", total=1e6, final=1e5, whole=False)
     assert charged(trials, in_tokens) == 500
     assert charged(trials, Allowance(unit="gpu", total=1e6, final=1e5, whole=False)) == 250
+
+
+def test_cpu_seconds_are_of_budgets_in_cpu_time_alone() -> None:
+    budget = BudgetSpec(cpu="16 min", final="2 min")
+    assert (budget.cpu_s, budget.final_s) == (960, 120)
+    budget.require_cpu("anything")
+    for other in (BudgetSpec(gpu="8 h"), BudgetSpec(tokens="2B"), BudgetSpec(usd=40)):
+        for read in (lambda: other.cpu_s, lambda: other.final_s, lambda: other.require_cpu("this")):  # noqa: B023
+            with pytest.raises(SpecError, match=f"budget.{other.unit}: this takes a budget of CPU time"):
+                read()
+
+
+def test_amounts_are_shown_with_what_they_count() -> None:
+    def shown(unit: str, amount: float) -> str:
+        return Allowance(unit=unit, total=1.0, final=1.0, whole=False).show(amount)
+
+    assert shown("tokens", 3e6) == "3 M tokens"
+    assert shown("cpu", 99.6) == "100 s of CPU time"
+    assert shown("gpu", 30.0) == "30 s of GPU time"

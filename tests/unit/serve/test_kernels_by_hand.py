@@ -114,6 +114,8 @@ def test_attention_without_rotation_or_cache() -> None:
     ahead = replace(plain, causal=False)
     for runtime in (fused, setting()):
         assert [item[0] for item in sizes(mixers.attention(ahead, runtime, STEP))] == ["q", "k", "v", "attend", "out"]
+    by_place = sizes(mixers.attention(replace(plain, patch_rope=True), setting(), STEP))
+    assert ("patch_rope", "rope", 15 * (16 + 16)) in by_place  # queries and keys of all positions
     turned = replace(ahead, rope=True)
     places = [item[0] for item in sizes(mixers.attention(turned, setting(), STEP))]
     assert places == ["q", "k", "v", "rope", "attend", "out"]

@@ -53,3 +53,15 @@ def test_commands_answer_for_pictures() -> None:
         assert word in refused.output
     with pytest.raises(UnknownName):
         explain_pictures("nobody/nothing", device="h100-sxm")
+
+
+def test_rows_are_the_shares_and_then_the_changes() -> None:
+    found = explain_pictures("pixart-sigma", device="h100-sxm")
+    shares, changes = found.estimate.shares, found.changes
+    assert changes
+    assert found.rows() == [
+        *({"what": name, "share": share} for name, share in shares.items()),
+        *({"what": change.what, "times_faster": change.times} for change in changes),
+    ]
+    largest = max(shares, key=lambda name: shares[name])
+    assert found.headline().endswith(f"of it is {largest}")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import chipwise
 from chipwise.cli.app import app
 from chipwise.core.errors import SpecError, Unsupported
-from chipwise.ops import AttentionOp, CollectiveOp, EmbeddingOp, Matmul
+from chipwise.ops import AttentionOp, CollectiveOp, EmbeddingOp, Matmul, PoolOp
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Part, Step
@@ -19,9 +19,11 @@ from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
 from chipwise.spec.io import save
 
 
-def ranker(*, pointwise: bool = True, shards: int = 1, items: int = 1_000_000, width: int = 0) -> ArchSpec:
+def ranker(
+    *, pointwise: bool = True, shards: int = 1, items: int = 1_000_000, width: int = 0, bag: int = 0
+) -> ArchSpec:
     """Eight layers of width 256 after a history of 200; 64 candidates."""
-    stem = RankingStem(items=items, history=200, candidates=64, width=width, shards=shards)
+    stem = RankingStem(items=items, history=200, candidates=64, width=width, shards=shards, bag=bag, tags=100 * bag)
     attention = Attention(heads=4, kv_heads=4, head_size=64, rope=False, relative_buckets=201, pointwise=pointwise)
     ffn = None if pointwise else FeedForward(width=1024)
     return ArchSpec(
@@ -64,6 +66,15 @@ def test_tables_that_are_dealt_out_take_a_share_of_the_memory_and_two_exchanges(
     assert rows == [1_000_001, 125_001]
     held = [chipwise.estimate(ranker(shards=count), device="h100-sxm").memory_bytes["weights"] for count in (1, 8)]
     assert held[0] - held[1] == pytest.approx(7 / 8 * 1_000_001 * 512, rel=1e-3)
+
+
+def test_tags_are_summed_where_their_rows_lie() -> None:
+    """Of an item with three tags four ids of 4 bytes go out, and two rows of 512 bytes come back."""
+    ops = [part.op for part in parts(ranker(shards=8, bag=3))]
+    assert [op.payload_bytes for op in ops if isinstance(op, CollectiveOp)] == [264 * 4 * 4, 2 * 264 * 512]
+    assert [(op.tokens, op.rows) for op in ops if isinstance(op, EmbeddingOp)] == [(264, 125_001), (3 * 264, 38)]
+    (bag,) = (op for op in ops if isinstance(op, PoolOp))
+    assert (bag.batch, bag.positions, bag.width) == (264, 3, 256)
 
 
 @pytest.mark.parametrize("device", ["h100-sxm", "l4", "mi300x", "xeon-8480-plus"])

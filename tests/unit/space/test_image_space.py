@@ -16,6 +16,7 @@ from chipwise.cost.terms import terms
 from chipwise.ops import Op, Phase, Workload
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
+from chipwise.space.images import ImageSpace
 from chipwise.space.price_table import OperatorPricer, PriceTable
 from chipwise.space.space_spec import SpaceSpec
 from chipwise.spec import Design
@@ -249,3 +250,47 @@ def test_signals_have_one_axis_in_spaces_too() -> None:
     assert is_classifier(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
     with pytest.raises(SpecError, match="must be 2"):
         build(SpaceSpec, {**FIELDS, "image": {**signal, "axes": 3}})
+
+
+DRAWN: dict[str, Any] = {"size": 28, "classes": 10, "patch": [4, 7], "steps": [1, 4]}
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused", "field"),
+    [
+        ({"steps": [1]}, {"steps": [0]}, "steps"),
+        ({"guidance": [1, 100]}, {"guidance": [0.9]}, "guidance"),
+        ({"guidance": [1, 100]}, {"guidance": [100.1]}, "guidance"),
+        ({"shift": [0.01, 100]}, {"shift": [0.009]}, "shift"),
+        ({"shift": [0.01, 100]}, {"shift": [100.1]}, "shift"),
+        ({"latents": [1, 2, 4]}, {"latents": [3]}, "latents"),
+        ({"latents": [2]}, {"latents": [2], "square": ["none", "7x7"]}, "square"),
+        ({"training": ["flow", "shortcut"]}, {"training": ["shortcut"], "steps": [3, 6]}, "steps"),
+        ({"training": ["shortcut"], "steps": [3, 8]}, {"training": ["shortcut"], "guidance": [2]}, "guidance"),
+        (
+            {"training": ["shortcut"], "solver": ["multistep", "euler"]},
+            {"training": ["shortcut"], "solver": ["multistep"]},
+            "solver",
+        ),
+        ({"training": ["shortcut"], "shift": [2, 1]}, {"training": ["shortcut"], "shift": [2]}, "shift"),
+        ({"solver": ["multistep"], "shift": [2], "guidance": [2]}, {"stem": ["conv8"]}, "stem"),
+        ({"training": ["flow"]}, {"positions": ["relative"]}, "positions"),
+    ],
+)
+def test_what_a_denoiser_may_be_and_what_lies_just_beyond(
+    taken: dict[str, Any], refused: dict[str, Any], field: str
+) -> None:
+    found = build(ImageSpace, DRAWN | taken)
+    assert found.pooling == ("mean",)
+    with pytest.raises(SpecError) as caught:
+        build(ImageSpace, DRAWN | refused)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["training", "latents", "guidance", "solver", "shift"])
+def test_what_is_of_denoisers_is_refused_of_classifiers(name: str) -> None:
+    other = {"training": "shortcut", "latents": 2, "guidance": 2, "solver": "multistep", "shift": 2}
+    plain = {key: value for key, value in DRAWN.items() if key != "steps"}
+    build(ImageSpace, plain)
+    with pytest.raises(SpecError, match=f"{name}: is for denoisers"):
+        build(ImageSpace, plain | {name: [other[name]]})
