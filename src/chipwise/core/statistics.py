@@ -199,11 +199,10 @@ def _binomial_cdf(count: int, share: float) -> Float64Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSpeeds:
-    """Medians of two groups of samples, and the share of the slow group."""
+    """Medians of two groups of samples."""
 
     fast: float
     slow: float
-    slow_share: float
 
     @property
     def ratio(self) -> float:
@@ -253,6 +252,4 @@ def two_speeds(samples: Sequence[float]) -> TwoSpeeds | None:
     width = float(np.sqrt((slow.var() + fast.var()) / 2))
     if apart < np.log(LEAST_RATIO) or apart < LEAST_SEPARATION * width:
         return None
-    return TwoSpeeds(
-        fast=float(np.exp(np.median(fast))), slow=float(np.exp(np.median(slow))), slow_share=len(slow) / count
-    )
+    return TwoSpeeds(fast=float(np.exp(np.median(fast))), slow=float(np.exp(np.median(slow))))

@@ -275,24 +275,12 @@ class Autoencoder:
 
     def decoder_parameters(self) -> int:
         """Of the decoder alone, without the convolution of the latents."""
-        return sum(parameters for parameters, _ in self._decoder())
-
-    def decoding_flops(self, height: int, width: int) -> float:
-        """FLOPs of turning latents into an image of so many pixels; the middle's attention is over all latents."""
-        cells = height * width / 4.0 ** (len(self.widths) - 1)
-        convs = sum(2.0 * parameters * height * width / 4.0**halvings for parameters, halvings in self._decoder())
-        return convs + 4.0 * self.widths[-1] * cells**2
-
-    def _decoder(self) -> Iterator[tuple[int, int]]:
-        """Parameters, and how often their resolution is halved."""
         turned = self.widths[::-1]
-        deepest = len(turned) - 1
-        yield _conv(self.latents, turned[0]) + _middle(turned[0]), deepest
+        total = _conv(self.latents, turned[0]) + _middle(turned[0]) + 2 * turned[-1] + _conv(turned[-1], 3)
         for i, (into, out) in enumerate(pairwise((turned[0], *turned))):
-            yield _residual(into, out) + 2 * _residual(out, out), deepest - i
-            if i < deepest:
-                yield _conv(out, out), deepest - i - 1
-        yield 2 * turned[-1] + _conv(turned[-1], 3), 0
+            total += _residual(into, out) + 2 * _residual(out, out)
+            total += _conv(out, out) if i < len(turned) - 1 else 0
+        return total
 
 
 def _conv(into: int, out: int, taps: int = 9) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +60,6 @@ class Distilled:
     weights: Named
     cpu_s: float
     steps: int
-    last_loss: float | None  # mean of the last tenth of the steps; None where none was made
 
 
 class Distiller:
@@ -100,7 +98,6 @@ class Distiller:
         self.key = digest([arch.digest, fingerprint(self.start), comparison.identity, healing, seed, precision])
         self._begin(self.start, step=0, rate_scale=1.0)
         self.cpu_s = 0.0
-        self.losses: list[float] = []
 
     def run(self, on_progress: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
         """Steps until there are none left; ``on_progress`` is called with step, steps and loss.
@@ -118,19 +115,16 @@ class Distiller:
                 self._fall_back()
                 continue
             self.step += 1
-            self.losses.append(loss)
             on_progress(self.step, self.healing.steps, loss)
             if self.cpu_s - saved_s >= checkpoint_every_s:
                 saved_s = self.cpu_s
                 self.save()
         if self.healing.steps:
             self.save()
-        tail = self.losses[-max(1, self.healing.steps // 10) :]
         return Distilled(
             weights={name: value.detach().clone() for name, value in self.weights.items()},
             cpu_s=self.cpu_s,
             steps=self.step,
-            last_loss=float(np.mean(tail)) if tail else None,
         )
 
     def _begin(self, weights: Weights, *, step: int, rate_scale: float) -> None:
@@ -184,7 +178,7 @@ class Distiller:
         for name, value in self.trained.items():
             for key, average in self.optimiser.state.get(value, {}).items():
                 tensors[f"adam.{key}.{name}"] = average
-        facts = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s, "losses": self.losses}
+        facts = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s}
         write_state(self.path, SCHEMA, self.key, tensors, facts)
 
     def _resume(self) -> bool:
@@ -203,5 +197,5 @@ class Distiller:
             }
             if kept:
                 self.optimiser.state[value] = kept
-        self.cpu_s, self.losses = at["cpu_s"], at["losses"]
+        self.cpu_s = at["cpu_s"]
         return True

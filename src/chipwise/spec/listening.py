@@ -45,12 +45,6 @@ def encoder_alone(arch: ArchSpec) -> ArchSpec:
     return arch if arch.encoder_stem is None else replace(encoder_of(arch), name=f"encoder of {arch.name}")
 
 
-def is_listener(arch: ArchSpec) -> bool:
-    """Whether ``arch``, or its encoder, is a model that hears and that chipwise exports."""
-    heard = encoder_of(arch)
-    return isinstance(heard.stem, SoundStem) and next(_departures(heard, heard.stem), None) is None
-
-
 def require_listener(arch: ArchSpec, *, work: str) -> SoundStem:
     """The stem of ``arch``, if it is a model that hears and that chipwise exports.
 

@@ -75,13 +75,6 @@ def test_autoencoders_have_their_published_parameters() -> None:
     assert LATENT_16.decoder_parameters() == 49_545_475
 
 
-def test_decoding_grows_with_pixels() -> None:
-    """Convolutions with pixels, the middle's attention with their square: 64 x 64 and 128 x 128 latents of 512."""
-    small, large = LATENT_16.decoding_flops(512, 512), LATENT_16.decoding_flops(1024, 1024)
-    attention = 4 * 512 * (64 * 64) ** 2
-    assert large - 16 * attention == pytest.approx(4 * (small - attention))
-
-
 def test_modulations_are_no_work_of_positions() -> None:
     """MMDiT of one layer and width d: 12 d² for each position of image and text; 2 x 6 d² of modulation for none."""
     tiny = JointTransformer(width=10, layers=1)

@@ -42,3 +42,14 @@ def test_a_value_that_no_search_can_use_is_named(path: str, value: object, said:
     assert str(caught.value).startswith(f"toy.yaml: {path}: ")
     assert said in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "x-1", "a run"])
+def test_names_that_can_name_a_folder_are_taken(name: str) -> None:
+    assert run_spec({**PLAIN, "name": name}, file="toy.yaml").name == name
+
+
+@pytest.mark.parametrize("name", ["", ".a", "a/b", "a\\b", "a\nb"])
+def test_names_that_cannot_are_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=r"toy\.yaml: name: .* cannot name a folder"):
+        run_spec({**PLAIN, "name": name}, file="toy.yaml")
