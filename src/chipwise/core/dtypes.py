@@ -152,9 +152,9 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="q8_0", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
         WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16, head="q6_k", table="q4_0"),
         WeightFormat(name="q4_1", dtype=DType.INT4, block=32, scale_bits=16, zero_bits=16, head="q6_k", table="q4_1"),
-        # The same blocks in chipwise's own files: the head as the other matrices are, the token table in FP32.
-        WeightFormat(name="q8_0_own", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="fp32"),
-        WeightFormat(name="q4_0_own", dtype=DType.INT4, block=32, scale_bits=16, head="q4_0_own", table="fp32"),
+        # The same blocks in chipwise's own files: head and token table as the other matrices are.
+        WeightFormat(name="q8_0_own", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
+        WeightFormat(name="q4_0_own", dtype=DType.INT4, block=32, scale_bits=16, head="q4_0_own", table="q4_0_own"),
         # Likewise in its ONNX files.
         WeightFormat(name="int8_own", dtype=DType.INT8, scale_bits=32, head="int8_own", table="fp32"),
         WeightFormat(name="int4_own", dtype=DType.INT4, block=32, scale_bits=32, head="int4_own", table="fp32"),

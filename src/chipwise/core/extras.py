@@ -19,6 +19,7 @@ EXTRA_OF = {
     "scipy": "search",
     "openvino": "openvino",
     "llama_cpp": "llama-cpp",
+    "xllamacpp": "all",
     "gguf": "gguf",
     "pymoo": "pymoo",
     "vizier": "vizier",

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.blocks.quantize import quantize_int4
 from chipwise.core.arrays import Float32Array
 from chipwise.core.errors import MissingExtra, SpecError, Unsupported
-from chipwise.core.files import read_mapping, storage
-from chipwise.deploy.tokenizer_files import read_tokenizer
+from chipwise.core.files import storage
+from chipwise.deploy.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward
 from chipwise.spec.io import to_data
 from chipwise.spec.plain import require_plain
@@ -124,13 +125,17 @@ def uniform(blocks: tuple[Block, ...]) -> bool:
 
 
 def export(
-    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | Path, *, tokenizer: Path | None = None
+    design: Design,
+    weights: Mapping[str, npt.NDArray[Any]],
+    path: str | Path,
+    *,
+    tokenizer: Path | GgufTokenizer | None = None,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table, norms
-    and biases in FP32. Without a ``tokenizer`` (a ``tokenizer.json`` of byte-level BPE) the file takes token numbers
-    alone.
+    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
+    the head, norms and biases in FP32. A tied head is the token table itself. Without a ``tokenizer`` (a
+    ``tokenizer.json``, or another file's) the file takes token numbers alone.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
@@ -143,6 +148,8 @@ def export(
     except ImportError:
         raise MissingExtra("gguf", "gguf") from None
     blocks = layout(design.arch)
+    if isinstance(tokenizer, Path):
+        tokenizer = gguf_tokenizer(tokenizer, vocab_size=design.arch.vocab_size, max_tokens=design.arch.max_tokens)
     target = Path(path)
     writing = target.with_name(f".{target.name}.{os.getpid()}")
     with storage(target):
@@ -150,7 +157,10 @@ def export(
         try:
             writer = GGUFWriter(writing, "llama" if uniform(blocks) else "deci")
             _add_facts(writer, design, blocks)
-            _add_tokenizer(writer, design.arch, tokenizer)
+            if tokenizer is None:
+                writer.add_tokenizer_model("none")
+            else:
+                tokenizer.write(writer)
             for name, value, stored in tensors(design, weights, blocks):
                 _add_tensor(writer, name, value, stored)
             writer.write_header_to_file()
@@ -205,48 +215,6 @@ def _add_facts(writer: GGUFWriter, design: Design, blocks: tuple[Block, ...]) ->
     writer.add_string(METADATA, json.dumps(facts))
 
 
-def _add_tokenizer(writer: GGUFWriter, arch: ArchSpec, path: Path | None) -> None:
-    """Byte-level BPE as llama.cpp's ``gpt2`` tokenizer: token numbers stay as they are."""
-    from gguf import TokenType
-
-    if path is None:
-        writer.add_tokenizer_model("none")
-        return
-    data = read_mapping(path)
-    model = data.get("model")
-    if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict):
-        raise SpecError("must hold the vocabulary", file=str(path), field="model.vocab")
-    if model.get("type") != "BPE" or (data.get("pre_tokenizer") or {}).get("type") != "ByteLevel":
-        raise Unsupported(f"{path}: GGUF files are written only with byte-level BPE tokenizers")
-    added = {token["id"]: token for token in data.get("added_tokens", [])}
-    words = {number: word for word, number in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
-    if len(words) > arch.vocab_size or max(words) >= arch.vocab_size:
-        raise SpecError(f"has {max(words) + 1} tokens; the model has {arch.vocab_size}", file=str(path))
-    tokens, types = [], []
-    for number in range(arch.vocab_size):
-        tokens.append(words.get(number, f"[unused {number}]"))
-        if number in added:
-            types.append(TokenType.CONTROL if added[number].get("special") else TokenType.USER_DEFINED)
-        else:
-            types.append(TokenType.NORMAL if number in words else TokenType.UNUSED)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
-    used = read_tokenizer(path, max_tokens=arch.max_tokens)
-    for role, add in (
-        ("bos", writer.add_bos_token_id),
-        ("eos", writer.add_eos_token_id),
-        ("pad", writer.add_pad_token_id),
-    ):
-        if role in used.roles:
-            add(used.roles[role])
-    writer.add_add_bos_token(used.adds_bos)
-    if used.chat_template is not None:
-        writer.add_chat_template(used.chat_template)
-
-
 def tensors(
     design: Design, weights: Mapping[str, npt.NDArray[Any]], blocks: tuple[Block, ...]
 ) -> Iterator[tuple[str, Float32Array, str]]:
@@ -265,11 +233,10 @@ def tensors(
             raise SpecError(f"has shape {value.shape}; the architecture needs {shapes[name]}", field=name)
         return value
 
-    yield "token_embd.weight", weight("embedding.weight"), "fp32"
+    head = design.formats.head
+    yield "token_embd.weight", weight("embedding.weight"), head  # also the head of a model that ties them
     if not arch.tie_embeddings:
-        yield "output.weight", weight("head.weight"), design.formats.head
-    elif design.formats.head != "fp32":
-        yield "output.weight", weight("embedding.weight"), design.formats.head
+        yield "output.weight", weight("head.weight"), head
     yield "output_norm.weight", weight("norm.weight"), "fp32"
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block):
@@ -322,7 +289,20 @@ def _add_tensor(writer: GGUFWriter, name: str, value: Float32Array, stored: str)
             f"GGUF keeps {stored} rows in blocks of {BLOCK} values; {name} has rows of {value.shape[1]}. Use fp32 or "
             f"widths that are multiples of {BLOCK}"
         )
-    writer.add_tensor(name, quantize(value, kind), raw_dtype=kind)
+    writer.add_tensor(name, q4_0(value) if stored == "int4" else quantize(value, kind), raw_dtype=kind)
+
+
+def q4_0(matrix: Float32Array) -> npt.NDArray[np.uint8]:
+    """The bytes (n, …) of Q4_0's blocks: a scale in FP16, then 32 values plus 8, the first 16 in the low nibbles.
+
+    Values are rounded as everywhere in chipwise, with the scale of the least squared error, so a file loses what the
+    search saw lost.
+    """
+    packed, scales = quantize_int4(matrix)
+    halves = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], 2, BLOCK // 2)
+    nibbles = halves[..., 0, :] | (halves[..., 1, :] << 4)
+    blocks = np.concatenate((scales.astype(np.float16)[..., None].view(np.uint8), nibbles), axis=-1)
+    return np.ascontiguousarray(blocks.reshape(len(matrix), -1))
 
 
 def ggml_type(weights: str) -> GGMLQuantizationType:

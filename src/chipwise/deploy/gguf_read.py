@@ -65,13 +65,23 @@ class GgufFile:
         return self.fields.get(key, default)
 
     def values(self, name: str) -> Float32Array:
-        """A tensor in FP32."""
+        """A tensor in FP32.
+
+        Raises:
+            SpecError: There is no such tensor.
+            Unsupported: Its type is not read.
+        """
         from gguf.quants import dequantize
 
         if name not in self.tensors:
             raise SpecError("the file has no such tensor", file=str(self.path), field=name)
         tensor = self.tensors[name]
-        return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        try:
+            return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        except NotImplementedError:
+            raise Unsupported(
+                f"{self.path}: {name} is stored as {tensor.tensor_type.name}, which is not read"
+            ) from None
 
 
 def read_design(path: str | Path) -> Design:
@@ -89,7 +99,32 @@ def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
     """The design and its weights in FP32, named as the torch module's state dict. Raises as :func:`read_design`."""
     file = GgufFile.open(path)
     design = _design(file)
-    arch = design.arch
+    return design, _values(file, design.arch)
+
+
+def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
+    """The architecture and its weights in FP32, whatever types the file stores them as.
+
+    Raises:
+        MissingExtra: The ``gguf`` package is not installed.
+        SpecError: It is not a GGUF file, or a broken one.
+        Unsupported: An architecture, a scaling of positions or a type of tensor that is not computed here.
+    """
+    file = GgufFile.open(path)
+    if METADATA in file.fields:
+        arch = _design(file).arch
+    else:
+        _check_family(file)
+        arch = _arch(file)
+        head_size = next(layer.attention.head_size for layer in arch.layers if layer.attention is not None)
+        if (scaling := file.field("rope.scaling.type", "none")) != "none":
+            raise Unsupported(f"{path}: rotary positions scaled by {scaling!r} are not computed here")
+        if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
+            raise Unsupported(f"{path}: {turned} of {head_size} values of a head are rotated; here all of them are")
+    return arch, _values(file, arch)
+
+
+def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:
     shapes = weight_shapes(arch)
     weights = {"embedding.weight": file.values("token_embd.weight"), "norm.weight": file.values("output_norm.weight")}
     if not arch.tie_embeddings:
@@ -99,7 +134,10 @@ def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
             if own in shapes:
                 value = file.values(f"blk.{number}.{name}")
                 weights[own] = split_halves(value, heads) if heads else value
-    return design, weights
+    for name, value in weights.items():
+        if value.shape != shapes[name]:
+            raise SpecError(f"has shape {value.shape}; the fields say {shapes[name]}", file=str(file.path), field=name)
+    return weights
 
 
 def _design(file: GgufFile) -> Design:
@@ -108,12 +146,16 @@ def _design(file: GgufFile) -> Design:
         if facts.get("schema") != SCHEMA:
             raise SpecError(f"{facts.get('schema')!r} is not known; this version reads {SCHEMA}", file=str(file.path))
         return Design(arch=from_data(facts["arch"], file=str(file.path)), weights=facts["weights"])
+    _check_family(file)
+    return Design(arch=_arch(file), weights=_weights(file))
+
+
+def _check_family(file: GgufFile) -> None:
     kind = file.fields.get("general.architecture")
     if kind not in ("llama", "deci"):
         raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; its costs are known for llama and deci")
     if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
         raise Unsupported(f"{file.path}: scaled rotary positions and experts have no costs here")
-    return Design(arch=_arch(file), weights=_weights(file))
 
 
 def _arch(file: GgufFile) -> ArchSpec:
@@ -156,7 +198,7 @@ def _each(value: Any, count: int) -> list[int]:
 
 
 def _weights(file: GgufFile) -> str:
-    """The format of all projections, or the name of a mixture where layers differ.
+    """The format of all projections, or the name of a mixture where layers or the head differ.
 
     Raises:
         Unsupported: They differ within a layer, or are stored in a format that is not priced.
@@ -165,9 +207,9 @@ def _weights(file: GgufFile) -> str:
     for i in range(int(file.field("block_count"))):
         inside = (name for name in file.tensors if name.startswith(f"blk.{i}.") and len(file.tensors[name].shape) == 2)
         layers.append(_format(file, sorted(inside), f"layer {i}"))
-    if len(set(layers)) == 1:
-        return layers[0]
     head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
+    if len(set(layers)) == 1 and file.tensors[head].tensor_type.name not in _FORMATS:
+        return layers[0]
     return formats_word(layers, _format(file, [head], "the head"))
 
 

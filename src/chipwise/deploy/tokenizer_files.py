@@ -35,6 +35,7 @@ class TokenizerFiles:
     config_ids: Mapping[str, Any]  # of config.json: a token's number, or several where any of them ends a text
     roles: Mapping[str, int]  # bos, eos and pad, as far as they are known
     adds_bos: bool  # whether a prompt begins with bos
+    adds_eos: bool  # whether it ends with eos
     chat_template: str | None
 
 
@@ -79,7 +80,8 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
         files=files,
         config_ids=config_ids,
         roles=roles,
-        adds_bos=_adds_bos(data, config, words.get("bos")),
+        adds_bos=_adds(data, config, "bos", words.get("bos")),
+        adds_eos=_adds(data, config, "eos", words.get("eos")),
         chat_template=_chat_template(config, folder),
     )
 
@@ -118,14 +120,16 @@ def _by_name(special: list[str]) -> dict[str, str]:
     return {role: found for role, names in _NAMES.items() if (found := next((n for n in names if n in special), None))}
 
 
-def _adds_bos(data: Mapping[str, Any], config: Mapping[str, Any], bos: Any) -> bool:
-    stated = config.get("add_bos_token")
+def _adds(data: Mapping[str, Any], config: Mapping[str, Any], role: str, token: Any) -> bool:
+    """Whether prompts get the token of ``role``: bos before, eos behind them."""
+    stated = config.get(f"add_{role}_token")
     if isinstance(stated, bool):
         return stated
     processor = _fields(data.get("post_processor"))
     steps = [processor, *map(_fields, _items(processor.get("processors")))]
-    first = [_fields(item) for step in steps for item in _items(step.get("single"))[:1]]
-    return bos is not None and any(_fields(item.get("SpecialToken")).get("id") == bos for item in first)
+    end = slice(0, 1) if role == "bos" else slice(-1, None)
+    items = [_fields(item) for step in steps for item in _items(step.get("single"))[end]]
+    return token is not None and any(_fields(item.get("SpecialToken")).get("id") == token for item in items)
 
 
 def _chat_template(config: Mapping[str, Any], folder: Path | None) -> str | None:

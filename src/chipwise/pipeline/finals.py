@@ -351,9 +351,9 @@ class Finals:
             promises["tasks"] = self._tasks.ship(winner, self._folder.winner)
         with storage(self._folder.winner):
             files = {PROMISES: json.dumps(promises, indent=1) + "\n"}
-            self._data.ship(self._exported(winner), self._folder.winner, files)
             for path in {source, self._served(winner)}:
                 write_atomic(self._folder.winner / path.name, path.read_bytes())
+            self._data.ship(self._exported(winner), self._folder.winner, files)  # of GGUF again, with its tokenizer
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:

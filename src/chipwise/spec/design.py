@@ -23,8 +23,8 @@ class Design:
 
     ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
     ``int4/int8 head:int8``, ``fp32 0.up:int8``); a matrix of patches has the head's unless it is named. The token
-    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table. Layers that share weights
-    share their format.
+    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table (but in GGUF files, whose
+    token table has the head's format). Layers that share weights share their format.
 
     ``fused`` says which operators of a ranking model are written as one in its graph (:data:`FUSIONS`); the values are
     the same. Other models have one way.

@@ -17,7 +17,7 @@ from chipwise.deploy.gguf import uniform as alike
 from chipwise.deploy.hf import _few, load_pretrained, require_folder, save_pretrained
 from chipwise.deploy.hf_encoder import bert_config, from_bert, is_bert
 from chipwise.deploy.onnx import LARGEST_BYTES, metadata, random_weights, stored_bytes
-from chipwise.deploy.tokenizer_files import _adds_bos, _by_name, _chat_template, _text
+from chipwise.deploy.tokenizer_files import _adds, _by_name, _chat_template, _text
 from chipwise.deploy.torch import Transformer, build
 from chipwise.spec import Attention, Design, FeedForward, Layer, uniform
 from chipwise.spec.hf import resolve
@@ -216,14 +216,17 @@ def test_special_tokens_by_their_names() -> None:
 def test_whether_a_prompt_begins_with_bos() -> None:
     begins = {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}
     plain = {"single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<s>"}}]}
-    assert _adds_bos({"post_processor": begins}, {}, "<s>")
-    assert _adds_bos({"post_processor": {"processors": [{"type": "ByteLevel"}, begins]}}, {}, "<s>")
-    assert not _adds_bos({"post_processor": plain}, {}, "<s>")
-    assert not _adds_bos({"post_processor": begins}, {}, "</s>")
-    assert not _adds_bos({"post_processor": None}, {}, "<s>")
-    assert not _adds_bos({"post_processor": begins}, {}, None)
-    assert not _adds_bos({"post_processor": begins}, {"add_bos_token": False}, "<s>")
-    assert _adds_bos({}, {"add_bos_token": True}, None)
+    assert _adds({"post_processor": begins}, {}, "bos", "<s>")
+    assert _adds({"post_processor": {"processors": [{"type": "ByteLevel"}, begins]}}, {}, "bos", "<s>")
+    assert not _adds({"post_processor": plain}, {}, "bos", "<s>")
+    assert not _adds({"post_processor": begins}, {}, "bos", "</s>")
+    assert not _adds({"post_processor": None}, {}, "bos", "<s>")
+    assert not _adds({"post_processor": begins}, {}, "bos", None)
+    assert not _adds({"post_processor": begins}, {"add_bos_token": False}, "bos", "<s>")
+    ends = {"single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "</s>"}}]}
+    assert _adds({"post_processor": ends}, {}, "eos", "</s>")
+    assert not _adds({"post_processor": begins}, {}, "eos", "</s>")
+    assert _adds({}, {"add_bos_token": True}, "bos", None)
 
 
 def test_a_chat_template_is_a_file_a_text_or_the_default_of_several(tmp_path: Path) -> None:

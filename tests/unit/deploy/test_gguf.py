@@ -22,7 +22,7 @@ from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, unifo
 from chipwise.spec.formats import formats_word
 from chipwise.testing.backend_suite import torch_logits
 
-pytest.importorskip("gguf", reason="gguf is not installed; it comes with: pip install 'chipwise[llama-cpp]'")
+pytest.importorskip("gguf", reason="gguf is not installed; it comes with: pip install 'chipwise[gguf]'")
 needs_llama_cpp = pytest.mark.skipif(missing("llama.cpp") is not None, reason=f"llama.cpp: {missing('llama.cpp')}")
 
 ARCH = uniform(vocab_size=40, d_model=64, depth=2, heads=4, kv_heads=2, ffn_width=96, max_tokens=32, name="even")
@@ -123,7 +123,7 @@ def held(draw: st.DrawFn) -> Design:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(held())
 def test_files_are_read_back_as_they_were_written(design: Design) -> None:
-    """FP32 to the bit; others within half a step of their format."""
+    """FP32 to the bit; others within half a step of their format. The token table has the head's."""
     weights = random_weights(design.arch, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         found, back = read(export(design, weights, Path(folder) / "model.gguf"))
@@ -131,17 +131,41 @@ def test_files_are_read_back_as_they_were_written(design: Design) -> None:
     assert back.keys() == weights.keys()
     for name, value in weights.items():
         stored, largest = design.format_of(name), np.abs(value).max()
+        stored = design.formats.head if name == "embedding.weight" else stored
         step = {"fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127, "int4": 1 / 8}.get(stored, 0.0)
         assert np.abs(back[name] - value).max() <= 1.01 * step * largest
 
 
 def test_quantised_matrices_take_the_bytes_of_their_blocks(tmp_path) -> None:
-    """32 values: 32 bytes and a scale of 2 in Q8_0, 16 bytes and the scale in Q4_0. The token table stays FP32."""
+    """32 values: 32 bytes and a scale of 2 in Q8_0, 16 bytes and the scale in Q4_0. A tied head is the token table."""
     for weights, block_bytes in (("int8", 34), ("int4", 18)):
         file = GgufFile.open(written(tmp_path, ARCH, weights))
         assert file.tensors["blk.0.ffn_down.weight"].n_bytes == 96 * 64 // 32 * block_bytes
-        assert file.tensors["output.weight"].n_bytes == 40 * 64 // 32 * block_bytes  # of the tied head, a copy
-        assert file.tensors["token_embd.weight"].n_bytes == 40 * 64 * 4
+        assert file.tensors["token_embd.weight"].n_bytes == 40 * 64 // 32 * block_bytes
+        assert "output.weight" not in file.tensors
+    file = GgufFile.open(written(tmp_path, ARCH, "int4 head:int8"))
+    assert file.tensors["token_embd.weight"].n_bytes == 40 * 64 // 32 * 34
+    file = GgufFile.open(written(tmp_path, replace(ARCH, tie_embeddings=False), "int4 head:fp16"))
+    kinds = [file.tensors[name].tensor_type.name for name in ("token_embd.weight", "output.weight")]
+    assert kinds == ["F16", "F16"]
+
+
+def test_blocks_of_four_bits_by_pencil() -> None:
+    """Values -8 … 7, twice: the scale is 1, byte i has value i in its low nibble and value i + 16 in its high one."""
+    row = np.tile(np.arange(-8, 8, dtype=np.float32), 2)[None]
+    found = writer.q4_0(row)
+    assert found[0, :2].view(np.float16).tolist() == [1.0]
+    assert found[0, 2:].tolist() == [i * 17 for i in range(16)]
+
+
+def test_four_bits_lose_no_more_than_the_rounding_of_the_gguf_package() -> None:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+
+    rows = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
+    kind = GGMLQuantizationType.Q4_0
+    ours, theirs = (np.square(dequantize(b, kind) - rows).mean() for b in (writer.q4_0(rows), quantize(rows, kind)))
+    assert ours < theirs
 
 
 def test_rows_that_do_not_fill_blocks_are_refused_with_the_tensor(tmp_path) -> None:
@@ -157,7 +181,7 @@ def test_a_file_of_others_says_what_it_is_by_its_fields(tmp_path, monkeypatch) -
     for arch, weights in ((ARCH, "int8"), (UNEVEN, "fp32")):
         found = read_design(written(tmp_path, arch, weights))
         own = tuple(replace(layer, shares=None) for layer in arch.layers)
-        assert found.arch == replace(arch, layers=own, tie_embeddings=weights == "fp32")
+        assert found.arch == replace(arch, layers=own)
         assert found.weights == weights
     mixed = "int4/int8/int8/fp32/int4 head:int8"
     assert read_design(written(tmp_path, UNEVEN, mixed)).weights == mixed
@@ -256,6 +280,57 @@ def test_llama_cpp_computes_what_torch_computes(tmp_path, arch) -> None:
     found = [session.prefill(tokens[:, :8])[0].copy()]
     found += [session.decode(tokens[:, i : i + 1])[0].copy() for i in range(8, 24)]
     assert np.abs(np.stack(found) - wanted[7:]).max() <= 1e-4
+
+
+ARCHS = {
+    "even": ARCH,
+    "uneven": UNEVEN,
+    "regrouped": of(ONLY_ATTENTION, ONLY_FFN, ONLY_FFN, WHOLE),
+    "other constants": replace(UNEVEN, rope_theta=5e5, norm_eps=1e-3),
+    "head of its own": replace(ARCH, tie_embeddings=False),
+}
+
+
+@pytest.mark.parametrize("cache", ["f32", "f16"])
+@pytest.mark.parametrize("name", ARCHS)
+def test_logits_of_llama_cpp_are_those_of_torch(tmp_path, name, cache) -> None:
+    """Within 1e-5 of the largest logit with a cache in FP32, and 1e-2 in FP16; both less their log-sum-exp."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed; it comes with: pip install 'chipwise[all]'")
+    from chipwise.deploy.llama_server import LlamaServer
+
+    arch = replace(ARCHS[name], vocab_size=300)
+    weights = random_weights(arch, seed=0)
+    path = export(Design(arch=arch), weights, tmp_path / "model.gguf", tokenizer=tokenizer_file(tmp_path))
+    server = LlamaServer(path, cache=cache, context=64)
+    tokens = np.random.default_rng(0).integers(0, 280, (1, 24))
+    wanted = torch_logits(arch, weights, tokens)[0]
+    found = np.stack([server.log_probabilities(tokens[0, : i + 1].tolist(), 300) for i in range(24)])
+    shifted = wanted - np.log(np.exp(wanted).sum(-1, keepdims=True))
+    assert np.abs(found - shifted).max() <= {"f32": 1e-5, "f16": 1e-2}[cache] * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize(
+    "weights", ["fp16", "bf16", "int8", "int4", "int4 head:int8", "int4/int8/fp32/int8/int4 head:fp16"]
+)
+def test_llama_cpp_writes_text_in_every_format(tmp_path, weights) -> None:
+    """And its logits are those of torch with the matrices as the file holds them, but for rounded activations.
+
+    llama.cpp multiplies Q8_0 and Q4_0 by activations of eight bits, and FP16 and BF16 by activations of that format.
+    """
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed; it comes with: pip install 'chipwise[all]'")
+    from chipwise.deploy.llama_server import LlamaServer
+
+    arch = replace(of(*[WHOLE] * 5), vocab_size=320)
+    arch = replace(arch, layers=(*arch.layers[:4], replace(WHOLE, shares=0)))
+    design, held = Design(arch=arch, weights=weights), random_weights(arch, seed=0)
+    path = export(design, held, tmp_path / "model.gguf", tokenizer=tokenizer_file(tmp_path))
+    server = LlamaServer(path, cache="f32", context=64)
+    prompt = server.tokens("a fever is")
+    assert server.text("a fever is", 8) == server.text(prompt, 8) != ""
+    wanted = torch_logits(arch, read(path)[1], np.array([prompt]))[0, -1]
+    found = server.log_probabilities(prompt, 320)
+    spread = np.std((found - wanted) - np.mean(found - wanted)) / np.std(wanted)
+    assert spread < 0.05
 
 
 @needs_llama_cpp
