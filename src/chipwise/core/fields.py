@@ -147,6 +147,7 @@ def convert(hint: Any, value: object, field: str) -> Any:
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
+        _require_finite(value, field)
         return value
     if origin in (typing.Union, types.UnionType):
         return _union(args, value, field)
@@ -189,6 +190,18 @@ def _number(kind: type, value: object, field: str) -> int | float:
     if isinstance(number, float) and not math.isfinite(number):
         raise SpecError(f"must be a finite number, not {value}", field=field)
     return number
+
+
+def _require_finite(value: object, field: str) -> None:
+    """Raises SpecError for a number that is not finite, however deep in lists and mappings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"must be a finite number, not {value}", field=field)
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require_finite(item, f"{field}.{key}")
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            _require_finite(item, f"{field}[{i}]")
 
 
 def _union(options: tuple[Any, ...], value: object, field: str) -> Any:

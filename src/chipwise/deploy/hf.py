@@ -8,6 +8,7 @@ with ``trust_remote_code=True``.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -212,7 +213,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
     """
     source = Path(folder)
     config = read_mapping(source / "config.json")
-    reading = read_config(config, name=source.resolve().name, file=str(source / "config.json"))
+    reading = read_config(config, name=Path(os.path.realpath(source)).name, file=str(source / "config.json"))
     if reading.notes:
         raise Unsupported(
             f"{source}: its weights would compute other logits here: {'; '.join(reading.notes)}. Its costs can be "

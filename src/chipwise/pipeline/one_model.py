@@ -6,6 +6,7 @@ Text has loops of its own (``training/train_model.py``, ``training/tasks_folder.
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def run_of(folder: str | Path, data: object) -> RunSpec | None:
     """
     if (named := other_than_text(data)) is not None:
         return named
-    home = Path(folder).resolve().parent
+    home = Path(os.path.realpath(folder)).parent
     if not holds_run(home) or not isinstance(held := read_json(home / "spec.json"), Mapping):
         return None
     found = any_spec(held.get("spec"), file=str(home / "spec.json"))
@@ -233,7 +234,7 @@ def layer_losses_on_task(
 
 def data_of(folder: Path, run: RunSpec) -> Path:
     """The data of the run or training that a folder belongs to, else a place of its own."""
-    parent = folder.resolve().parent
+    parent = Path(os.path.realpath(folder)).parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
 
 

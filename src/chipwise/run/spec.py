@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -522,7 +523,7 @@ def load_run(path: str | Path) -> RunSpec:
     data = read_yaml(path)
     if "folder" in data:
         raise SpecError("unknown field", file=str(path), field="folder")
-    return run_spec({**data, "folder": str(Path(path).resolve().parent)}, file=str(path))
+    return run_spec({**data, "folder": os.path.dirname(os.path.realpath(path))}, file=str(path))
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:

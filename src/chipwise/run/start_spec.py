@@ -7,6 +7,7 @@ can be cut follows from the model.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ def load_any(path: str | Path) -> RunSpec | StartSpec:
         return load_run(path)
     if "folder" in data:
         raise SpecError("unknown field", file=str(path), field="folder")
-    return any_spec({**data, "folder": str(Path(path).resolve().parent)}, file=str(path))
+    return any_spec({**data, "folder": os.path.dirname(os.path.realpath(path))}, file=str(path))
 
 
 def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,7 @@ def shrink_model(
     for limit, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
         limit_of(limit, 1.0, kind, name)
     source = Path(folder)
-    target = Path(out) if out is not None else Path("runs") / f"shrink-{source.resolve().name}"
+    target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
     material: TextMaterial | TaskMaterial
     if (run := run_of(source, data)) is not None:
         material, workload = TaskMaterial(source, run, data_of(source, run)), run.workload

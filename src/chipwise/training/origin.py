@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ def data_spec(data: Sequence[str | Path] | Mapping[str, Any]) -> tuple[DataSpec,
         held = read_yaml(names[0]).get("data")
         if held is None:
             raise SpecError("this field is missing; name text files instead, or a source", file=names[0], field="data")
-        return build(DataSpec, held, field="data", file=names[0]), Path(names[0]).resolve().parent
+        return build(DataSpec, held, field="data", file=names[0]), Path(os.path.realpath(names[0])).parent
     if len(names) == 1 and names[0] in SOURCES.names():
         return DataSpec(source=names[0]), Path()
     if len(names) == 1 and not any(sign in names[0] for sign in "./*?[\\") and not Path(names[0]).exists():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from chipwise.core.errors import DataError, SpecError
+from chipwise.core.errors import SpecError
 from chipwise.core.files import build
 from chipwise.ops import Workload
 from chipwise.space import SearchSpace, SpaceSpec
@@ -133,15 +133,15 @@ def test_a_table_of_the_users_is_learnt_from(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", "holds no questions"),
-        ("{", "row 1 is no JSON"),
+        ("{", "row 1: not valid JSON"),
         ('{"image": "a.png", "question": "?"}', "row 1 has no text 'answer'"),
-        ('{"image": "a.png", "question": "what", "answer": "no"}', "a.png: there is no such image"),
+        ('{"image": "a.png", "question": "what", "answer": "no"}', "a.png: there is no such file"),
         ('{"image": "qa.jsonl", "question": "what", "answer": "no"}', "not an image that Pillow reads"),
     ],
 )
 def test_broken_tables_are_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "qa.jsonl").write_text(text)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(SpecError, match=words):
         opened(tmp_path, path="qa.jsonl").prepare()
 
 

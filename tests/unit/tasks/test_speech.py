@@ -235,5 +235,5 @@ def test_the_same_recordings_give_the_same_clips_anywhere(folder: Path, tmp_path
         np.testing.assert_array_equal(one, other)
     with pytest.raises(StudyError, match="--restart"):
         SpeechData(replace(spec, snr_db=()), folder, tmp_path / "a", image).prepare()
-    with pytest.raises(SpecError, match="3 words, not 4"):
+    with pytest.raises(SpecError, match="must be 3, the words of the data, not 4"):
         SpeechData(spec, folder, tmp_path / "c", replace(image, classes=4)).prepare()

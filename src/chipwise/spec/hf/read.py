@@ -61,7 +61,7 @@ def resolve(model: str | Path) -> ArchSpec:
             "this field is missing; a Hugging Face config names its family there", file=str(path), field="model_type"
         )
     if "model_type" in data:
-        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        name = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
         return from_config(data, name=name, file=str(path))
     return io.from_data(data, file=str(path))
 

@@ -5,7 +5,6 @@ Images of any size are scaled to the space's; decoding is left to Pillow, Parque
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 from chipwise.core.errors import DataError, SpecError
 from chipwise.core.extras import optional_imports
 from chipwise.core.fields import check_fields, positive
-from chipwise.core.files import read_text
+from chipwise.core.files import parse_json, read_text
+from chipwise.tasks.image_files import read_image
 from chipwise.tasks.multimodal import shapes
+from chipwise.tasks.parquet_files import read_columns
 
 COLUMNS = ("image", "question", "answer")
 UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # words: one that was not learnt, and the room before a short question
@@ -86,7 +87,9 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
     for row in rows:
         numbers.setdefault(row["image"], len(numbers))
     return Questions(
-        pixels=np.stack([_opened(path.parent / name, size, channels) for name in numbers]),
+        pixels=np.stack(
+            [_fitted(read_image(path.parent / name, channels=channels), size, channels) for name in numbers]
+        ),
         image=np.array([numbers[row["image"]] for row in rows]),
         questions=[row["question"] for row in rows],
         answers=[row["answer"].strip().lower() for row in rows],
@@ -97,41 +100,16 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
 
 def _rows(path: Path) -> Iterable[Mapping[str, str]]:
     if path.suffix == ".parquet":
-        with optional_imports():
-            from pyarrow import parquet
-        if not path.exists():
-            raise DataError(f"{path}: there is no such file")
-        table = parquet.read_table(path)
-        if lacking := [name for name in COLUMNS if name not in table.column_names]:
-            raise DataError(f"{path}: has no column {lacking[0]!r}; it needs {', '.join(COLUMNS)}")
-        given: Iterable[Any] = table.select(list(COLUMNS)).to_pylist()
+        values = zip(*read_columns(path, COLUMNS), strict=True)
+        given: Iterable[Any] = (dict(zip(COLUMNS, row, strict=True)) for row in values)
     else:
         lines = [line for line in read_text(path, most=MOST_BYTES).splitlines() if line.strip()]
-        given = (_parsed(line, path, number) for number, line in enumerate(lines, start=1))
+        given = (parse_json(line, name=f"{path}, row {number}") for number, line in enumerate(lines, start=1))
     for number, row in enumerate(given, start=1):
         for name in COLUMNS:
             if not isinstance(row, dict) or not isinstance(row.get(name), str) or not row[name].strip():
                 raise DataError(f"{path}: row {number} has no text {name!r}; every row needs {', '.join(COLUMNS)}")
         yield row
-
-
-def _parsed(line: str, path: Path, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: row {number} is no JSON: {error}") from None
-
-
-def _opened(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
-    with optional_imports():
-        from PIL import Image, UnidentifiedImageError
-    try:
-        with Image.open(path) as image:
-            return _fitted(image, size, channels)
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such image") from None
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise DataError(f"{path}: not an image that Pillow reads: {error}") from None
 
 
 def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:

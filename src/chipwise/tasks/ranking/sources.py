@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.errors import DataError, SpecError
-from chipwise.core.extras import optional_imports
 from chipwise.core.fields import check_fields
 from chipwise.core.files import read_bytes
 from chipwise.core.tables import Table
+from chipwise.tasks.parquet_files import read_columns
 
 MOST_BYTES = 2**31  # of one file, which is read whole
 MOVIELENS = Path("dataset_example/ml-100k")
@@ -126,21 +126,12 @@ def read_movielens(spec: InteractionsSpec, base: Path) -> Interactions:
 
 def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
     """A Parquet file with a row for each interaction."""
-    with optional_imports():
-        import pyarrow.parquet as parquet
-
     path = base / spec.path
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
     columns = [spec.user, spec.item, spec.time, *([spec.tags] if spec.tags else [])]
-    try:
-        table = parquet.read_table(path, columns=columns)
-        users, items, times, *tags = [table.column(name).to_pylist() for name in columns]
-    except (ValueError, OSError, KeyError) as error:
-        raise DataError(f"{path}: not a Parquet file with {', '.join(columns)}: {error}") from None
+    users, items, times, *tags = read_columns(path, columns)
     try:
         seconds = np.array([each.timestamp() if hasattr(each, "timestamp") else float(each) for each in times])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {spec.time} holds what is no time: {error}") from None
     if not np.isfinite(seconds).all() or None in users or None in items:
         raise DataError(f"{path}: a row lacks its {spec.user}, {spec.item} or {spec.time}")
@@ -156,8 +147,12 @@ def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
 
 
 def _tags_of(value: Any) -> list[str]:
-    """Tags as a list or a text holds them."""
-    return value.split() if isinstance(value, str) else [str(each) for each in value or ()]
+    """Tags as a list, a text or a single number holds them."""
+    if isinstance(value, str):
+        return value.split()
+    if value is None:
+        return []
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
 def _ordered(

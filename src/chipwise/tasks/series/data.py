@@ -20,6 +20,7 @@ from chipwise.tasks.protocol import Exported
 from chipwise.tasks.text.data import TextData
 from chipwise.training.tokenizer import TokenData, load_tokens
 
+MOST_VALUE = 1e100  # its square is a number still
 SHOWN, FEWEST = 3, 200  # series whose forecasts are drawn; values that a series needs
 
 
@@ -51,7 +52,12 @@ def read_series(data: Mapping[str, Any], base: Path) -> tuple[SeriesSpec, list[F
     if not found or min(map(len, found)) < FEWEST or not all(np.isfinite(one).all() for one in found):
         raise DataError(f"there must be series, each of at least {FEWEST} finite values", field="data")
     learnt = [one[: len(one) * 8 // 10] for one in found]
-    return spec, [(one - part.mean()) / (part.std() or 1.0) for one, part in zip(found, learnt, strict=True)]
+    for number, (one, part) in enumerate(zip(found, learnt, strict=True), start=1):
+        if np.abs(one).max() > MOST_VALUE:
+            raise DataError(f"series {number} has values above {MOST_VALUE:g}; scale it first", field="data")
+        if part.min() == part.max():
+            raise DataError(f"series {number} is one constant where it is learnt from; leave it out", field="data")
+    return spec, [(one - part.mean()) / part.std() for one, part in zip(found, learnt, strict=True)]
 
 
 class SeriesStore:

@@ -74,7 +74,9 @@ class SpeechData:
             return
         words = words_of(self.spec, self.base)
         if len(words) != self.image.classes:
-            raise SpecError(f"there are {len(words)} words, not {self.image.classes}", field="space.image.classes")
+            raise SpecError(
+                f"must be {len(words)}, the words of the data, not {self.image.classes}", field="space.image.classes"
+            )
         parts = parts_of(self.spec, self.base, bands=self.image.channels, length=self.image.size * HOP)
         data = LabelledArrays(classes=words, **fields_of(parts))
         keep(data, parts, self.spec, self.path, self.facts, identity=wanted)

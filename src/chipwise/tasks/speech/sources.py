@@ -111,6 +111,9 @@ def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[st
     counts = np.bincount([each.label for each in found], minlength=len(words))
     if counts.min() < FEWEST:
         raise DataError(f"{words[int(counts.argmin())]!r} has {counts.min()} recordings; each word needs {FEWEST}")
+    silent = sorted(set(range(len(words))) - {each.label for each in found if each.samples.any()})
+    if len(silent) > 1:  # one of them may be the word for silence
+        raise DataError(f"all recordings of {words[silent[0]]!r} and {words[silent[1]]!r} are silent")
     speakers = divided([each.speaker for each in found], share=spec.held_out)
     made = {}
     for number, (name, who) in enumerate(speakers.items()):

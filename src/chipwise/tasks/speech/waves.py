@@ -15,6 +15,8 @@ from chipwise.tasks.speech.front_end import RATE_HZ
 
 QUIET = 0.02  # of the loudest sample; what is quieter at both ends is silence
 LOUDNESS = 0.1  # root mean square of a clip's word
+LEAST_HZ, MOST_HZ = 4_000, 768_000
+STREAM_BYTES = 2**31 - 2**16  # programs that write to a pipe state this length or more
 COLOURS = (0.0, 2.0)  # exponents of noise: white, pink and brown are 0, 1 and 2
 
 
@@ -29,9 +31,18 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     try:
         with wave.open(io.BytesIO(content)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            stated = file.getnframes() * max(1, width * channels)
             raw = file.readframes(min(file.getnframes(), len(content)))
-    except (wave.Error, EOFError) as error:
+    except EOFError:
+        raise DataError(f"{where}: not a WAV file: it ends too early") from None
+    except wave.Error as error:
         raise DataError(f"{where}: not a WAV file of integers: {error}") from None
+    if len(raw) < stated < STREAM_BYTES:
+        raise DataError(f"{where}: is cut off: its header states {stated:,} bytes of sound, it has {len(raw):,}")
+    if not LEAST_HZ <= rate <= MOST_HZ:
+        raise DataError(f"{where}: {rate:,} samples a second; from {LEAST_HZ:,} to {MOST_HZ:,} are read")
+    if (bits := _bits(content)) != 8 * width:
+        raise DataError(f"{where}: has {bits} bits a sample; write 16 (`sox in.wav -b 16 out.wav`)")
     if width == 2:
         values = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2").astype(np.float32) / 2**15
     elif width == 1:
@@ -42,6 +53,12 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     if not len(values):
         raise DataError(f"{where}: holds no samples")
     return resampled(values, rate)
+
+
+def _bits(content: bytes) -> int:
+    """Bits of a sample, which ``wave`` rounds up to whole bytes."""
+    place = content.find(b"fmt ")
+    return int.from_bytes(content[place + 22 : place + 24], "little")
 
 
 def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:

@@ -117,6 +117,8 @@ def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utteran
         )
     if len(found) < FEWEST:
         raise DataError(f"there are {len(found)} utterances; at least {FEWEST} are needed")
+    if not any(each.samples.any() for each in found):
+        raise DataError("all utterances are silent")
     characters = sorted({sign for each in found for sign in each.text})
     return Utterances(found=found, characters=(BLANK_NAME, *characters), too_long=too_long)
 

@@ -26,7 +26,7 @@ from chipwise.spec import ArchSpec
 from chipwise.tasks.exported_classifier import confusion, errors_in, logits_of
 from chipwise.tasks.made import is_made
 from chipwise.tasks.protocol import Exported, Losses
-from chipwise.tasks.vision.sources import ImagesSpec, LabelledPixels, read_pixels
+from chipwise.tasks.vision.sources import ImagesSpec, LabelledPixels, folder_classes, read_pixels
 from chipwise.training.arrays import LabelledArrays, load_arrays, save_arrays
 from chipwise.training.dataset import DataFile, Split
 
@@ -155,13 +155,16 @@ def read_parts(spec: ImagesSpec, base: Path, image: ImageSpace) -> tuple[Labelle
         DataError: The images are missing or too few.
         SpecError: They have another number of classes than the space.
     """
+    if spec.source == "folder":
+        _require_classes(len(folder_classes(spec, base)), image)  # before anything is decoded
     found = read_pixels(spec, base, size=image.size, channels=image.channels)
-    parts = divided(found, share=spec.validation_share)
-    if len(found.classes) != image.classes:
-        raise SpecError(
-            f"the images have {len(found.classes)} classes, not {image.classes}", field="space.image.classes"
-        )
-    return found, parts
+    _require_classes(len(found.classes), image)
+    return found, divided(found, share=spec.validation_share)
+
+
+def _require_classes(count: int, image: ImageSpace) -> None:
+    if count != image.classes:
+        raise SpecError(f"must be {count}, the classes of the data, not {image.classes}", field="space.image.classes")
 
 
 def divided(found: LabelledPixels, *, share: float) -> Parts:

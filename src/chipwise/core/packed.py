@@ -1,0 +1,59 @@
+"""Packed files: refused by the sizes that they declare, before anything is unpacked."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.errors import SpecError
+from chipwise.core.files import read_bytes
+
+MOST_UNPACKED_BYTES = 2**31
+MOST_TIMES, SMALL_BYTES = 200, 2**26  # how much a file of more than so many bytes may grow; images grow by 20 at most
+
+
+def check_unpacked(unpacked: int, packed: int, *, file: str | Path) -> None:
+    """Checks a size that a packed file declares.
+
+    Raises:
+        SpecError: It unpacks to too much, or to so much more than its own size that it is no data.
+    """
+    if unpacked > MOST_UNPACKED_BYTES:
+        most = MOST_UNPACKED_BYTES / 2**30
+        raise SpecError(f"unpacks to {unpacked / 2**30:,.1f} GiB; at most {most:g} GiB are read", file=str(file))
+    if unpacked > max(SMALL_BYTES, MOST_TIMES * packed):
+        times = unpacked // max(1, packed)
+        raise SpecError(f"unpacks to {unpacked / 2**20:,.0f} MiB, {times:,} times its size: not data", file=str(file))
+
+
+def read_npz(path: Path, names: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, AnyArray]:
+    """The arrays ``names`` of an ``.npz`` file, and those of ``optional`` that it has. Nothing is unpickled.
+
+    Raises:
+        SpecError: The file cannot be read, is no ``.npz``, lacks an array, or unpacks to too much.
+    """
+    content = read_bytes(path, most=MOST_UNPACKED_BYTES)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise SpecError(f"not an .npz file: {error}", file=str(path)) from None
+    wanted = [*names, *(name for name in optional if name in members)]
+    for name in wanted:
+        if name not in members:
+            raise SpecError(f"holds no array {name!r}; it needs {' and '.join(names)}", file=str(path))
+    check_unpacked(sum(members[name] for name in wanted), len(content), file=path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            found = {name: file[name] for name in wanted}
+    except (ValueError, KeyError, EOFError, OSError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
+        raise SpecError(f"not a whole .npz file: {error or type(error).__name__}", file=str(path)) from None
+    for name, value in found.items():
+        if not isinstance(value, np.ndarray):
+            raise SpecError(f"{name!r} is not an array", file=str(path))
+    return found
