@@ -20,9 +20,14 @@ from chipwise.cli import main
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+HERE = Path(__file__).parent
+BRIEFLY = f"import sys; sys.path.insert(0, {str(HERE)!r}); from brief import main; main()"
+
+
 def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subprocess.CompletedProcess[str]:
-    """Runs the command line as a user does."""
-    command = [sys.executable, "-c", "from chipwise.cli import main; main()", *map(str, arguments)]
+    """Runs the command line as a user does; a search measures briefly."""
+    begin = BRIEFLY if arguments[0] == "search" else "from chipwise.cli import main; main()"
+    command = [sys.executable, "-c", begin, *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "160", "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, **changes)
 

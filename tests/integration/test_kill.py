@@ -19,7 +19,7 @@ from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
-from conftest import EXAMPLES, chipwise
+from conftest import BRIEFLY, EXAMPLES, chipwise
 
 KILLS = 5
 
@@ -28,7 +28,7 @@ HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_h
 
 
 def begin(spec: Path, folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from chipwise.cli import main; main()"]
+    command = [sys.executable, "-c", BRIEFLY]
     return subprocess.Popen(
         [*command, "search", str(spec), "--out", str(folder), "--resume"],
         stdout=subprocess.DEVNULL,
@@ -85,7 +85,7 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -
     folder.mkdir()
     shutil.copy(smoke_run / "profile.json", folder)
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{HEARS_CTRL_C}; from chipwise.cli import main; main()", "search"]
+        [sys.executable, "-c", f"{HEARS_CTRL_C}; {BRIEFLY}", "search"]
         + [str(EXAMPLES / "smoke.yaml"), "--out", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,9 +11,15 @@ import yaml
 
 from chipwise import api
 from chipwise.reporting.record import RunRecord
+from brief import measure_briefly
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch) -> None:
+    measure_briefly(monkeypatch.setattr)
 
 
 def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, Path]:
@@ -25,7 +31,7 @@ def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, P
     (home / "text.txt").write_text("".join(lines))
     data["data"] = {"source": "files", "paths": ["text.txt"], "entries": "lines"}
     data["constraints"] |= {"tpot_p99": "<= 1 s", "ttft_p99": "<= 5 s"}  # whatever else the machine does
-    data |= {"quality": quality, "budget": {"cpu": "60 s", "final": "2 s", "workers": 1}}
+    data |= {"quality": quality, "budget": {"cpu": "25 s", "final": "1.5 s", "workers": 1}}
     (home / "spec.yaml").write_text(yaml.safe_dump(data))
     folder = home / "run"
     folder.mkdir()
@@ -52,6 +58,6 @@ def test_a_proxy_run_trains_nothing_but_finals(smoke_run, tmp_path) -> None:
     record, _ = searched(tmp_path, smoke_run, "proxy")
     trained = [trial for trial in record.trials if trial.train_cpu_s]
     assert len(trained) >= 3
-    assert all(trial.train_cpu_s == pytest.approx(2.0, rel=0.3) for trial in trained)
+    assert all(trial.train_cpu_s == pytest.approx(1.5, rel=0.3) for trial in trained)
     assert record.winner is not None
     assert record.baseline is not None

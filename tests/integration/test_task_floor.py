@@ -17,6 +17,7 @@ from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.halving import Halving
 from chipwise.reporting.record import load
 from chipwise.training.tasks_classifier import Classifier
+from brief import measure_briefly
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def spec(folder: Path, floor: str) -> Path:
         "accuracy@smoke-task": floor,
     }
     data["tasks"] = [str(EXAMPLES / "smoke-task.csv")]
-    data["budget"] = {"cpu": "60 s", "final": "2 s", "workers": 2}
+    data["budget"] = {"cpu": "30 s", "final": "1.5 s", "workers": 2}
     path = folder / "spec.yaml"
     path.write_text(yaml.safe_dump(data))
     return path
@@ -46,6 +47,13 @@ def started(folder: Path, smoke_run: Path) -> Path:
     folder.mkdir(parents=True)
     shutil.copy(smoke_run / "profile.json", folder)  # calibration has tests of its own
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _briefly():
+    with pytest.MonkeyPatch.context() as patch:
+        measure_briefly(patch.setattr)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,33 @@
+"""Searches of tests measure briefly: what they show does not depend on how narrow a measurement's interval is.
+
+``main`` is the command line with that; :func:`measure_briefly` does it in a test's own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chipwise.pipeline import pipeline
+from chipwise.profile import calibrate, harness
+from chipwise.targets import bench, local
+
+MEASURE = {"seconds": 0.2, "attempts": 1}
+CALIBRATE_S = 8.0
+FINALS_S = 6.0
+
+
+def measure_briefly(replace: Callable[[object, str, Any], None] = setattr) -> None:
+    """Shortens measurements, calibration and the finals, with ``replace``, such as a monkeypatch's ``setattr``."""
+    replace(bench, "measure", lambda *what, **how: harness.measure(*what, **how | MEASURE))
+    replace(bench, "measure_alternately", lambda *what, **how: harness.measure_alternately(*what, **how | MEASURE))
+    replace(local, "calibrate", lambda **how: calibrate.calibrate(**how | {"seconds": CALIBRATE_S}))
+    replace(pipeline, "FINALS_S", FINALS_S)
+
+
+def main() -> None:
+    """The command line."""
+    from chipwise.cli import main
+
+    measure_briefly()
+    main()
