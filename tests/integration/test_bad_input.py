@@ -136,20 +136,20 @@ def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
     lines = (run / "study.journal").read_bytes().splitlines(keepends=True)
     lines[3] = b'{"op_code": 2, "work\n'
     (run / "study.journal").write_bytes(b"".join(lines))
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", run, "--resume")
+    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", run, "--resume")
     assert done.returncode == 1
     assert "line 4" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_report_of_no_run_says_so(tmp_path) -> None:
-    done = chipwise("report", tmp_path)
+    done = in_process("report", tmp_path)
     assert done.returncode == 1
     assert "holds no run" in done.stderr
 
 
 def test_measure_of_an_unknown_name_offers_the_nearest() -> None:
-    done = chipwise("measure", "gpt22")
+    done = in_process("measure", "gpt22")
     assert done.returncode == 2
     assert "gpt2" in done.stderr
     assert "Traceback" not in done.stderr
@@ -162,7 +162,7 @@ def test_debug_shows_where_it_happened(tmp_path) -> None:
 
 
 def test_help_teaches() -> None:
-    done = chipwise("--help")
+    done = in_process("--help")
     assert done.returncode == 0
     for command in ("search", "report", "calibrate", "measure"):
         assert command in done.stdout

@@ -96,7 +96,7 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -
         time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=300)
-    assert process.returncode == 130
+    assert process.returncode == 130, complaint
     assert "--resume" in complaint
     assert "Traceback" not in complaint
     assert load(folder / "record.json").status == "partial"

@@ -13,7 +13,7 @@ from chipwise.api import report
 from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.space.constraints import broken
-from conftest import EXAMPLES, chipwise
+from conftest import EXAMPLES, chipwise, in_process
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +101,14 @@ def test_report_draws_again(smoke_run, tmp_path) -> None:
 def test_resuming_a_finished_run_changes_nothing(smoke_run, tmp_path) -> None:
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     before = (copy / "study.journal").read_text().count('"op_code":4')  # trials created
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume", "--json")
+    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished"
     assert (copy / "study.journal").read_text().count('"op_code":4') == before
 
 
 def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", smoke_run)
+    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", smoke_run)
     assert done.returncode == 1
     assert "--resume" in done.stderr
     assert "Traceback" not in done.stderr
@@ -118,6 +118,6 @@ def test_a_folder_of_another_spec_is_refused(smoke_run, tmp_path) -> None:
     other = tmp_path / "smoke.yaml"
     text = (EXAMPLES / "smoke.yaml").read_text()
     other.write_text(text.replace("seed: 0", "seed: 1"))
-    done = chipwise("search", other, "--out", smoke_run, "--resume")
+    done = in_process("search", other, "--out", smoke_run, "--resume")
     assert done.returncode == 1
     assert "another spec" in done.stderr
