@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from brief import measure_briefly
 
 from chipwise import api
 from chipwise.reporting.record import RunRecord
-from brief import measure_briefly
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow

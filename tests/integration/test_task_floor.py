@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from brief import measure_briefly
 
 from chipwise import api
 from chipwise.core.errors import Infeasible
@@ -17,7 +18,6 @@ from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.halving import Halving
 from chipwise.reporting.record import load
 from chipwise.training.tasks_classifier import Classifier
-from brief import measure_briefly
 from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
