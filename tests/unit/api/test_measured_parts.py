@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from chipwise.api.measured_parts import comes_in_parts, measure_parts, put_toget
 from chipwise.api.measuring import Measured
 from chipwise.cli.app import app
 from chipwise.core.errors import InputError, SpecError, Unsupported
+from chipwise.cost.model import Predicted
 from chipwise.ops import Workload
 from chipwise.pipeline.measuring import metrics_of
 from chipwise.profile.backends.onnxruntime import OnnxClassifier, OnnxRuntimeSession
@@ -119,11 +122,30 @@ def test_a_model_that_hears_is_measured_without_its_projector(timed: Timed, tmp_
 
 
 def test_predictions_are_added_as_measurements_are() -> None:
+    """Three passes of 10 ms [8, 12] and a decoder of 50 ms [40, 70] are 80 ms [64, 106]; tokens take the decoder's."""
     request = Workload(prompt_tokens=4, new_tokens=2)
     parts = [taken("t", (0.01,), (), request, 1), taken("d", (0.05,), (0.002,), request, 1)]
-    one = put_together("m", *parts, read=Read(passes=3, positions=9, tokens=9), workload=request)
-    assert one.predicted == {}
-    assert one.headline() == "m in onnxruntime on toy, in parts, clean"
+    read = Read(passes=3, positions=9, tokens=9)
+    alone = put_together("m", *parts, read=read, workload=request)
+    assert alone.predicted == {}
+    assert alone.headline() == "m in onnxruntime on toy, in parts, clean"
+    tower = {"ttft_p50": Predicted(value=0.010, low=0.008, high=0.012)}
+    token = Predicted(value=0.002, low=0.001, high=0.003)
+    decoder = {"ttft_p50": Predicted(value=0.050, low=0.040, high=0.070), "tpot_p50": token, "throughput": token}
+    told = [
+        replace(part, predicted=SimpleNamespace(metrics=metrics))  # type: ignore[arg-type]
+        for part, metrics in zip(parts, (tower, decoder), strict=True)
+    ]
+    both = put_together("m", *told, read=read, workload=request).predicted
+    assert both.keys() == {"ttft_p50", "tpot_p50"}
+    first = both["ttft_p50"]
+    assert (first.value, first.low, first.high) == pytest.approx((0.080, 0.064, 0.106))
+    assert both["tpot_p50"] == token
+    unsure = replace(told[0], predicted=SimpleNamespace(metrics={"ttft_p50": Predicted(value=0.01)}))  # type: ignore[arg-type]
+    first = put_together("m", unsure, told[1], read=read, workload=request).predicted["ttft_p50"]
+    assert (first.value, first.low, first.high) == (pytest.approx(0.080), None, None)
+    one = put_together("m", told[0], parts[1], read=read, workload=request)
+    assert one.predicted == {}  # a sum of which one part is unknown
 
 
 def test_the_command_says_which_part_took_what(timed: Timed, tmp_path: Path) -> None:

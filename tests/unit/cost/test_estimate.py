@@ -19,7 +19,7 @@ from chipwise.deploy.onnx import build, random_weights
 from chipwise.hardware import MachineProfile
 from chipwise.ops import AttentionOp, Elementwise, Matmul, NormOp, Phase, Workload
 from chipwise.profile.random_models import random_designs
-from chipwise.spec import Design, uniform
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, uniform
 from chipwise.spec.formats import formats_word
 from chipwise.testing.machines import US, round_machine
 
@@ -182,3 +182,32 @@ def test_a_profile_survives_its_file(tmp_path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(SpecError, match="chipwise calibrate"):
         MachineProfile.load(tmp_path / "other.json")
+
+
+def test_models_of_one_pass_have_a_time_an_image_and_none_a_token() -> None:
+    """Two images are classified in one pass: an image takes half of it; a rate is high where the time is low."""
+    stem = ImageStem(image_size=8, patch=4)
+    layer = Layer(
+        attention=Attention(heads=1, kv_heads=1, head_size=16, rope=False, causal=False),
+        ffn=FeedForward(width=32, gated=False, activation="gelu"),
+    )
+    arch = ArchSpec(
+        vocab_size=0,
+        d_model=16,
+        layers=(layer,),
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        norm_bias=True,
+        positions="learned",
+        head="classes",
+        classes=5,
+        stem=stem,
+    )
+    workload = Workload(batch=2)
+    graphs = [lower(Design(arch=arch), workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+    found = estimate(Design(arch=arch), *graphs, workload, round_machine())
+    assert set(found.metrics) == {"ttft_p50", "ttft_p99", "throughput", "image_s", "peak_memory"}
+    whole, each, rate = (found.metrics[name] for name in ("ttft_p50", "image_s", "throughput"))
+    assert (each.value, each.low, each.high) == pytest.approx((whole.value / 2, whole.low / 2, whole.high / 2))
+    assert (rate.value, rate.low, rate.high) == pytest.approx((1 / each.value, 1 / each.high, 1 / each.low))
+    assert found.tpot_s == 0.0

@@ -77,6 +77,7 @@ def test_a_lock_left_by_a_killed_process_does_not_hold_anyone_up(tmp_path) -> No
     told(tmp_path / "s")
     (tmp_path / "s.lock").touch()
     opened(tmp_path / "s").note(2, more=1)
+    assert opened(tmp_path / "s").trials()[2].notes["more"] == 1
 
 
 FULL_DISK = """

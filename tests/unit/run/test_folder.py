@@ -114,3 +114,19 @@ def test_a_folder_is_resumed_where_something_was_begun_and_its_store_is_not_chan
     with RunFolder(tmp_path / "c", SPEC) as folder:
         folder.about.touch()
         assert holds_run(tmp_path / "c")
+
+
+def test_a_search_that_could_not_start_takes_back_what_it_wrote_and_no_more(tmp_path) -> None:
+    with RunFolder(tmp_path / "a", SPEC) as folder:
+        folder.study.touch()
+        folder.withdraw()
+    assert not holds_run(tmp_path / "a")
+    assert not (tmp_path / "a" / "spec.json").exists()
+    with RunFolder(tmp_path / "a", SPEC) as folder:
+        folder.study.touch()
+    with RunFolder(tmp_path / "a", SPEC, resume=True) as folder:
+        folder.withdraw()  # there was a run before
+    assert holds_run(tmp_path / "a")
+    with RunFolder(tmp_path / "b", SPEC, storage=str(tmp_path / "shared.journal")) as folder:
+        folder.withdraw()  # others may be at work on these trials
+    assert holds_run(tmp_path / "b")

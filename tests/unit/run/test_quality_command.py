@@ -4,6 +4,7 @@ import re
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
+from chipwise.core.errors import SpecError, Unsupported
 
 ASKED = ["estimate", "meta-llama/Llama-2-7b-hf", "--device", "h100-sxm"]
 
@@ -39,9 +40,17 @@ def test_explain_prices_what_a_change_of_the_model_may_cost() -> None:
 
 
 def test_what_the_law_cannot_say_is_an_error_that_says_why() -> None:
-    wrong = CliRunner().invoke(app, [*ASKED, "--train-tokens", "2X"])
-    assert wrong.exit_code != 0
-    encoder = CliRunner().invoke(app, ["estimate", "bert-base-uncased", "--train-tokens", "2T"])
-    assert encoder.exit_code != 0
+    for arguments, kind, said in (
+        ([*ASKED, "--train-tokens", "2X"], SpecError, "--train-tokens: unknown unit 'X' for count in '2X'"),
+        (
+            ["estimate", "bert-base-uncased", "--train-tokens", "2T"],
+            Unsupported,
+            "bert-base-uncased: the published laws",
+        ),
+    ):
+        refused = CliRunner().invoke(app, arguments).exception
+        assert type(refused) is kind
+        assert said in str(refused)
     table = CliRunner().invoke(app, ["estimate", "--table", "x.csv", "--out", "y.csv", "--train-tokens", "2T"])
     assert table.exit_code == 2
+    assert "--train-tokens" in table.output

@@ -14,6 +14,7 @@ from chipwise.hardware.runtime import runtime_named
 from chipwise.ops import (
     AttentionOp,
     CollectiveOp,
+    ConvOp,
     Elementwise,
     EmbeddingOp,
     ExpertsOp,
@@ -26,7 +27,7 @@ from chipwise.ops import (
 )
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
-from chipwise.serve import feed_forward, mixers
+from chipwise.serve import feed_forward, mixers, sound
 from chipwise.serve.memory import cache_bytes, device_memory, resident_bytes, stage_share
 from chipwise.serve.plan import Plan, check_plan, node_plan
 from chipwise.serve.request import Request, resolved
@@ -40,9 +41,10 @@ from chipwise.serve.training_step import (
     estimate_step,
     resident_parameters,
 )
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, uniform
+from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, SoundStem, uniform
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.mixers import GatedDelta, LatentAttention, Mamba2
+from chipwise.spec.sound import SoundConv
 
 FFN = FeedForward(width=24)
 ARCH = uniform(vocab_size=100, d_model=16, depth=4, heads=4, kv_heads=2, head_size=8, ffn_width=24, max_tokens=64)
@@ -529,3 +531,25 @@ def test_adam_moves_thirty_bytes_a_parameter_at_the_rate_of_streams() -> None:
 def test_formats_of_training_are_wide() -> None:
     with pytest.raises(SpecError, match=r"weights: training is priced in bf16, fp16 or fp32, not in fp8"):
         estimate_step(setting(), datasheet.load("h100-sxm"), batch=1, tokens=8)
+
+
+def test_convolutions_over_sound_are_products_from_64_values_of_a_filter_on() -> None:
+    """Of 3 bands, 7 frames a second for 4 s: 28, 14 and 7 frames of 16, 8 and 8 values. Filters hold 9, 64, 24."""
+    convs = (
+        SoundConv(channels=16, kernel=3, pad=1),
+        SoundConv(channels=8, kernel=4, stride=2, pad=1, norm="layer", activation="none"),
+        SoundConv(channels=8, kernel=3, stride=2, pad=1, activation="relu"),
+    )
+    block = SoundStem(seconds=4.0, rate=7.0, channels=3, convs=convs)
+    found = list(sound.stem(block, setting(), 5))
+    direct = [part for part in found if isinstance(part.op, ConvOp)]
+    assert [(part.place, part.op.positions, part.op.in_channels, part.op.out_channels) for part in direct] == [
+        ("convs.0", 28, 3, 16),
+        ("convs.2", 7, 8, 8),
+    ]
+    assert sizes(part for part in found if not isinstance(part.op, ConvOp))[:4] == [
+        ("activations.0", "gelu", 5 * 28 * 16),
+        ("convs.1", 5 * 14, 16 * 4, 8),
+        ("norms.1", 5 * 14, 8),
+        ("activations.2", "relu", 5 * 7 * 8),
+    ]

@@ -105,6 +105,9 @@ def test_what_fits_is_trained() -> None:
     for arch, task in ((text, "text"), (text, "series"), (resolve("deit-tiny-patch16-224"), "vision")):
         require_built(arch, work="trained")
         require_trained(arch, task=task)
+        other = "vision" if task != "vision" else "text"
+        with pytest.raises((InputError, Unsupported), match=f"{arch.name} "):  # the same model, asked for another task
+            require_trained(arch, task=other)
 
 
 def test_a_known_name_is_no_folder_with_weights() -> None:
