@@ -71,9 +71,9 @@ class Told(nn.Module):
     def forward(self, number_B: Tensor) -> Tensor:
         """The vectors (B, D)."""
         half = max(1, self.frequencies // 2)
-        places = torch.arange(self.frequencies, device=number_B.device)
-        turns = 1000.0 * torch.exp(-math.log(10_000.0) * (places % half) / half)
-        phases = torch.where(places < half, math.pi / 2, 0.0)
+        rates = [1000.0 * math.exp(-math.log(10_000.0) * (i % half) / half) for i in range(self.frequencies)]
+        turns = torch.tensor(rates, device=number_B.device)
+        phases = torch.tensor([math.pi / 2 if i < half else 0.0 for i in range(self.frequencies)], device=turns.device)
         waves_BF = torch.sin(number_B[:, None].float() * turns + phases)
         return self.down(F.silu(self.up(waves_BF.to(self.up.weight.dtype))))
 

@@ -25,6 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
 }
+HIDDEN = -1e9  # added to the scores of positions that do not see each other
 
 
 class ChipwiseConfig(PretrainedConfig):
@@ -111,12 +112,16 @@ class Projector(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Every position sees all others of its image, or of its square of patches, filled up at the far edges."""
+    """Every position sees all others of its image, or of its square of patches, filled up at the far edges.
 
-    def __init__(self, block: dict[str, Any], d_model: int, stem: dict[str, Any]) -> None:
+    Squares of every second layer are moved by half of one where the block says so.
+    """
+
+    def __init__(self, block: dict[str, Any], d_model: int, stem: dict[str, Any], layer: int) -> None:
         super().__init__()
         self.heads, self.head_size = block["heads"], block["head_size"]
         self.square, self.stem = block.get("square"), stem
+        self.shift = self.square // 2 if self.square and block.get("shift") and layer % 2 else 0
         width = self.heads * self.head_size
         self.q = nn.Linear(d_model, width, bias=block["qkv_bias"])
         self.k = nn.Linear(d_model, width, bias=block["qkv_bias"])
@@ -133,11 +138,26 @@ class AttentionBlock(nn.Module):
         count = -(-grid // side)
         room = count * side - grid
         x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
+        if self.shift:
+            x = torch.roll(x, (-self.shift, -self.shift), (1, 2))
+            apart = self.hidden(count * side, x).repeat(batch, 1, 1)[:, None]
+            bias = apart if bias is None else bias + apart
         parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
         y = self.attend(parts.reshape(-1, side * side, width), bias)
         y = y.reshape(batch, count, count, side, side, width).transpose(2, 3)
-        y = y.reshape(batch, count * side, count * side, width)[:, :grid, :grid]
-        return y.reshape(batch, tokens, width)
+        y = y.reshape(batch, count * side, count * side, width)
+        if self.shift:
+            y = torch.roll(y, (self.shift, self.shift), (1, 2))
+        return y[:, :grid, :grid].reshape(batch, tokens, width)
+
+    def hidden(self, filled: int, like: Tensor) -> Tensor:
+        """What hides positions from each other that only the move brought together, (squares, side², side²)."""
+        side, count = self.square, filled // self.square
+        place = torch.arange(filled, device=like.device)
+        region = (place >= filled - side).long() + (place >= filled - self.shift).long()
+        both = (region[:, None] * 3 + region).reshape(count, side, count, side).transpose(1, 2)
+        both = both.reshape(count * count, side * side)
+        return torch.where(both[:, :, None] == both[:, None], 0.0, HIDDEN).to(like.dtype)
 
     def places(self, device: torch.device) -> Tensor:
         """The row of the table of each pair of positions: of an image with its class token, or of a square."""
@@ -207,11 +227,11 @@ class FeedForwardBlock(nn.Module):
 class ImageLayer(nn.Module):
     """One pre-norm residual layer."""
 
-    def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
+    def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
         if layer["attention"] is not None:
-            self.attention = AttentionBlock(layer["attention"], arch["d_model"], arch["stem"])
+            self.attention = AttentionBlock(layer["attention"], arch["d_model"], arch["stem"], number)
             self.attention_norm = make_norm(arch)
         if layer.get("cross") is not None:
             self.cross, self.cross_norm = CrossAttentionBlock(layer["cross"], arch["d_model"]), make_norm(arch)
@@ -257,7 +277,7 @@ class ChipwiseForImageClassification(PreTrainedModel):
         self.image_norm = make_norm(arch) if any(layer.get("cross") for layer in arch["layers"]) else None
         self.learned = arch["positions"] == "learned"
         self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if self.learned else make_tables(arch)
-        self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch) for i, layer in enumerate(arch["layers"])})
+        self.layers = nn.ModuleDict({str(i): ImageLayer(layer, arch, i) for i, layer in enumerate(arch["layers"])})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch["d_model"], arch["classes"])
         self.post_init()
