@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from chipwise.blocks.lowering import lower
 from chipwise.core.errors import SpecError, UnknownName, Unsupported
 from chipwise.cost import Bound, combine, estimate, op_price
-from chipwise.cost.memory import memory_parts
+from chipwise.cost.memory import layer_activation_bytes, memory_parts
 from chipwise.cost.pricing import PRICE_COLUMNS, total_price
 from chipwise.deploy.onnx import build, random_weights
 from chipwise.hardware import MachineProfile
@@ -21,7 +22,10 @@ from chipwise.ops import AttentionOp, Elementwise, Matmul, NormOp, Phase, Worklo
 from chipwise.profile.random_models import random_designs
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, ImageStem, Layer, uniform
 from chipwise.spec.formats import formats_word
+from chipwise.testing.denoiser_suite import denoiser_archs
+from chipwise.testing.image_suite import image_archs
 from chipwise.testing.machines import US, round_machine
+from chipwise.testing.specs import check_each
 
 NS = 1e-9
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
@@ -211,3 +215,34 @@ def test_models_of_one_pass_have_a_time_an_image_and_none_a_token() -> None:
     assert (each.value, each.low, each.high) == pytest.approx((whole.value / 2, whole.low / 2, whole.high / 2))
     assert (rate.value, rate.low, rate.high) == pytest.approx((1 / each.value, 1 / each.high, 1 / each.low))
     assert found.tpot_s == 0.0
+
+
+def held_in_fp32(arch: ArchSpec) -> None:
+    """All parameters, 4 bytes each; a bias by distance is in the file once for each pair of positions that see it."""
+    parts = memory_parts(Design(arch=arch), Workload(batch=2))
+    more = 0
+    for block in (layer.attention for layer in arch.layers if layer.shares is None):
+        if block is not None and block.relative_buckets:
+            assert isinstance(arch.stem, ImageStem)
+            seen = arch.stem.tokens if block.square is None else block.square**2
+            more += block.heads * (seen**2 - block.relative_buckets)
+    assert parts.table_bytes + parts.matrix_bytes == 4 * (arch.parameters() + more)
+    assert parts.kv_bytes == 0  # nothing is generated
+
+
+def test_what_models_of_one_pass_hold_is_their_parameters() -> None:
+    check_each(held_in_fp32, image_archs(), examples=20)
+    check_each(held_in_fp32, denoiser_archs(), examples=10)
+
+
+def test_cross_attention_needs_the_words_the_image_and_their_scores() -> None:
+    """Batch 3, 7 words over 9 image tokens, width 16, 2 heads of 8: per request, in values,
+
+    the stream twice 2·7·16, queries and results 2·7·16, the image's tokens 9·16 with keys and values 9·2·16,
+    scores 2·7·9.
+    """
+    block = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False)
+    arch = SimpleNamespace(d_model=16, image_tokens=9)
+    layer = Layer(attention=None, cross=block, ffn=None)
+    values = 4 * 7 * 16 + 3 * 9 * 16 + 2 * 7 * 9
+    assert layer_activation_bytes(layer, arch, Workload(batch=3, prompt_tokens=7)) == 3 * 4 * values  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from chipwise.ops import (
     EmbeddingOp,
     Matmul,
     NormOp,
+    Once,
     PoolOp,
     RequestAttentionOp,
     RowDotOp,
@@ -203,3 +204,17 @@ def test_what_leaves_the_caches_is_counted_in_values(op: object, values: float |
     """Above 16 MB all values that a node reads and writes leave a core's own caches."""
     amounts = terms(op)[0].amounts  # type: ignore[arg-type]
     assert amounts.get("far") == (None if values is None else pytest.approx(values))
+
+
+def test_what_runs_once_in_several_passes_is_charged_in_equal_parts() -> None:
+    whole = terms(Matmul(m=4, k=64, n=10, bias=True))
+    part = terms(Once(op=Matmul(m=4, k=64, n=10, bias=True), passes=4))
+    assert [term.model for term in part] == [term.model for term in whole]
+    for one, all_of_it in zip(part, whole, strict=True):
+        assert {name: 4 * value for name, value in one.amounts.items()} == all_of_it.amounts
+        assert 4 * one.streamed_bytes == all_of_it.streamed_bytes
+    (cached,) = terms(AttentionOp(batch=1, query_tokens=1, past_tokens=7, heads=1, kv_heads=1, head_size=64))
+    (half,) = terms(
+        Once(op=AttentionOp(batch=1, query_tokens=1, past_tokens=7, heads=1, kv_heads=1, head_size=64), passes=2)
+    )
+    assert half.resident_bytes == cached.resident_bytes / 2 > 0

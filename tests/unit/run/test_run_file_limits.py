@@ -53,3 +53,19 @@ def test_names_that_can_name_a_folder_are_taken(name: str) -> None:
 def test_names_that_cannot_are_refused(name: str) -> None:
     with pytest.raises(SpecError, match=r"toy\.yaml: name: .* cannot name a folder"):
         run_spec({**PLAIN, "name": name}, file="toy.yaml")
+
+
+def test_limits_on_other_devices_are_on_metrics_of_their_own() -> None:
+    asked = {"device": "h100", "constraints": {"tpot_p50": "<= 3 ms", "peak_memory": "<= 1 GB"}}
+    other = {"device": "raspberry-pi-5", "constraints": {"tpot_p50": "<= 0.1 s"}}
+    found = run_spec({**PLAIN, "targets": [asked, other]}, file="toy.yaml")
+    assert [(limit.metric, limit.limit) for limit in found.limits_elsewhere] == [
+        ("tpot_p50@h100-sxm", 3e-3),
+        ("peak_memory@h100-sxm", 1e9),
+        ("tpot_p50@raspberry-pi-5", 0.1),
+    ]
+
+
+def test_a_limit_that_a_data_sheet_cannot_answer_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_p99: no data sheet has it"):
+        run_spec({**PLAIN, "targets": [{"device": "l4", "constraints": {"tpot_p99": "<= 1 s"}}]}, file="toy.yaml")

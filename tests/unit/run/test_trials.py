@@ -165,3 +165,14 @@ def test_the_wait_that_is_left_is_shared_by_workers_and_never_negative() -> None
     assert Status(budget=100.0, spent=40.0, workers=3).left_s == pytest.approx(20.0)
     assert Status(budget=100.0, spent=140.0, workers=2).left_s == 0.0
     assert Status().left_s == 0.0
+
+
+def test_the_loss_is_of_the_exported_graph_where_there_is_one() -> None:
+    def found(**notes: object) -> Candidate:
+        plain = {"role": "candidate", "choices": {}, "predicted": {}, "rungs": [], **notes}
+        return Candidate(Trial(number=0, state="running", notes=plain), design=None)  # type: ignore[arg-type]
+
+    assert found().loss is None
+    assert found(rungs=[RESULT]).loss == found(rungs=[RESULT]).quality == RESULT["quantised_loss"]
+    exported = found(rungs=[RESULT], exported_loss=1.9)
+    assert (exported.loss, exported.quality) == (1.9, RESULT["quantised_loss"])

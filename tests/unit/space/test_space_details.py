@@ -11,8 +11,9 @@ import pytest
 from chipwise.core.errors import SpecError
 from chipwise.core.files import build
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints, parse_objectives
-from chipwise.space.constraints import relative_excess, soft_limit_on_latency, unit_of
+from chipwise.space.constraints import is_cost, relative_excess, soft_limit_on_latency, unit_of
 from chipwise.space.designs import design_of, summary
+from chipwise.space.metric import Metric
 from chipwise.space.search_space import Gene, _closest, _distance
 from chipwise.space.space_spec import MOST_BLOCKS, MOST_LAYERS, MOST_VALUES, Condition, _slot, listed
 from chipwise.spec import Attention, FeedForward, Layer
@@ -244,3 +245,131 @@ def test_a_soft_limit_beside_a_hard_one_must_be_the_tighter() -> None:
 def test_one_odd_head_size_among_even_ones_is_refused() -> None:
     with pytest.raises(SpecError, match="head_size: rotary positions need even head sizes"):
         spec(head_size=[32, 33])
+
+
+WIDE = {"d_model": [32], "depth": [2], "head_size": [16], "weights": ["int8"], "norm": "layernorm"}
+DEEP = {"d_model": [16], "depth": [3], "head_size": [8], "weights": ["fp32"], "layers": "alike"}
+IMAGE = {"size": 28, "classes": 10, "patch": [4]}
+ASKED = {"size": 24, "channels": 3, "classes": 14, "question": 7, "words": 40, "patch": [4]}  # 36 patches
+RANKED = {"items": 40, "history": 10, "candidates": 6, "tags": 5, "bag": 2}
+HEARD = {"size": 80, "classes": 7, "channels": 12, "stride": [4]}  # 20 positions
+TURNED = {"steps": [4], "solver": ["multistep"], "shift": [2], "guidance": [3], "latents": [2], "patch": [2]}
+SEEING = {"heads": [2], "ffn": ["gelu"], "ffn_width": [64]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"image": IMAGE}, "p4 patches class token d32 L2 h2x16 gelu:64 int8"),
+        (
+            {"image": IMAGE | {"pooling": ["mean"], "stem": ["conv8"], "square": ["2x2"], "positions": ["relative"]}},
+            "p4 conv8 mean d32 L2 h2x16 in 2x2 relative gelu:64 int8",
+        ),
+        ({"image": IMAGE | TURNED}, "4 steps multistep shift 2 guided 3 latents 2 p2 d32 L2 h2x16 gelu:64 int8"),
+        (
+            {"image": IMAGE | {"steps": [8], "training": ["shortcut"]}},
+            "8 steps of shortcuts p4 d32 L2 h2x16 gelu:64 int8",
+        ),
+        (
+            {"image": ASKED | {"merge": ["mean"], "image_in": ["cross"]}},
+            "p4 patches mean 9+7 d32 L2 h2x16 cross gelu:64 int8",
+        ),
+        ({"image": ASKED | {"merge": ["join"]}}, "p4 patches joined 9+7 d32 L2 h2x16 gelu:64 int8"),
+        ({"image": ASKED}, "p4 patches 36+7 d32 L2 h2x16 gelu:64 int8"),
+    ],
+)
+def test_a_line_of_images_says_what_was_chosen(fields: dict[str, object], line: str) -> None:
+    assert only_line({**WIDE, "layer": SEEING, **fields}) == line
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        (
+            {"ranking": RANKED | {"mixing": ["hstu"], "table": ["w8"], "score": ["scores"]}, "ffn": ["none"]},
+            "hstu w8 scores d16 L3 h2x8 no FFN fp32",
+        ),
+        (
+            {"ranking": RANKED | {"mixing": ["attention"], "table": ["full"], "score": ["similarity"]}},
+            "attention full similarity d16 L3 h2x8 gelu:24 fp32",
+        ),
+        (
+            {"sound": HEARD | {"window": ["local10"], "module": ["conv5"]}, "norm": "layernorm"},
+            "s4 local10 conv5 d16 L3 h2x8 gelu:24 fp32",
+        ),
+        (
+            {"sound": HEARD | {"window": ["global"], "module": ["none"]}, "norm": "layernorm"},
+            "s4 global d16 L3 h2x8 gelu:24 fp32",
+        ),
+        ({"vocab_size": [256], "kv_heads": [1]}, "d16 L3 h2/1 gelu:24 v256 tied fp32"),
+        (
+            {"vocab_size": [256], "kv_heads": [2], "tie_embeddings": [False], "conv": ["both"]},
+            "d16 L3 conv:both h2/2 gelu:24 v256 untied fp32",
+        ),
+    ],
+)
+def test_a_line_of_others_says_what_was_chosen(fields: dict[str, object], line: str) -> None:
+    own = {name: fields[name] for name in ("ffn", "kv_heads") if name in fields}
+    layer = {"heads": [2], "ffn": ["gelu"], "ffn_width": [24], **own}
+    assert only_line({**DEEP, "layer": layer, **{k: v for k, v in fields.items() if k not in own}}) == line
+
+
+def only_line(fields: dict[str, object]) -> str:
+    """The line of a space's only design."""
+    space = SearchSpace(build(SpaceSpec, fields))
+    return summary(space.design(space.sample(1, np.random.default_rng(0))[0]))
+
+
+def test_a_metric_is_shown_as_people_read_it() -> None:
+    """Of accuracy the share that is right, of a loss the loss; three decimals below a hundred."""
+    right = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
+    assert (right.direction, right.shown(0.25), right.text(0.25)) == ("maximize", 0.75, "75 %")
+    loss = Metric(name="distance", title="distance")
+    assert (loss.direction, loss.shown(0.25), loss.text(0.25)) == ("minimize", 0.25, "0.250")
+    assert (loss.text(99.9), loss.text(100.0), loss.text(-250.4)) == ("99.900", "100", "-250")
+
+
+def test_costs_are_known_without_training() -> None:
+    assert all(map(is_cost, ("tpot_p50", "peak_memory", "expected_loss", "power@l4")))
+    assert not any(map(is_cost, ("bits_per_byte", "accuracy@mine")))
+
+
+def test_steps_of_a_denoiser_count_as_steps_of_euler() -> None:
+    """n multistep steps are about as good as n (n + 1) / 2 of Euler; a guided step is two passes."""
+    image = IMAGE | {"patch": [2], "steps": [3, 4], "solver": ["euler", "multistep"], "guidance": [1, 2]}
+    space = SearchSpace(build(SpaceSpec, {**WIDE, "layer": SEEING, "image": image | {"latents": [1, 2]}}))
+    rows = space.sample(200, np.random.default_rng(0))
+    steps, solver = space.values(rows, "steps"), space.values(rows, "solver")
+    more = {(3, "euler"): 3, (4, "euler"): 4, (3, "multistep"): 6, (4, "multistep"): 10}
+    assert space.equal_steps(rows).tolist() == [more[pair] for pair in zip(steps, solver, strict=True)]
+    guided = space.values(rows, "guidance") == 2
+    assert space.passes(rows).tolist() == (steps * np.where(guided, 2, 1)).tolist()
+    factors = space.factors(rows)
+    assert set(factors) == {1, 2}
+    assert space.outputs(rows).tolist() == (2 * 2 * factors).tolist()  # a patch of pixels, or of as many channels
+    for row, factor in zip(rows[:20], factors, strict=False):
+        denoiser = space.design(row).arch.denoiser
+        assert denoiser is not None
+        assert factor == (denoiser.latents.factor if denoiser.latents else 1)
+    plain = SearchSpace(spec())
+    rows = plain.sample(5, np.random.default_rng(0))
+    for counted in (plain.equal_steps, plain.passes, plain.factors):
+        assert counted(rows).tolist() == [1] * 5
+
+
+def test_seconds_of_sound_in_a_request() -> None:
+    """80 frames of 10 ms, as a sound or as a signal in slices; none of images, text or candidates."""
+    heard = {**DEEP, "norm": "layernorm", "layer": {"heads": [2], "ffn": ["gelu"], "ffn_width": [24]}}
+    assert build(SpaceSpec, {**heard, "sound": HEARD}).sound_s == pytest.approx(0.8)
+    signal = IMAGE | {"size": 80, "axes": 1}
+    assert build(SpaceSpec, {**WIDE, "layer": SEEING, "image": signal}).sound_s == pytest.approx(0.8)
+    assert build(SpaceSpec, {**WIDE, "layer": SEEING, "image": IMAGE}).sound_s is None
+    ranked = {name: value for name, value in heard.items() if name != "norm"}
+    assert build(SpaceSpec, {**ranked, "ranking": RANKED}).sound_s is None
+    assert spec().sound_s is None
+
+
+def test_designs_are_drawn_by_seed() -> None:
+    space = SearchSpace(spec())
+    assert space.drawn(4, 1) == space.drawn(4, 1) != space.drawn(4, 2)
+    assert space.drawn(4, 1) == [space.design(row) for row in space.sample(4, np.random.default_rng(1))]
