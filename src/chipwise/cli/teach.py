@@ -54,17 +54,19 @@ def command(
 
     A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Useful too: runtime, weights,
-    prompt_tokens, new_tokens, batch.
+    prompt_tokens, new_tokens, batch. At most 10,000 rows are learnt from.
     """
     from chipwise import api
+    from chipwise.cli import show
     from chipwise.cli.output import json_of
     from chipwise.teaching.machine import write_again
     from chipwise.teaching.reading import map_of
 
-    found = api.teach(
-        device, rows, base=base, columns=map_of(mapped or (), "--map"), where=map_of(where or (), "--where"),
-        runtime=runtime, add=add, drift_from=drift_from, keep=not dry_run,
-    )  # fmt: skip
+    with show.waiting("learning from the rows", quiet=as_json):
+        found = api.teach(
+            device, rows, base=base, columns=map_of(mapped or (), "--map"), where=map_of(where or (), "--where"),
+            runtime=runtime, add=add, drift_from=drift_from, keep=not dry_run,
+        )  # fmt: skip
     if again is not None:
         write_again(again, found.again)
     if as_json:

@@ -89,6 +89,9 @@ class Teaching:
     records: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        for name, least in (("version", 1), ("rows", 0), ("label_sd", 0.0), ("amplitude", 0.0), ("noise", 0.0)):
+            if not least <= getattr(self, name) < math.inf:
+                raise SpecError(f"must be at least {least:g}, not {getattr(self, name)}", field=name)
         size = 1 + len(self.terms) + len(self.labels) + len(self.points)
         if not self.rows:
             return

@@ -13,11 +13,13 @@ MODEL_COLUMNS = ("d_model", "layers", "heads", "kv_heads", "ffn", "vocab", "kind
 PAIR_COLUMNS = tuple(
     f"{side}_{name}" for side in ("encoder", "decoder") for name in ("d_model", "layers", "heads", "ffn")
 )
+AVERAGED = ("heads", "ffn")  # sizes that tables give as means over layers
 Cells = Mapping[str, str]
 
 
 def described(cells: Cells) -> ArchSpec:
-    """Model described by the sizes in a row. Averages over layers (as tables of searches give) are rounded.
+    """Model described by the sizes in a row. Averages of heads and FFN over layers, which tables of searches give, are
+    rounded.
 
     Raises:
         SpecError: A size is missing or no number above zero; ``field`` names it.
@@ -31,6 +33,8 @@ def described(cells: Cells) -> ArchSpec:
     causal = kind == "decoder"
     width, layers = _size(cells, "d_model"), _size(cells, "layers")
     heads = _size(cells, "heads", max(1, width // 64))
+    if width % heads and _is_whole(cells.get("heads") or ""):
+        raise SpecError(f"a width of {width} does not divide among {heads} heads", field="heads")
     attention = _attention(width, heads, _size(cells, "kv_heads", heads), causal=causal)
     ffn = FeedForward(width=_size(cells, "ffn", 4 * width), gated=causal, activation="silu" if causal else "gelu")
     return ArchSpec(
@@ -105,4 +109,10 @@ def _size(cells: Cells, field: str, default: int | None = None) -> int:
         value = math.nan
     if not 0.5 <= value < 1e9:
         raise SpecError(f"must be a number of at least 1, not {text!r:.60}", field=field)
+    if value != round(value) and not any(name in field for name in AVERAGED):
+        raise SpecError(f"must be a whole number, not {text!r:.60}", field=field)
     return round(value)
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removesuffix(".0").isdecimal()

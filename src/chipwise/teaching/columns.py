@@ -6,11 +6,12 @@ an error: nothing is guessed about seconds and milliseconds.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chipwise.core.errors import SpecError, UnknownName
+from chipwise.core.errors import SpecError, UnknownName, short
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "model_name", "model_id", "config", "config_path", "spec", "arch", "architecture", "checkpoint",
@@ -58,6 +59,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Fields of a row, with their names in tables."""
 TIMES = ("total", "ttft", "tpot", "encoder_time", "decoder_time")
 RATES = ("prefill_rate", "decode_rate", "total_rate")
+MISSPELT = 0.8  # likeness of two names, above which one is taken for a slip of the other
 VARIANTS = ("variant", "backend", "threads")  # columns that distinguish runs of one machine
 UNITS: Mapping[str, float] = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
@@ -137,12 +139,30 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
         if field in TIMES and unit is not None and fields.get(field) == column:
             scale[field] = unit
     used = {*fields.values(), *variants}
+    for column in names:
+        if column not in used and column not in mapped and (meant := _misspelt(column, fields)):
+            raise SpecError(
+                f"has a column {short(column)}, which is not read; did you mean {meant!r}? Say --map {column}={meant}, "
+                f"or --map {column}=- to leave it out",
+                file=file,
+            )
     return Columns(
         fields=fields,
         scale=scale,
         variants=tuple(variants),
         left_out=tuple(name for name in names if name not in used),
     )
+
+
+def _misspelt(column: str, found: Mapping[str, str]) -> str | None:
+    """The field's name that a column nearly has, where no other column stands for the field."""
+    key = plain(column)
+    stem, _, unit = key.rpartition("_")
+    for field, names in NAMES.items():
+        tried = stem if field in TIMES and unit in UNITS else key
+        if field not in found and difflib.get_close_matches(tried[:50], names, n=1, cutoff=MISSPELT):
+            return field
+    return None
 
 
 def _mapped(text: str) -> tuple[str, float | None]:

@@ -63,6 +63,8 @@ def follow(teaching: Teaching, again: Sequence[MeasuredRow], device: DeviceProfi
     if not len(today):
         raise InputError(f"none of the rows can be used: {next(iter(errors.values()), 'nothing was timed')}")
     before = _matched(teaching, again, today)
+    if (before == today.seconds).all():
+        raise InputError("these are the times that it learnt from; measure the rows again on another day")
     theta, points = np.asarray(teaching.mean), np.asarray(teaching.points).reshape(-1, today.figures.shape[1])
     smooth = basis(today.figures, points, amplitude=teaching.amplitude, reach=teaching.reach)
     at = linearise_at(np.asarray(teaching.units), today, theta, smooth, label_matrix(today, teaching.labels))

@@ -32,6 +32,7 @@ AGAIN = (
     "model", "runtime", "weights", "kv", "batch", "prompt_tokens", "new_tokens", "context", "variant", "ttft_s",
     "tpot_s", "total_s",
 )  # fmt: skip
+MOST_ROWS = 10_000  # that are learnt from at once
 MOST_RECORDS = 2000  # rows that a profile keeps for the next version
 
 
@@ -167,6 +168,8 @@ def teach_machine(
     own, sheet = _named(name, base)
     earlier = taught.load(own)
     version = (taught.versions(own) or [0])[-1] + 1
+    if add and earlier is None:
+        raise InputError(f"--add: {own} has no earlier version to add to; leave it out")
     if source is None and drift_from is not None and earlier is not None:
         followed, table = _followed(earlier, sheet, drift_from, mapped, where, runtime, version)
         path = followed.teaching.save() if keep else None
@@ -257,7 +260,7 @@ def _table(
     runtime: str | None,
 ) -> tuple[TableRead, list[str]]:
     """The table's rows of one machine: those selected by the user, those with the machine's name, or all."""
-    table = read_table(source, mapped=mapped, where=where, runtime=runtime)
+    table = read_table(source, mapped=mapped, where=where, runtime=runtime, most=MOST_ROWS)
     if len(table.machines) <= 1:
         return table, []
     names = {taught.key(each): each for each in table.machines}
@@ -270,7 +273,7 @@ def _table(
             file=str(source),
             field=column,
         )
-    table = read_table(source, mapped=mapped, where={**(where or {}), column: own}, runtime=runtime)
+    table = read_table(source, mapped=mapped, where={**(where or {}), column: own}, runtime=runtime, most=MOST_ROWS)
     return table, [f"of {len(names)} machines in the table, the rows of {own}"]
 
 

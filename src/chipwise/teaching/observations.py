@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ class MeasuredRow:
     @property
     def identity(self) -> str:
         """Identity of the row's model."""
-        return self.model if isinstance(self.model, str) else self.model.digest
+        return self.model if isinstance(self.model, str) else _digest_of(self.model)
 
     def sheet(self, device: DeviceProfile) -> DeviceProfile:
         """``device`` as the row ran on it: the part that its variant names, with the cores of its threads.
@@ -160,6 +161,12 @@ class Observations:
     def timed(self, seconds: Float64Array) -> Observations:
         """Returns the same with other measured seconds."""
         return replace(self, seconds=seconds)
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of(arch: ArchSpec) -> str:
+    """The architecture's digest, which every step of teaching asks for."""
+    return arch.digest
 
 
 def observe(

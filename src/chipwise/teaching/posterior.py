@@ -269,16 +269,33 @@ def left_out(posterior: Posterior) -> tuple[Float64Array, Float64Array]:
     spread = at.slopes @ posterior.covariance
     alone = 1 / np.maximum(1 - (spread * at.slopes).sum(axis=1) / variance, 1e-6)
     errors, deviations = alone * error, np.sqrt(np.maximum((alone - 1) * variance, 0.0) + doubt)
+    groups: dict[int, list[Places]] = {}
     for members in groups_of(seen.models):
-        if len(members) == 1:
+        groups.setdefault(len(members), []).append(members)
+    for size, alike in groups.items():
+        if size == 1:
             continue
-        slopes = at.slopes[members]
-        hat = (spread[members] @ slopes.T) / variance[members]
-        rest = np.linalg.solve(np.eye(len(members)) - hat + 1e-9 * np.eye(len(members)), np.eye(len(members)))
-        errors[members] = rest @ error[members]
-        held = np.diag(rest @ np.diag(variance[members])) - variance[members]
-        deviations[members] = np.sqrt(np.maximum(held, 0.0) + doubt[members])
+        places = np.stack(alike)  # (groups, size)
+        rest = _inverse_rest(spread[places], at.slopes[places] / variance[places, None])
+        errors[places] = (rest @ error[places][..., None])[..., 0]
+        held = (np.diagonal(rest, axis1=1, axis2=2) - 1) * variance[places]
+        deviations[places] = np.sqrt(np.maximum(held, 0.0) + doubt[places])
     return errors, deviations
+
+
+def _inverse_rest(spread: Float64Array, scaled: Float64Array) -> Float64Array:
+    """(groups, m, m): the inverse of I - H with H = ``spread`` ``scaled``ᵀ; both factors are (groups, m, size).
+
+    H has the rank of its factors, so of groups with more rows than logarithms only a matrix of ``size`` is inverted
+    (Woodbury's identity).
+    """
+    _, m, size = spread.shape
+    kept = 1 + 1e-9
+    turned = scaled.transpose(0, 2, 1)
+    if m <= size:
+        return np.linalg.inv(kept * np.eye(m) - spread @ turned)
+    inner = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
+    return (np.eye(m) + spread @ inner) / kept
 
 
 def groups_of(models: Sequence[str]) -> list[Places]:

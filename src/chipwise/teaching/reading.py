@@ -39,6 +39,10 @@ FILE_FORMATS = {
     "half": "fp16", "int8-channel": "int8", "w4": "q4_0",
 }  # fmt: skip
 """Other common names of formats; dynamic formats count as the nearest plain one."""
+Models = dict[tuple[str, ...], tuple[str | ArchSpec, str | None]]
+"""Cells that describe a model -> the model, and the format that its checkpoint ships in."""
+MOST_LINES = 200_000  # of a file
+LONGEST_S, SHORTEST_S = 1e6, 1e-9  # times beyond them are slips of the pen
 DOUBTFUL = re.compile(r"^(?:doubtful|bad|invalid|outlier)$", re.IGNORECASE)
 
 
@@ -67,6 +71,7 @@ def read_table(
     mapped: Mapping[str, str] | None = None,
     where: Mapping[str, str] | None = None,
     runtime: str | None = None,
+    most: int | None = None,
 ) -> TableRead:
     """Reads the measured models of a file or of the store.
 
@@ -75,21 +80,26 @@ def read_table(
         mapped: Column -> field, for columns whose names say too little.
         where: Column -> value: only rows that have it.
         runtime: Of rows that name none.
+        most: Most rows of one machine; of a CSV table of several, only the machines' names are then read.
 
     Raises:
-        SpecError: The file cannot be read, is empty, lacks what is needed, or none of its rows can be used.
+        SpecError: The file cannot be read, is empty or too long, lacks what is needed, or none of its rows can be used.
     """
     if str(source) == STORE:
         return _of_store(list(MeasurementStore().entries()), where, file=str(MeasurementStore().path))
     path = Path(source)
     text = _text(path)
+    if (count := text.count("\n")) > MOST_LINES:
+        raise SpecError(
+            f"has {count:,} lines; at most {MOST_LINES:,} are read: keep those of one machine", file=str(path)
+        )
     if text.lstrip().startswith("{"):
         lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
         stored = [
             Stored.from_data(parse_json(line, name=f"{path}, line {n}"), file=f"{path}, line {n}") for n, line in lines
         ]
         return _of_store(stored, where, file=str(path))
-    return _of_csv(path, text, mapped, where, runtime)
+    return _of_csv(path, text, mapped, where, runtime, most)
 
 
 def _text(path: Path) -> str:
@@ -113,18 +123,22 @@ def _of_csv(
     mapped: Mapping[str, str] | None,
     where: Mapping[str, str] | None,
     runtime: str | None,
+    most: int | None,
 ) -> TableRead:
     file = str(path)
+    lines: list[tuple[int, dict[str, str]]] = []
+    long: list[int] = []
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         names = [name for name in (reader.fieldnames or ()) if name]
-        lines = [
-            (reader.line_num, {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)})
-            for row in reader
-        ]
+        for row in reader:
+            if None in row:
+                long.append(reader.line_num)
+            else:
+                lines.append((reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}))
     except csv.Error as error:
         raise SpecError(f"cannot be read as a CSV table: {error}", file=file) from None
-    if not names or not lines:
+    if not names or not (lines or long):
         raise SpecError("holds no rows; it needs a line of column names and a line for each measured model", file=file)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -135,26 +149,39 @@ def _of_csv(
     machines = (
         sorted({row[columns.fields["machine"]] for _, row in lines} - {""}) if "machine" in columns.fields else []
     )
+    if most is not None and len(machines) > 1:
+        return TableRead(rows=(), problems={}, columns=columns, machines=tuple(machines))
+    if most is not None and len(lines) > most:
+        raise SpecError(
+            f"{len(lines):,} rows are to be learnt from, and at most {most:,} are; choose some with --where "
+            "COLUMN=VALUE, or keep a sample of them",
+            file=file,
+        )
     rows: list[MeasuredRow] = []
-    problems: dict[int, str] = {}
+    problems: dict[int, str] = dict.fromkeys(long, f"has more cells than the {len(names)} columns of the table")
     unknown: set[str] = set()
+    models: Models = {}
     rate, length, without = columns.fields.get("prefill_rate", ""), columns.fields.get("prompt", ""), 0
     for number, cells in lines:
         if any(DOUBTFUL.match(value) for value in cells.values()):
             problems[number] = "marked doubtful in the table"
             continue
         try:
-            row, strange = _row(number, cells, columns, path.parent, runtime)
+            found, strange = _row(number, cells, columns, path.parent, runtime, models)
         except ChipwiseError as error:
             problems[number] = " ".join(str(error).split())
             continue
-        rows.append(row)
+        rows.append(found)
         without += bool(cells.get(rate)) and not cells.get(length)
         unknown |= {strange} - {""}
     if not rows:
         first = next(iter(problems.items()))
-        raise SpecError(f"none of {counted(len(lines), 'row')} can be used; line {first[0]}: {first[1]}", file=file)
+        raise SpecError(
+            f"none of {counted(len(lines) + len(long), 'row')} can be used; line {first[0]}: {first[1]}", file=file
+        )
     notes = [f"no runtime is called {name!r}: priced as the device's own, and set apart" for name in sorted(unknown)]
+    if columns.left_out:
+        notes.append(f"columns that are not read: {', '.join(map(short, columns.left_out))}")
     if without:
         notes.append(f"{counted(without, 'rate')} of prompts left out: no column says how long the prompts were")
     return TableRead(rows=tuple(rows), problems=problems, columns=columns, machines=tuple(machines), notes=tuple(notes))
@@ -194,11 +221,14 @@ def _chosen(
 
 
 def _row(
-    number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None
+    number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None, models: Models
 ) -> tuple[MeasuredRow, str]:
-    """Reads one line as a row; also returns its runtime's name if that is unknown."""
+    """Reads one line as a row; also returns its runtime's name if that is unknown. ``models`` are those read before."""
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
-    model, stored = _model(found, home)
+    key = tuple(found.get(name, "") for name in ("model", *MODEL_COLUMNS, *PAIR_COLUMNS, "cross_heads"))
+    if key not in models:
+        models[key] = _model(found, home)
+    model, stored = models[key]
     named, variants = found.get("runtime") or runtime or "", [cells[name] for name in columns.variants if cells[name]]
     backend = next((cells[name].lower() for name in columns.variants if name.lower() == "backend"), "")
     known, strange = _runtime(named, backend)
@@ -244,6 +274,9 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
         if "prefill_rate" in rates:
             raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
         raise SpecError("holds no time and no rate: half a row teaches nothing")
+    for field in ("total", "ttft", "tpot"):
+        if times.get(field, 1.0) > LONGEST_S or times.get(field, 1.0) < SHORTEST_S:
+            raise SpecError(f"a time of {times[field]:.3g} s is none that was measured", field=field)
     return replace(row, total_s=times.get("total"), ttft_s=times.get("ttft"), tpot_s=times.get("tpot"))
 
 
