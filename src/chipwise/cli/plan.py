@@ -242,18 +242,24 @@ def _print_chain(found: Chain) -> None:
 def _print(found: Plan) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
+    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
+    from chipwise.planning.answer import MUCH
 
     say(found.headline(), bold=True)
-    right: dict[str, int] = {"$/h": 0, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 3, "$/M in": 4,
-                             "$/M out": 2, "J/token": 5}  # fmt: skip
+    right = {
+        "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 4, "$/M in": 5, "$/M out": 3,
+        "J/token": 6,
+    }  # fmt: skip
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
-    table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=6)])
+    table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=7)])
     for option in found.options:
         times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99")]
+        much = option.margin is not None and option.margin >= MUCH
         table.add(
-            option.label,
+            f"{option.label} ({option.about_margin})" if much else option.label,
             "unknown" if option.usd_per_h is None else f"{option.usd_per_h:,.2f}",
+            "–" if option.needed_devices is None else f"{option.needed_devices:,}",
             *("–" if each is None else units.show(each.value, "time") for each in times),
             units.show(option.chance, "share", digits=2),
             f"{units.number(option.saturation_per_s)}/s",
@@ -265,6 +271,10 @@ def _print(found: Plan) -> None:
             option.bottleneck,
         )
     print_table(table)
+    for each in found.left_out if found.question.devices else ():
+        say(f"not {each.device}: {each.reason}")
+    if found.left_out and not found.question.devices:
+        say(f"{counted(len(found.left_out), 'other device')} with a price: --json says why not; --device names one")
     front = [option.label for option in found.front]
     say(f"price against P99 end to end, the front: {'; '.join(front)}")
     for each in found.limit_prices:

@@ -17,6 +17,7 @@ from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.evaluating import NODES
 from chipwise.planning.finding import Finder
 from chipwise.planning.holding import Fleet, limits_of, price_order
+from chipwise.planning.left_out import LeftOut, broken_limits, left_out
 from chipwise.planning.question import FleetKind, Question
 from chipwise.replay.outcome import MEASURES
 from chipwise.replay.policy import Speculation
@@ -24,6 +25,7 @@ from chipwise.serve.energy import energies
 from chipwise.serve.estimate import cost_of
 
 SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
+MUCH = 2.0  # times the devices that the prediction needs: beyond it a fleet pays more for certainty than for the load
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
@@ -47,7 +49,9 @@ class Option(Result):
     Of a fleet of two pools, ``device`` to ``devices`` are those of the first, which reads prompts where prefill and
     decode are ``apart``; ``second`` is the other. ``chance`` is the probability that all limits hold;
     ``saturation_per_s`` the requests per second that it serves when it never lacks any, and ``bottleneck`` what it
-    lacks then. Prices and energies that are unknown are None.
+    lacks then. ``needed_devices``, for ``needed_usd_per_h``, hold the limits if step times are as predicted: what the
+    cheapest fleet of the same device needs without a margin for their error. It is None of fleets of two pools. Prices
+    and energies that are unknown are None.
     """
 
     device: str
@@ -77,6 +81,8 @@ class Option(Result):
     provenance: str
     commands: tuple[str, ...] = ()
     deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    needed_devices: int | None = None
+    needed_usd_per_h: float | None = None
 
     @property
     def arrangement(self) -> Arrangement:
@@ -96,6 +102,23 @@ class Option(Result):
             pools = [f"prefill {pools[0]}", f"decode {pools[1]}"]
         return f"{' + '.join(pools)}, {self.weights.upper()}, {self.runtime}"
 
+    @property
+    def margin(self) -> float | None:
+        """How many times the devices that the prediction needs the fleet has; None where that is not known."""
+        return None if self.needed_devices is None else self.devices / self.needed_devices
+
+    @property
+    def about_margin(self) -> str:
+        """What the load needs and what the margin for the prediction's error adds; empty where it adds nothing."""
+        if self.margin is None or self.margin <= 1:
+            return ""
+        price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
+        text = f"the prediction needs {self.needed_devices:,}{price}"
+        if self.margin < MUCH:
+            return f"{text}, the rest is margin for its error"
+        why = "this chip was not measured" if "unseen" in self.provenance else "its interval is wide"
+        return f"{text}; {units.number(self.margin, digits=2)} times as many for certainty, since {why}"
+
     def headline(self) -> str:
         """The option in a sentence."""
         parts = []
@@ -109,14 +132,16 @@ class Option(Result):
             price += f", {units.show(self.usd_per_million_output_tokens, 'price')} per million output tokens"
         least = "at least " if self.chance >= SUREST else ""
         held = f"meets the limits with probability {least}{units.show(self.chance, 'share', digits=2)}"
-        return f"{self.label}: {', '.join(parts)}, {price}; {held}"
+        more = f"; {self.about_margin}" if self.about_margin else ""
+        return f"{self.label}: {', '.join(parts)}, {price}; {held}{more}"
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row."""
         return [
             {
                 "option": self.label, "devices": self.devices + (self.second.devices if self.second else 0),
-                "usd_per_h": self.usd_per_h,
+                "usd_per_h": self.usd_per_h, "needed_devices": self.needed_devices,
+                "needed_usd_per_h": self.needed_usd_per_h,
                 **{name: item.value for name, item in self.times.items() if name in SHOWN},
                 "chance": self.chance, "saturation_per_s": self.saturation_per_s, "bottleneck": self.bottleneck,
             }
@@ -137,7 +162,8 @@ class Plan(Result):
     """The answer to a question: options by price, cheapest first, those of unknown price last.
 
     ``rank_confidence`` is the probability that the first is cheaper than the second, the errors of both considered.
-    ``known`` are the replays made, so that a plan can be resumed.
+    ``left_out`` are the devices to choose from that are in none of the options, and why; ``problems`` why arrangements
+    cannot run, by arrangement. ``known`` are the replays made, so that a plan can be resumed.
     """
 
     question: Question
@@ -147,6 +173,7 @@ class Plan(Result):
     problems: Mapping[str, str]
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def best(self) -> Option:
@@ -238,10 +265,10 @@ def planned(
     finder = Finder(question, known=known, on_progress=progress)
     limits = limits_of(question)
     if not finder.candidates:
-        raise Infeasible(_nothing_fits(finder))
+        raise Infeasible(_nothing_fits(finder) + _reasons(finder, limits))
     fleets = finder.found(limits)
     if not fleets:
-        raise Infeasible(_nothing_holds(finder, limits))
+        raise Infeasible(_nothing_holds(finder, limits) + _reasons(finder, limits))
     options = tuple(_option(finder, fleet, limits) for fleet in fleets)
     if price_order(fleets[0]) == float("inf"):
         sure = None
@@ -254,8 +281,16 @@ def planned(
         rank_confidence=sure,
         problems=finder.problems,
         known=finder.evaluator.known,
+        left_out=left_out(finder, fleets, limits),
         notes=() if (pause := finder.evaluator.load(1).silence()) is None else (pause,),
     )
+
+
+def _reasons(finder: Finder, limits: Mapping[str, float]) -> str:
+    """Why each of several devices that were named is no answer, to follow what is said of the closest."""
+    if len(finder.question.devices) < 2:
+        return ""
+    return "".join(f". {each.device}: {each.reason}" for each in left_out(finder, (), limits))
 
 
 def _nothing_fits(finder: Finder) -> str:
@@ -285,11 +320,7 @@ def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
             f"fewest devices that would are {needed[0]:,} x {needed[1]}"
         )
     fleet, _, metrics = closest
-    broken = [
-        f"{name} <= {units.show(limit, 'time')} (closest: {units.show(metrics[name], 'time')})"
-        for name, limit in limits.items()
-        if metrics.get(name, 0.0) > limit
-    ]
+    broken = broken_limits(limits, metrics, finder.holding.metrics(fleet, 0.0), question.confidence)
     label = fleet.label
     if not broken:
         return f"no arrangement meets the limits {sure} within the devices, power and budget allowed; closest: {label}"
@@ -316,6 +347,8 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         outputs = 1e6 * price * (1 - share) / (rate * written) if written else None
     full, bottleneck = _saturation(finder, fleet)
     commands, deployment = _serving(finder, fleet)
+    needed = finder.needed(where.device, limits) if fleet.second is None and finder.z > 0 else None
+    needed_usd_per_s = None if needed is None else needed.usd_per_s
     return Option(
         device=where.device,
         runtime=where.runtime,
@@ -344,6 +377,8 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         provenance="; ".join(dict.fromkeys(each.copy.table.provenance for each, _ in fleet.pools)),
         commands=commands,
         deployment=deployment,
+        needed_devices=None if needed is None else needed.devices,
+        needed_usd_per_h=None if needed_usd_per_s is None else 3600 * needed_usd_per_s,
     )
 
 
@@ -421,7 +456,7 @@ def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> l
         rest = {other: value for other, value in limits.items() if other != name}
         cheapest = best
         for candidate in finder.candidates:
-            bound = finder.holding.bound_usd_per_s(candidate)
+            bound = finder.holding.bound_usd_per_s(candidate, finder.z)
             if candidate.usd_per_s is None or bound >= price_order(cheapest):
                 continue
             most = int(price_order(cheapest) / candidate.usd_per_s - 1e-9)

@@ -23,6 +23,7 @@ from chipwise.cost.model import Predicted
 from chipwise.planning.answer import Plan, planned
 from chipwise.planning.evaluating import Candidate, Evaluator, deviations
 from chipwise.planning.holding import exceeded
+from chipwise.planning.left_out import broken_limits
 from chipwise.planning.question import Question, limits_of, mapping, question_from
 from chipwise.replay.fleet import Pool, serve_stages
 from chipwise.replay.load import made
@@ -132,11 +133,8 @@ def planned_chain(
         if gain <= 1e-9:
             break
     if exceeded(metrics, limits) > 1.0:
-        broken = [
-            f"{name} <= {units.show(limit, 'time')} (closest: {units.show(metrics[name], 'time')})"
-            for name, limit in limits.items()
-            if metrics.get(name, 0.0) > limit
-        ]
+        predicted = _metrics(evaluators, candidates, replicas, 0.0)
+        broken = broken_limits(limits, metrics, predicted, max(question.confidence for question in questions))
         raise Infeasible(f"the chain does not meet {' and '.join(broken)}, however many replicas its models have")
     middle, low, high = (_metrics(evaluators, candidates, replicas, at) for at in (0.0, -Z90, Z90))
     prices = [

@@ -46,7 +46,7 @@ class Finder:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.on_progress = on_progress
-        space = ArrangementSpace(question)
+        self.space = space = ArrangementSpace(question)
         self.evaluator = Evaluator(question, known)
         self.longest = self.evaluator.longest
         self.question = self.evaluator.question
@@ -119,7 +119,7 @@ class Finder:
         as the cheapest of one.
         """
         limits = limits_of(self.question) if limits is None else limits
-        fleets = self._of_one(limits)
+        fleets = self.of_one(limits) if "together" in self.question.fleets else []
         cheapest = min(map(price_order, fleets), default=math.inf)
         for kind in dict.fromkeys(self.question.fleets):
             if kind == "together":
@@ -130,31 +130,46 @@ class Finder:
                 fleets.append(fleet)
         return sorted(fleets, key=lambda each: (price_order(each), each.devices))
 
-    def _of_one(self, limits: Times) -> list[Fleet]:
-        """The cheapest fleet of every device that holds."""
-        if "together" not in self.question.fleets:
-            return []
-        best: dict[str, Fleet] = {}
+    def of_one(self, limits: Times, *, z: float | None = None, device: str | None = None) -> list[Fleet]:
+        """The cheapest fleet of one pool of every device that holds.
+
+        Args:
+            limits: On times.
+            z: Deviation of the step times at which they are to hold; that of the question's confidence unless given.
+            device: The only device to look at.
+        """
         holding = self.holding
+        z = self.z if z is None else z
         ordered = sorted(
-            self.candidates, key=lambda each: (holding.bound_usd_per_s(each), each.arrangement.devices)
-        )  # fmt: skip
+            (each for each in self.candidates if device in (None, each.arrangement.device)),
+            key=lambda each: (holding.bound_usd_per_s(each, z), each.arrangement.devices),
+        )
+        best: dict[str, Fleet] = {}
         for number, candidate in enumerate(ordered):
-            self._progress(number, len(ordered))
+            if device is None:
+                self._progress(number, len(ordered))
             held = best.get(candidate.arrangement.device)
             most = holding.most_replicas(candidate)
             if held is not None:  # that cost less than the fleet of the same device, whose price is known or not
                 most = min(most, (held.devices - 1) // candidate.arrangement.devices)
-            replicas = self.fewest(candidate, self.z, limits, most=most)
+            replicas = self.fewest(candidate, z, limits, most=most)
             if replicas is not None:
                 best[candidate.arrangement.device] = Fleet(candidate=candidate, replicas=replicas)
-        self._progress(len(ordered), len(ordered))
+        if device is None:
+            self._progress(len(ordered), len(ordered))
         return list(best.values())
 
-    def closest(self, limits: Times) -> tuple[Fleet, float, dict[str, float]] | None:
-        """Of fleets of one pool that do not hold: the one that exceeds the limits least, by how much, and its times."""
+    def needed(self, device: str, limits: Times) -> Fleet | None:
+        """The cheapest fleet of one device that holds where its step times are as predicted, without a margin."""
+        return next(iter(self.of_one(limits, z=0.0, device=device)), None)
+
+    def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
+        """Of fleets of one pool that do not hold: the one that exceeds the limits least, by how much, and its times.
+
+        Times are the upper ends that the question's confidence asks for. ``device`` is the only one to look at.
+        """
         best: tuple[Fleet, float, dict[str, float]] | None = None
-        for candidate in self.candidates:
+        for candidate in (each for each in self.candidates if device in (None, each.arrangement.device)):
             replicas = min(self.holding.most_replicas(candidate), 4 * self.holding.least_replicas(candidate, self.z))
             if replicas < 1:
                 continue

@@ -133,11 +133,11 @@ class Holding:
         """Replicas without which more arrives than can be served."""
         return max(1, math.ceil(self.evaluator.rate_per_s / self.evaluator.capacity_per_s(candidate, z) - 1e-9))
 
-    def bound_usd_per_s(self, candidate: Candidate) -> float:
+    def bound_usd_per_s(self, candidate: Candidate, z: float) -> float:
         """Dollars a second without which more arrives than can be served; infinite where the price is unknown."""
         if candidate.usd_per_s is None:
             return math.inf
-        return self.least_replicas(candidate, self.z) * candidate.usd_per_s
+        return self.least_replicas(candidate, z) * candidate.usd_per_s
 
     def overloaded(self, fleet: Fleet, z: float) -> bool:
         """Whether more arrives than a fleet can serve, for whatever time it has."""
