@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chipwise.planning.answer import Plan
     from chipwise.planning.chains import Chain
     from chipwise.planning.simulating import Part, Simulation
-    from chipwise.replay.load import Load
+    from chipwise.replay.load import Load, RequestClass
 
 
 @public
@@ -125,6 +125,7 @@ def simulate(
     from chipwise.planning.arrangements import check_positions, copies_share, positions_of
     from chipwise.planning.question import above_zero
     from chipwise.planning.simulating import Part, simulated
+    from chipwise.replay.load import WHOLE_INPUT, RequestClass
     from chipwise.replay.policy import NGRAM, Speculation, policy_of
     from chipwise.serve.request import resolved
 
@@ -164,10 +165,13 @@ def simulate(
         base = replace(base, prompt_tokens=1, new_tokens=1)
     if trace is None:
         check_positions(arch, prompt, new if generates else 0, field="prompt")
+    kind = RequestClass(
+        prompt_tokens=prompt, new_tokens=new if generates else 0, spread=spread, shared_tokens=shared_tokens,
+        prefixes=prefixes,
+    )  # fmt: skip
     loads = _loads(
-        longest=positions_of(arch), trace=trace, rate=rate, clients=clients,
-        think_s=think_s, seeds=seeds, seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
-        prompt=prompt, new=new if generates else 0, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes,
+        kind, longest=positions_of(arch), trace=trace, rate=rate, clients=clients, think_s=think_s, seeds=seeds,
+        seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
     )  # fmt: skip
     policy = policy_of(found.setting.runtime, generates=generates, stem=arch.stem is not None)
     if not generates and batching == "requests":
@@ -192,12 +196,14 @@ def simulate(
             raise SpecError("prefill and decode apart are simulated with one router and without clients", field="also")
         other = replace(base, device=decode_device, tp=decode_tp, pp=1)
         apart = Part(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
+    each = kind.describe() if arch.stem is None else WHOLE_INPUT
     return simulated(
         loads,
         parts,
         apart=apart,
         link_bytes_per_s=link_bytes_per_s,
         closed=clients is not None or trace is not None,
+        about_load=_about_load(loads[0], rate, clients, think_s, trace, arrivals, burstiness, each),
         on_progress=on_progress,
     )
 
@@ -222,32 +228,44 @@ def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
 
 
 def _loads(
-    *, longest: int | None, trace: str | Path | None, rate: float | str | None, clients: int | None, think_s: float,
-    seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float, prompt: int, new: int, spread: float,
-    shared_tokens: int, prefixes: int,
+    kind: RequestClass, *, longest: int | None, trace: str | Path | None, rate: float | str | None,
+    clients: int | None, think_s: float, seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float,
 ) -> list[Load]:  # fmt: skip
     from chipwise.planning.question import rate_of
-    from chipwise.replay.load import RequestClass, made
+    from chipwise.replay.load import made
     from chipwise.replay.traces import read_trace
 
     if trace is not None:
         return [read_trace(trace, longest=longest)[0]]
-    kinds = (
-        RequestClass(
-            prompt_tokens=prompt, new_tokens=new, spread=spread, shared_tokens=shared_tokens, prefixes=prefixes
-        ),
-    )
     per_s = None if rate is None else rate_of(rate)
     loads = [
         made(
-            kinds, count=requests, rate_per_s=per_s, arrivals=arrivals, burstiness=burstiness, clients=clients,
+            (kind,), count=requests, rate_per_s=per_s, arrivals=arrivals, burstiness=burstiness, clients=clients,
             think_s=think_s, seed=seed + i,
         )
         for i in range(seeds)
     ]  # fmt: skip
-    if longest is None or spread == 0:
+    if longest is None or kind.spread == 0:
         return loads
     return [load.within(longest) for load in loads]
+
+
+def _about_load(
+    load: Load, rate: float | str | None, clients: int | None, think_s: float, trace: str | Path | None,
+    arrivals: Any, burstiness: float, each: str,
+) -> str:  # fmt: skip
+    """The load in words, for the page."""
+    from chipwise.core import units
+    from chipwise.core.errors import counted
+    from chipwise.planning.question import rate_of
+    from chipwise.replay.load import describe_arrivals
+
+    if trace is not None:
+        return f"the {counted(len(load), 'request')} of {trace}"
+    if clients is not None:
+        waits = f", each waiting {units.show(think_s, 'time')} between its requests" if think_s else ""
+        return f"{counted(clients, 'client')} in a closed loop{waits}; {each}"
+    return f"{describe_arrivals(rate_of(rate), arrivals, burstiness)}; {each}"
 
 
 @public

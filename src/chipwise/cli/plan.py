@@ -244,7 +244,6 @@ def _print(found: Plan) -> None:
     from chipwise.core import units
     from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
-    from chipwise.planning.answer import MUCH
 
     say(found.headline(), bold=True)
     right = {
@@ -255,9 +254,8 @@ def _print(found: Plan) -> None:
     table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=7)])
     for option in found.options:
         times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99")]
-        much = option.margin is not None and option.margin >= MUCH
         table.add(
-            f"{option.label} ({option.about_margin})" if much else option.label,
+            f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label,
             "unknown" if option.usd_per_h is None else f"{option.usd_per_h:,.2f}",
             "–" if option.needed_devices is None else f"{option.needed_devices:,}",
             *("–" if each is None else units.show(each.value, "time") for each in times),

@@ -108,13 +108,18 @@ class Option(Result):
         return None if self.needed_devices is None else self.devices / self.needed_devices
 
     @property
+    def pays_for_certainty(self) -> bool:
+        """Whether more of the fleet is margin than the load needs."""
+        return self.margin is not None and self.margin >= MUCH
+
+    @property
     def about_margin(self) -> str:
         """What the load needs and what the margin for the prediction's error adds; empty where it adds nothing."""
         if self.margin is None or self.margin <= 1:
             return ""
         price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
         text = f"the prediction needs {self.needed_devices:,}{price}"
-        if self.margin < MUCH:
+        if not self.pays_for_certainty:
             return f"{text}, the rest is margin for its error"
         why = "this chip was not measured" if "unseen" in self.provenance else "its interval is wide"
         return f"{text}; {units.number(self.margin, digits=2)} times as many for certainty, since {why}"

@@ -13,9 +13,12 @@ from chipwise.page.document import document
 from chipwise.page.figures import Figure, axis, escape, figure
 from chipwise.page.markup import safe, section, table
 from chipwise.planning.evaluating import Evaluator
+from chipwise.planning.holding import limits_of
 from chipwise.planning.question import Question
 from chipwise.replay.fleet import Pool, serve
+from chipwise.replay.load import WHOLE_INPUT, describe_arrivals
 from chipwise.replay.outcome import metrics_of, over_time, steady
+from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
     from chipwise.planning.answer import Option, Plan
@@ -35,11 +38,18 @@ def write_plan_page(plan: Plan, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     figures: dict[str, Sequence[Figure]] = {}
-    parts = [f"<h1>{safe(plan.question.model)}</h1><p>{safe(plan.headline())}</p>"]
-    parts.append(section("options", "Fleets that hold", _options(plan)))
+    parts = [f"<h1>Plan for {safe(plan.question.model)}</h1><p>{safe(plan.headline())}</p>"]
+    parts.append(section("question", "What was asked", table(["", ""], _asked(plan.question))))
+    parts.append(section("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED))
+    if plan.left_out:
+        rows = [[safe(each.device), safe(each.reason)] for each in plan.left_out]
+        parts.append(section("left-out", "Devices in no fleet", table(["device", "why"], rows)))
+    if plan.best.commands or plan.best.deployment:
+        parts.append(section("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment)))
     if front := _front(plan):
         figures["front"] = [front]
-        parts.append(section("front", "Price against P99 end to end", _plot("front"), "Each point is a fleet."))
+        caption = "Each point is a fleet; those in colour are beaten by no other in both."
+        parts.append(section("front", "Price against P99 end to end", _plot("front"), caption))
     evaluator = Evaluator(plan.question)
     curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
     caption = (
@@ -70,11 +80,14 @@ def write_simulation(found: Simulation, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     figures: dict[str, Sequence[Figure]] = {"life": [_life(found.times)]}
-    parts = [f"<h1>{safe(found.label)}</h1><p>{safe(found.headline())}</p>"]
+    parts = [f"<h1>{safe(found.model)} on {safe(found.label)}</h1><p>{safe(found.headline())}</p>"]
+    parts.append(section("question", "What was asked", table(["", ""], _simulated(found))))
     rows = [
         [safe(name), *(safe(units.show(value, "time")) for value in (item.value, item.low or 0.0, item.high or 0.0))]
         for name, item in found.times.items()
     ]
+    if found.commands or found.deployment:
+        parts.append(section("serve", "How to serve it", _commands(found.commands, found.deployment)))
     parts.append(section("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3})))
     parts.append(
         section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
@@ -84,22 +97,94 @@ def write_simulation(found: Simulation, path: Path) -> None:
         parts.append(
             section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
         )
-    write_atomic(path, document(found.label, "\n".join(parts), figures=figures))
+    write_atomic(path, document(f"{found.model} on {found.label}", "\n".join(parts), figures=figures))
 
 
 def _plot(key: str) -> str:
     return f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>'
 
 
+_ABOUT_NEEDED = (
+    "Needed are the devices of the cheapest fleet of the same kind that would hold if step times were as predicted; "
+    "what a fleet has beyond them is margin for the error of the prediction."
+)
+
+
+def _asked(question: Question) -> list[list[str]]:
+    """Model, load, limits and choices, as rows of a table."""
+    rows = [("model", question.model), ("load", load_in_words(question))]
+    rows += [("limit", f"{where} ≤ {units.show(limit, 'time')}") for where, limit in _limits(question)]
+    rows.append(("certainty", f"{units.show(question.confidence, 'share')} that all limits hold"))
+    chosen = {"devices": question.devices, "runtimes": question.runtimes, "weights": question.weights}
+    rows += [(name, ", ".join(values)) for name, values in chosen.items() if values]
+    if question.power_w is not None:
+        rows.append(("power", f"at most {units.show(question.power_w, 'power')}"))
+    if question.usd_per_s is not None:
+        rows.append(("budget", f"at most {units.show(question.usd_per_s, 'price_rate')}"))
+    rows.append(("devices in all", f"at most {question.most_devices:,}"))
+    return [[safe(name), safe(text)] for name, text in rows]
+
+
+def load_in_words(question: Question) -> str:
+    """What arrives: the rate, and what requests of each class hold."""
+    if question.trace is not None:
+        return f"the requests of {question.trace}"
+    arrives = describe_arrivals(question.rate_per_s, question.arrivals, question.burstiness)
+    if resolve(question.model).stem is not None:
+        return f"{arrives}; {WHOLE_INPUT}"
+    total = sum(each.share for each in question.classes)
+    kinds = [
+        each.describe()
+        if len(question.classes) == 1
+        else f"{each.name} ({units.show(each.share / total, 'share')}): {each.describe()}"
+        for each in question.classes
+    ]
+    return "; ".join([arrives, *kinds])
+
+
+def _limits(question: Question) -> list[tuple[str, float]]:
+    """Limits with their times in words."""
+    words = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time end to end",
+             "queue": "time in the queue"}  # fmt: skip
+    found = []
+    for name, limit in limits_of(question).items():
+        kind, _, metric = name.rpartition(":")
+        measure, _, statistic = metric.partition("_")
+        found.append((f"{statistic.upper()} {words[measure]}{f' of {kind}' if kind else ''}", limit))
+    return found
+
+
+def _simulated(found: Simulation) -> list[list[str]]:
+    """Model, load and what served it, as rows of a table."""
+    rows = [("model", found.model), ("load", found.load), ("served by", found.label)]
+    if found.saturation_per_s is not None:
+        rows.append(("saturates at", f"{units.number(found.saturation_per_s)} requests/s ({found.bottleneck})"))
+    rows.append(("price", "unknown" if found.usd_per_h is None else f"${found.usd_per_h:,.2f}/h"))
+    rows.append(("times are", found.provenance))
+    return [[safe(name), safe(text)] for name, text in rows]
+
+
+def _commands(lines: Sequence[str], deployment: str) -> str:
+    text = "\n".join([*lines, *deployment.splitlines()])
+    return f'<div class="scroll"><pre>{safe(text)}</pre></div>'
+
+
 def _options(plan: Plan) -> str:
     rows = []
     for option in plan.options:
         price = "unknown" if option.usd_per_h is None else f"${option.usd_per_h:,.2f}/h"
-        first = option.times.get("ttft_p99")
-        shown = "–" if first is None else units.span(first.value, first.low, first.high, "time")
+        needed = "–" if option.needed_devices is None else f"{option.needed_devices:,}"
+        if option.needed_usd_per_h is not None:
+            needed += f" (${option.needed_usd_per_h:,.2f}/h)"
+        shown = [
+            "–" if each is None else units.span(each.value, each.low, each.high, "time")
+            for each in (option.times.get("ttft_p99"), option.times.get("tpot_p99"))
+        ]
         chance = units.show(option.chance, "share", digits=2)
-        rows.append([safe(cell) for cell in (option.label, price, shown, chance, option.bottleneck)])
-    return table(["fleet", "price", "P99 TTFT", "chance", "bottleneck"], rows, numbers={1, 3})
+        label = f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label
+        rows.append([safe(cell) for cell in (label, price, needed, *shown, chance, option.bottleneck)])
+    head = ["fleet", "price", "needed", "P99 TTFT", "P99 TPOT", "chance", "bottleneck"]
+    return table(head, rows, numbers={1, 2, 5})
 
 
 def _front(plan: Plan) -> Figure | None:
@@ -110,8 +195,10 @@ def _front(plan: Plan) -> Figure | None:
     front = {each.label for each in plan.front}
     colours = ["@winner" if each.label in front else "@grey" for each in priced]
     trace: dict[str, Any] = {
-        "type": "scatter", "mode": "markers", "x": x, "y": y, "text": [escape(each.label) for each in priced],
-        "marker": {"color": colours, "size": 10}, "hovertemplate": "%{text}<extra></extra>",
+        "type": "scatter", "mode": "markers+text", "x": x, "y": y, "textposition": "top center", "cliponaxis": False,
+        "text": [escape(f"{each.devices} x {each.device}") for each in priced], "textfont": {"size": 11},
+        "customdata": [escape(each.label) for each in priced], "marker": {"color": colours, "size": 10},
+        "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
     hours = axis(x, "count", "dollars an hour")
     return figure([trace], xaxis=hours, yaxis=axis(y, "time", "P99 end to end"), height=HEIGHT)
@@ -223,4 +310,7 @@ def _state(state: Any) -> Figure:
     )  # fmt: skip
     counts = axis([0.0, *state["running"], *state["waiting"]], "count", "sequences", zero=True)
     right = axis([0.0, 1.0], "share", "cache in use", zero=True) | {"overlaying": "y", "side": "right"}
-    return figure(traces, xaxis=axis([*at], "time", "time", zero=True), yaxis=counts, yaxis2=right, height=HEIGHT)
+    return figure(
+        traces, xaxis=axis([*at], "time", "time", zero=True), yaxis=counts, yaxis2=right, height=HEIGHT,
+        margin={"l": 88, "r": 104, "t": 18, "b": 58},
+    )  # fmt: skip

@@ -7,10 +7,13 @@ nvidia.github.io/TensorRT-LLM (trtllm-serve), docs.nvidia.com/dynamo (DynamoGrap
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from typing import TYPE_CHECKING
 
+from chipwise.core.errors import UnknownName
 from chipwise.replay.policy import Policy
+from chipwise.spec import families
 
 if TYPE_CHECKING:
     from chipwise.planning.arrangements import Arrangement
@@ -19,10 +22,32 @@ if TYPE_CHECKING:
 NARROW = ("fp8", "fp8_block")  # formats that vLLM and SGLang make of a checkpoint as they load it
 
 
+def served_name(model: str) -> str:
+    """What an engine is asked to serve: a folder's path, or a Hugging Face id; of a bare name that of the known model.
+
+    What a name says beyond the known model's (``-instruct``, ``-fp8``) stays, since it names other weights.
+
+    >>> served_name("qwen3-32b"), served_name("llama-3.1-8b-instruct"), served_name("RedHatAI/Qwen3-32B-FP8")
+    ('Qwen/Qwen3-32B', 'meta-llama/Llama-3.1-8B-instruct', 'RedHatAI/Qwen3-32B-FP8')
+    """
+    if os.path.exists(model):
+        return os.path.dirname(model) or "." if os.path.basename(model) == "config.json" else model
+    typed = model.strip().removeprefix("https://huggingface.co/").rstrip("/")
+    try:
+        known = families.id_of(typed)
+    except UnknownName:
+        return typed
+    if "/" in typed:
+        return known if typed.lower() == known.lower() else typed
+    tail = known.rpartition("/")[2]
+    more = typed[len(tail) :] if typed.lower().startswith(tail.lower()) else ""
+    return known + more
+
+
 def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, longest: int) -> tuple[str, ...]:
     """One command a replica (behind a router, where there are several); none for runtimes without a server here."""
     length = -(-longest // 1024) * 1024
-    name = shlex.quote(model)
+    name = shlex.quote(served_name(model))
     if where.runtime == "vllm":
         parts = [f"vllm serve {name} --max-model-len {length}", *_vllm(where)]
         parts += [f"--max-num-batched-tokens {policy.most_tokens} --max-num-seqs {policy.most_sequences}"]
@@ -51,7 +76,7 @@ def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, l
 
 
 def _gguf(model: str) -> str:
-    return shlex.quote(model.rpartition("/")[2] + ".gguf")
+    return shlex.quote(served_name(model).rstrip("/").rpartition("/")[2].removesuffix(".gguf") + ".gguf")
 
 
 def _vllm(where: Arrangement) -> list[str]:
@@ -65,7 +90,7 @@ def _vllm(where: Arrangement) -> list[str]:
         drafts = where.speculation
         how: dict[str, object] = {"num_speculative_tokens": drafts.drafted}
         if drafts.draft:
-            how = {"method": "draft_model", "model": drafts.draft, **how}
+            how = {"method": "draft_model", "model": served_name(drafts.draft), **how}
         else:
             how = {"method": "ngram", "prompt_lookup_max": drafts.drafted, **how}
         parts.append(f"--speculative-config {shlex.quote(json.dumps(how))}")
@@ -83,7 +108,8 @@ def _sglang(where: Arrangement) -> list[str]:
     if where.speculation is not None:
         drafts = where.speculation
         if drafts.draft:
-            parts += [f"--speculative-algorithm STANDALONE --speculative-draft-model-path {shlex.quote(drafts.draft)}"]
+            name = shlex.quote(served_name(drafts.draft))
+            parts += [f"--speculative-algorithm STANDALONE --speculative-draft-model-path {name}"]
             parts += [f"--speculative-num-steps {drafts.drafted} --speculative-eagle-topk 1"]
         else:
             parts += ["--speculative-algorithm NGRAM"]
@@ -106,7 +132,7 @@ def _trtllm_options(where: Arrangement) -> dict[str, object]:
         drafts = where.speculation
         how: dict[str, object] = {"max_draft_len": drafts.drafted}
         if drafts.draft:
-            how = {"decoding_type": "DraftTarget", "speculative_model": drafts.draft, **how}
+            how = {"decoding_type": "DraftTarget", "speculative_model": served_name(drafts.draft), **how}
         else:
             how = {"decoding_type": "NGram", **how}
         options["speculative_config"] = how
@@ -128,6 +154,7 @@ def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arr
     runtime = reading[0].runtime
     if runtime not in DYNAMO:
         return ""
+    name = served_name(model)
     lines = [
         "apiVersion: nvidia.com/v1alpha1",
         "kind: DynamoGraphDeployment",
@@ -138,10 +165,10 @@ def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arr
     ]
     for role, (where, count) in (("prefill", reading), ("decode", writing)):
         if runtime == "vllm":
-            arguments = ["--model", model, *_words(_vllm(where)), *["--is-prefill-worker"] * (role == "prefill")]
+            arguments = ["--model", name, *_words(_vllm(where)), *["--is-prefill-worker"] * (role == "prefill")]
         else:
             flags = _sglang(where) if runtime == "sglang" else _trtllm(where)
-            arguments = ["--model-path", model, *_words(flags), "--disaggregation-mode", role]
+            arguments = ["--model-path", name, *_words(flags), "--disaggregation-mode", role]
         lines += [
             f"    {DYNAMO[runtime]}{role.title()}Worker:",
             "      componentType: worker",

@@ -15,7 +15,7 @@ from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
 from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.evaluating import UNCHECKED_PROMPT
-from chipwise.planning.serving_commands import dynamo_yaml
+from chipwise.planning.serving_commands import commands_of, dynamo_yaml
 from chipwise.replay.engine import Served
 from chipwise.replay.fleet import Pool, link_of, replica, serve, serve_apart, serve_mixed
 from chipwise.replay.load import Load
@@ -67,6 +67,9 @@ class Simulation(Result):
     notes: tuple[str, ...] = ()
     state: Mapping[str, Sequence[float]] = field(default_factory=dict)
     deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    model: str = ""
+    load: str = ""  # what arrives, in words
+    commands: tuple[str, ...] = ()
 
     def headline(self) -> str:
         """The times that matter most, and the saturation."""
@@ -96,6 +99,7 @@ def simulated(
     apart: Part | None = None,
     link_bytes_per_s: float | None = None,
     closed: bool = False,
+    about_load: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """The simulation of a load, drawn several times, at one or several pools.
@@ -106,6 +110,7 @@ def simulated(
         apart: The pool that decodes, where ``parts`` is the one that only reads prompts.
         link_bytes_per_s: Between the two; that of the reading device's links unless given.
         closed: Whether all requests count, not the steady part alone.
+        about_load: The load in words.
         on_progress: Called with the requests that have ended and their number.
 
     Raises:
@@ -141,7 +146,7 @@ def simulated(
             if on_progress is not None:
                 on_progress(ended, total)
     assert middle is not None
-    return _simulation(loads, pools, parts, apart, middle, found)
+    return _simulation(loads, pools, apart, middle, found, about_load)
 
 
 def _pool(part: Part, longest: int) -> Pool:
@@ -161,10 +166,10 @@ def _slow(pool: Pool, z: float) -> tuple[float, float]:
 def _simulation(
     loads: Sequence[Load],
     pools: Sequence[Pool],
-    parts: Sequence[Part],
     apart: Part | None,
     middle: Served,
     found: Mapping[float, Sequence[Mapping[str, float]]],
+    about_load: str,
 ) -> Simulation:
     def mean(z: float, name: str) -> float:
         return float(np.mean([each[name] for each in found[z] if name in each]))
@@ -217,23 +222,38 @@ def _simulation(
         joules_per_output_token=_joules(pools, figures.mean_in_flight, read, written) if apart is None else None,
         provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
         notes=(*free, *notes),
-        deployment="" if apart is None else _deployment(pools),
+        model=_name(pools),
+        load=about_load,
+        commands=()
+        if apart is not None
+        else tuple(
+            line
+            for pool in pools
+            for line in commands_of(
+                _name(pools),
+                _arrangement(pool),
+                pool.replicas,
+                pool.replica.policy,
+                max(load.longest for load in loads),
+            )
+        ),
+        deployment="" if apart is None else dynamo_yaml(_name(pools), *((_arrangement(p), p.replicas) for p in pools)),
         state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
     )
 
 
-def _deployment(pools: Sequence[Pool]) -> str:
-    """Both pools as a deployment."""
-    both = []
-    for pool in pools:
-        request, found = pool.replica.request, resolved(pool.replica.request)
-        where = Arrangement(
-            device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights,
-            tp=request.tp, pp=request.pp,
-        )  # fmt: skip
-        both.append((where, pool.replicas))
+def _arrangement(pool: Pool) -> Arrangement:
+    request, found = pool.replica.request, resolved(pool.replica.request)
+    return Arrangement(
+        device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights,
+        tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, speculation=pool.replica.policy.speculation,
+    )  # fmt: skip
+
+
+def _name(pools: Sequence[Pool]) -> str:
+    """The model, as it was named."""
     model = pools[0].replica.request.model
-    return dynamo_yaml(str(getattr(model, "name", model)), both[0], both[1])
+    return str(getattr(model, "name", model))
 
 
 def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple[float | None, str]:

@@ -21,6 +21,9 @@ MOST_SPREAD = 10.0
 MOST_WAIT_S = 86_400.0
 """Of a client that thinks and of what HTTP adds to a request: a day."""
 
+WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
+"""What a request is of models that read anything but text."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -123,6 +126,24 @@ class RequestClass:
             )
         if not 0 <= self.spread <= MOST_SPREAD:
             raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
+
+    def describe(self) -> str:
+        """Such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
+        parts = [f"{self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"]
+        if not self.new_tokens:
+            parts = [f"{self.prompt_tokens:,} tokens to read"]
+        if self.spread:
+            parts.append(f"varying by {units.show(self.spread, 'share')}")
+        if self.shared_tokens:
+            which = f"one of {self.prefixes:,} shared texts" if self.prefixes > 1 else "a text that all share"
+            parts.append(f"the first {self.shared_tokens:,} {which}")
+        return ", ".join(parts)
+
+
+def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) -> str:
+    """Such as ``20 requests/s, Poisson arrivals``."""
+    words = {"constant": "evenly spaced", "poisson": "Poisson arrivals", "gamma": f"gamma arrivals of {burstiness:g}"}
+    return f"{units.number(rate_per_s)} requests/s, {words[arrivals]}"
 
 
 def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:

@@ -13,7 +13,7 @@ import chipwise
 from chipwise.core.errors import DoesNotFit, SpecError
 from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.serving_commands import commands_of, dynamo_yaml
-from chipwise.replay.policy import Policy
+from chipwise.replay.policy import Policy, Speculation
 
 MODEL = "Qwen/Qwen3-0.6B"
 FEW = {"device": "l4", "requests": 150, "seeds": 1, "prompt": 300, "new": 60}
@@ -170,3 +170,39 @@ def test_commands_serve_the_arrangement() -> None:
     assert services["VllmPrefillWorker"]["replicas"] == 2
     assert "--is-prefill-worker" in services["VllmPrefillWorker"]["extraPodSpec"]["mainContainer"]["args"]
     assert np.isclose(services["VllmDecodeWorker"]["replicas"], 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "served"),
+    [
+        ("qwen3-32b", "Qwen/Qwen3-32B"),
+        ("qwen/qwen3-32b", "Qwen/Qwen3-32B"),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("https://huggingface.co/Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-instruct"),  # other weights than the base model's
+        ("RedHatAI/Qwen3-32B-FP8-dynamic", "RedHatAI/Qwen3-32B-FP8-dynamic"),
+        ("org/of-my-own", "org/of-my-own"),
+    ],
+)
+def test_engines_get_the_id_that_they_can_load(named: str, served: str) -> None:
+    """Hugging Face ids are found in any case; a nickname is none."""
+    starts = {
+        "vllm": f"vllm serve {served} ", "sglang": f"python -m sglang.launch_server --model-path {served} ",
+        "trtllm": f"trtllm-serve {served} ", "llama.cpp": f"llama-server -m {served.rpartition('/')[2]}.gguf ",
+    }  # fmt: skip
+    for runtime, start in starts.items():
+        where = Arrangement(device="l40s", runtime=runtime, weights="bf16")
+        assert commands_of(named, where, 1, Policy(), 100)[0].startswith(start)
+    deployed = dynamo_yaml(named, (where := Arrangement(device="l40s", runtime="vllm", weights="bf16"), 1), (where, 1))
+    assert f'"--model", "{served}"' in deployed
+
+
+def test_a_folder_is_served_by_its_path_and_drafts_by_their_id(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    drafts = Speculation(drafted=4, acceptance=0.7, draft="qwen3-0.6b")
+    for runtime in ("vllm", "sglang", "trtllm"):
+        where = Arrangement(device="l40s", runtime=runtime, weights="bf16", speculation=drafts)
+        for named in (tmp_path, tmp_path / "config.json"):
+            line = commands_of(str(named), where, 1, Policy(), 100)[0]
+            assert f" {tmp_path} " in line
+            assert "Qwen/Qwen3-0.6B" in line
