@@ -269,8 +269,8 @@ def _print(found: Plan) -> None:
             option.bottleneck,
         )
     print_table(table)
-    for each in found.left_out if found.question.devices else ():
-        say(f"not {each.device}: {each.reason}")
+    for left in found.left_out if found.question.devices else ():
+        say(f"not {left.device}: {left.reason}")
     if found.left_out and not found.question.devices:
         say(f"{counted(len(found.left_out), 'other device')} with a price: --json says why not; --device names one")
     front = [option.label for option in found.front]

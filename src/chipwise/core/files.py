@@ -106,26 +106,8 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
     return data
 
 
-def _whole(digits: str) -> int:
-    """The whole number of ``digits``.
-
-    Raises:
-        ValueError: It has more digits than any number that is used: no float holds it, and Python may not print it.
-    """
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(digits.lstrip('+-')):,} digits")
-    return int(digits)
-
-
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
-    """Builds plain values only, and refuses a field that is given twice and numbers that no float can hold."""
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > MOST_DIGITS:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"a number of {len(node.value):,} digits", node.start_mark
-            )
-        return super().construct_yaml_int(node)
+    """Builds plain values only, and refuses a field that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -166,8 +148,30 @@ def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
     return int(digits) * 10**power if 0 <= power <= 18 and "." not in digits else float(node.value)
 
 
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    """A whole number that a float can hold, too."""
+    _check_digits(node.value)
+    return loader.construct_yaml_int(node)
+
+
+def _whole(digits: str) -> int:
+    """The same of JSON."""
+    _check_digits(digits)
+    return int(digits)
+
+
+def _check_digits(text: str) -> None:
+    """Checks the length of a whole number.
+
+    Raises:
+        ValueError: It has more digits than any number that is used: no float holds it, and Python may not print it.
+    """
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(text.lstrip('+-')):,} digits")
+
+
 for _each in (_Loader, _FastLoader):
-    _each.add_constructor("tag:yaml.org,2002:int", _each.construct_yaml_int)
+    _each.add_constructor("tag:yaml.org,2002:int", _integer)
     _each.add_implicit_resolver(
         "chipwise:exponent", re.compile(r"^[-+]?(?:\d{1,300}(?:\.\d*)?|\.\d+)[eE][-+]?\d{1,4}$"), list("-+.0123456789")
     )

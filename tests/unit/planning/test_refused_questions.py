@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from chipwise.core.errors import ChipwiseError, InputError, SpecError
 from chipwise.core.files import build, write_yaml
 from chipwise.planning.agent_loop import AgentLoop
 from chipwise.planning.chains import read_chain
-from chipwise.planning.question import question_from, read_question
+from chipwise.planning.question import Question, question_from, read_question
 
 ASKED: dict[str, Any] = {"model": "gpt2", "rate": "2/s", "devices": "l4, a10"}
 DIGITS = int("9" * 300)
@@ -149,3 +151,11 @@ def test_drafts_without_a_model_are_said_to_be_copied() -> None:
 def test_a_part_that_takes_no_time_or_is_called_without_end_is_refused(part: dict[str, Any], message: str) -> None:
     with pytest.raises(ChipwiseError, match=message):
         build(AgentLoop, {"budget": "2 s", "parts": [{"name": "act", **part}]})
+
+
+def test_every_key_of_a_question_is_in_its_page() -> None:
+    """Keys as people write them, where a file has its own for what the question holds in SI units."""
+    written = {"rate_per_s": "rate", "link_bytes_per_s": "link", "power_w": "power", "usd_per_s": "budget"}
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "plan-a-fleet.md").read_text(encoding="utf-8")
+    keys = {key for line in page.splitlines() if line.startswith("| `") for key in re.findall(r"`(\w+)`", line)}
+    assert {written.get(each.name, each.name) for each in dataclasses.fields(Question)} <= keys
