@@ -10,14 +10,14 @@ from typing import Any
 
 import chipwise
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError
+from chipwise.core.errors import InputError, SpecError, counted
 from chipwise.core.files import read_text
 from chipwise.core.results import Result
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
 from chipwise.profile.backends import table_name
-from chipwise.profile.kits import Kit, parse_whole, read_results, write
+from chipwise.profile.kits import Kit, check_folder, parse_whole, read_results, write
 from chipwise.profile.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import IMPORTED, MeasurementStore
@@ -182,8 +182,11 @@ def _model_kit(
     check_runtimes([runtime])
     workload, usual_threads = usual_request(source, batch=lengths[0], prompt=lengths[1], new=lengths[2])
     folder = Path(out) if out is not None else Path(f"kit-{Path(source).stem or 'model'}")
+    check_folder(folder)
     models = folder / "models"
     path, design = exported_file(source, models, runtime=runtime, weights=weights, workload=workload)
+    if path.suffix == ".onnx":
+        _require_onnx(path)
     if path.parent != models:
         models.mkdir(parents=True, exist_ok=True)
         path = Path(_copied(path, models))
@@ -228,6 +231,21 @@ def _copied(path: Path, folder: Path) -> Path:
 
     write_atomic(folder / path.name, path.read_bytes())
     return folder / path.name
+
+
+def _require_onnx(path: Path) -> None:
+    """Raises SpecError for a file that is no ONNX graph; unchecked where onnx is not installed."""
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ModuleNotFoundError:
+        return
+    try:
+        nodes = len(onnx.load(path, load_external_data=False).graph.node)
+    except (DecodeError, ValueError):
+        nodes = 0
+    if not nodes:
+        raise SpecError("not an ONNX file", file=str(path))
 
 
 def _gpu_layers(device: str | None) -> int:
@@ -285,7 +303,13 @@ def import_measurements(
             f"--from {file} --base SHEET",
             file=name,
         )
-    return Imported(name, MeasurementStore().import_(file))
+    new = MeasurementStore().import_(file)
+    return Imported(name, new, notes=_known(sum(bool(line.strip()) for line in text.splitlines()) - new))
+
+
+def _known(count: int) -> tuple[str, ...]:
+    """A note on measurements that were in the store before."""
+    return (f"{counted(count, 'measurement')} {'was' if count == 1 else 'were'} here already",) if count else ()
 
 
 def _is_half_a_kit(text: str) -> bool:
@@ -310,7 +334,7 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
         new += _add(store, measurement, design, source=f"{IMPORTED}kit of {results.kit.name}")
     if not found:
         raise SpecError(f"nothing was measured: {'; '.join(notes) or 'the script was stopped at once'}", file=name)
-    return Imported(name, new, tuple(found), home, tuple(notes))
+    return Imported(name, new, tuple(found), home, (*notes, *_known(len(found) - new)))
 
 
 def _import_bench(name: str, model: str | Path | None, device: str | None, weights: str | None) -> Imported:
@@ -326,7 +350,7 @@ def _import_bench(name: str, model: str | Path | None, device: str | None, weigh
     found = measurements_of(tests, design, device=device, file=name)
     store = MeasurementStore()
     new = sum(_add(store, item, design, source=f"{IMPORTED}llama-bench") for item in found)
-    return Imported(name, new, tuple(found))
+    return Imported(name, new, tuple(found), notes=_known(len(found) - new))
 
 
 def _add(store: MeasurementStore, measurement: Measurement, design: Design | None, *, source: str) -> int:

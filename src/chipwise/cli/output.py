@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -13,10 +14,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from chipwise.core.digest import plain
+from chipwise.core.errors import printable
 from chipwise.core.layout import Table, paragraph
 
-console = Console()
-notices = Console(stderr=True)
+
+class _PlainConsole(Console):
+    """Prints text without the escape codes that names of files or other machines may hold."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(printable(item) if isinstance(item, str) else item for item in objects), **options)
+
+
+console = _PlainConsole()
+notices = _PlainConsole(stderr=True)
 
 
 def json_of(value: object) -> None:
@@ -56,7 +66,7 @@ def say(text: str = "", *, bold: bool = False, indent: int = 0, hang: int = 2) -
 
 def put(line: str, *, bold: bool = False) -> None:
     """Prints one line as it is."""
-    console.print(Text(line, style="bold" if bold else ""), soft_wrap=True, highlight=False)
+    console.print(Text(printable(line), style="bold" if bold else ""), soft_wrap=True, highlight=False)
 
 
 def print_table(table: Table) -> None:

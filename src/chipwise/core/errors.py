@@ -31,16 +31,26 @@ MOST_CHARACTERS = 2000
 MOST_SUGGESTED, MOST_LISTED = 5, 20  # names
 LEAST_TYPED = 3  # characters: what is shorter is part of too many names
 _LONG = re.compile(r"\S{200,}")
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with a ``?`` for each character that a terminal obeys instead of showing; tabs and new lines stay.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return _OBEYED.sub("?", text)
 
 
 class ChipwiseError(Exception):
-    """Base of all errors; ``exit_code`` is what the command line returns."""
+    """Base of all errors; ``exit_code`` is what the command line returns. Messages hold nothing that terminals obey."""
 
     exit_code = 1
 
     def __str__(self) -> str:
         """The message, with long values cut."""
-        text = _LONG.sub(lambda found: found[0][:60] + "…", super().__str__())
+        text = _LONG.sub(lambda found: found[0][:60] + "…", printable(super().__str__()))
         return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 

@@ -96,15 +96,32 @@ def _read_kit(folder: Path) -> dict[str, Any]:
         kit = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote") from None
-    except ValueError as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise KitError(f"{path} is damaged ({error}); copy it again") from None
     if not isinstance(kit, dict) or kit.get("schema") != SCHEMA:
         raise KitError(f"{path} is not a kit that this script reads ({SCHEMA}); copy kit.py and kit.json together")
+    if not isinstance(kit.get("threads"), int) or not _are(kit.get("workload"), int, WORKLOAD):
+        raise KitError(f"{path} is damaged (its workload or threads); copy it again")
+    if not isinstance(kit.get("models"), list) or not all(_are(item, str, MODEL) for item in kit["models"]):
+        raise KitError(f"{path} is damaged (its list of models); copy it again")
     return kit
+
+
+WORKLOAD = ("batch", "prompt_tokens", "new_tokens")
+MODEL = ("file", "sha256", "runtime", "design", "name")
+
+
+def _are(fields: Any, kind: type, names: Iterable[str]) -> bool:
+    """Whether all of ``names`` are fields of this type."""
+    return isinstance(fields, dict) and all(isinstance(fields.get(name), kind) for name in names)
 
 
 def _free_name(path: Path) -> Path:
     """``path``, or with the time in its name where there is such a file: earlier results stay."""
+    if not path.parent.is_dir():
+        raise KitError(f"--out {path}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():
+        raise KitError(f"--out {path}: this is no file; give another path")
     return path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}") if path.exists() else path
 
 

@@ -17,12 +17,14 @@ from typing import Any, Literal
 
 from chipwise.core import units
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError, SpecError
+from chipwise.core.errors import InputError, OutputError, SpecError, short
 from chipwise.core.fields import check_fields
-from chipwise.core.files import build, parse_json, read_json, read_text, write_atomic, write_json
+from chipwise.core.files import build, parse_json, read_json, read_text, storage, write_atomic, write_json
+from chipwise.core.labels import require_label
 from chipwise.hardware import datasheet
 from chipwise.ops import Workload
 from chipwise.profile.harness import join, measurement_of, readings_of
+from chipwise.profile.kit_checks import LONGEST_S, SHORTEST_S, check_ranges, require_date, require_seal, sealed
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.verdict import judge
 from chipwise.spec import Design
@@ -30,6 +32,7 @@ from chipwise.spec.io import from_data
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
+WRITTEN = {MANIFEST, SCRIPT, README, "models", "results", "kit-results.json"}  # names in a kit's folder
 RUNTIMES = ("onnxruntime", "llama.cpp")  # that the script measures
 Role = Literal["winner", "reference", "finalist", "front", "model"]
 
@@ -49,6 +52,13 @@ class KitModel:
     role: Role = "model"
     trial: int | None = None  # of its run
     made_from: Mapping[str, str] = field(default_factory=dict)  # file of the run's folder -> its SHA-256 when packed
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.runtime not in RUNTIMES:
+            raise SpecError(f"a kit measures {' and '.join(RUNTIMES)}, not {short(self.runtime)}", field="runtime")
+        require_label(self.name, "name", empty=True)
+        require_label(self.file, "file")
 
     def known_design(self, *, file: str | None = None) -> Design | None:
         """The design in full, where the kit holds it.
@@ -87,9 +97,12 @@ class Kit:
     machine: str | None = None  # name of the one machine it may run on, where that is known
     gpu_layers: int = 0  # llama.cpp: layers on the GPU; -1 for all
     run: KitRun | None = None
+    seal: str = ""  # digest of all other fields, by which a change after packing is noticed
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require_date(self.created, "created")
+        require_label(self.name, "name", empty=True)
         if self.schema != SCHEMA:
             raise SpecError(f"not a kit of this version ({SCHEMA}), but {self.schema!r}", field="schema")
         if not 1 <= self.threads <= 4096:
@@ -98,9 +111,8 @@ class Kit:
             raise SpecError("two models have the same file", field="models")
 
     def to_data(self) -> dict[str, Any]:
-        """The kit as plain data."""
-        data: dict[str, Any] = plain(self)
-        return data
+        """The kit as plain data, sealed."""
+        return sealed(plain(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +131,14 @@ class KitMachine:
     os: str = ""
     architecture: str = ""
     python: str = ""
+
+    def __post_init__(self) -> None:
+        require_label(self.name, "name")
+        for name in ("cpu", "model", "power_meter", "os", "architecture", "python"):
+            require_label(getattr(self, name) or "", name, empty=True)
+        for gpu in self.gpus:
+            require_label(gpu, "gpus")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +169,15 @@ class KitRound:
     energy_from: str | None = None  # what the joules were read from, and so what they are of
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "ttft_cpu_s", "tpot_cpu_s"):
-            wrong = next((value for value in getattr(self, name) if not value >= 0), None)
+        for name, least in (("ttft_s", SHORTEST_S), ("tpot_s", SHORTEST_S), ("ttft_cpu_s", 0), ("tpot_cpu_s", 0)):
+            wrong = next((value for value in getattr(self, name) if not least <= value <= LONGEST_S), None)
             if wrong is not None:
-                raise SpecError(f"must be times of at least 0 s, not {wrong}", field=name)
-        for name in ("ttft_s", "tpot_s"):
-            if 0 in getattr(self, name):
-                raise SpecError("must be times above 0 s", field=name)
+                raise SpecError(f"must be times from {least:g} to {LONGEST_S:g} s, not {wrong:g}", field=name)
+        if any(cpu < 0 for cpu in self.cpus):
+            raise SpecError("must be numbers of processors, from 0 on", field="cpus")
+        for name in ("machine", "runtime_version"):
+            require_label(getattr(self, name), name, empty=True)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +204,16 @@ class KitResults:
     measured: tuple[KitMeasured, ...]
 
     def __post_init__(self) -> None:
+        require_date(self.created, "created")
+        require_label(self.device or "", "device", empty=True)
         known = {model.file: model for model in self.kit.models}
         for item in self.measured:
             if item.file not in known or known[item.file].sha256 != item.sha256:
                 raise SpecError(f"{item.file} is not a file of the kit that these results name", field="measured")
+            design = known[item.file].known_design()
+            decodes = design is not None and design.arch.causal and design.arch.head == "lm"
+            if decodes and self.kit.workload.new_tokens > 1 and any(not one.tpot_s for one in item.rounds):
+                raise SpecError(f"{item.file} generates tokens, and its tpot_s is empty", field="measured")
         kit = self.kit
         if kit.device is not None and self.device != kit.device:
             raise SpecError(
@@ -273,6 +301,7 @@ def results_of(data: object, *, file: str) -> KitResults:
         raise SpecError("this is the kit's own list; import what its script wrote, kit-results.json", file=file)
     if not isinstance(data, Mapping) or data.get("schema") != RESULTS:
         raise SpecError(f"not the results of a kit of this version ({RESULTS})", file=file)
+    require_seal(data.get("kit"), file=file, field="kit")
     return build(KitResults, data, file=file)
 
 
@@ -331,6 +360,18 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm|c)\)|\b\d+ ?gb\b", " ", text.lower())))
 
 
+def check_folder(folder: Path) -> None:
+    """Checks that a kit can be written to ``folder``: it is new, empty, or an earlier kit's.
+
+    Raises:
+        OutputError: It holds other files, or is none.
+    """
+    with storage(folder):
+        others = sorted({path.name for path in folder.iterdir()} - WRITTEN) if folder.exists() else []
+    if others:
+        raise OutputError(f"{folder}: holds other files ({', '.join(others[:3])}); give a new folder with --out")
+
+
 def write(folder: Path, kit: Kit) -> None:
     """Writes ``kit.json``, the script and the instructions into ``folder``, which holds the models already.
 
@@ -362,7 +403,9 @@ def read_kit(path: str | Path) -> Kit:
     Raises:
         SpecError: It is missing, damaged, or of another version.
     """
-    return build(Kit, read_json(path), file=str(path))
+    data = read_json(path)
+    require_seal(data, file=str(path))
+    return build(Kit, data, file=str(path))
 
 
 def _instructions(kit: Kit) -> str:

@@ -22,9 +22,11 @@ from typing import Any
 from chipwise.core.digest import plain
 from chipwise.core.errors import InputError, SpecError, StorageError, UnknownName
 from chipwise.core.files import build, check_output, parse_json, read_bytes, read_text, storage, write_atomic
+from chipwise.core.labels import require_label
 from chipwise.core.places import data_folder
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile, Thermal
+from chipwise.profile.kit_checks import LONGEST_S, SHORTEST_S, require_date
 from chipwise.profile.measurement import Measurement
 from chipwise.spec import Design
 from chipwise.spec import io as spec_io
@@ -217,6 +219,7 @@ class MeasurementStore:
                 continue
             place = f"{name}, line {number}"
             item = Stored.from_data(parse_json(line, name=place), file=place)
+            _require_labels(item, place)
             items.append(replace(item, source=f"{IMPORTED}{item.source.removeprefix(IMPORTED)}"))
         if not items:
             raise SpecError("holds no measurements", file=name)
@@ -245,6 +248,22 @@ class MeasurementStore:
         finally:
             if database is not None:
                 database.close()
+
+
+def _require_labels(item: Stored, place: str) -> None:
+    """Raises SpecError for an imported measurement with names that cannot be shown, or times that nobody measured."""
+    found = item.measurement
+    labels = {"device": found.device, "runtime": found.runtime, "name": found.name, "source": item.source}
+    labels |= {"runtime_version": found.runtime_version, "design": found.design}
+    try:
+        for field, value in labels.items():
+            require_label(value, field, empty=field != "device")
+        require_date(item.added, "added")
+        for field in ("ttft_s", "tpot_s"):
+            if any(not SHORTEST_S <= value <= LONGEST_S for value in getattr(found, field)):
+                raise SpecError(f"must be times from {SHORTEST_S:g} to {LONGEST_S:g} s", field=field)
+    except SpecError as error:
+        raise error.inside(file=place) from None
 
 
 def kept_as(runtime: str, *, images: bool = False, ranking: bool = False, sounds: bool = False) -> str:

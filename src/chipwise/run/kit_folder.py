@@ -186,6 +186,7 @@ def pack_run(
     wanted = tuple(runtimes) or (run.spec.target.runtime,)
     check_runtimes(wanted)
     folder = Path(out) if out is not None else run.path / FOLDER
+    kits.check_folder(folder)
     models, reasons = [], []
     for model in run.chosen(candidates):
         for runtime in wanted:

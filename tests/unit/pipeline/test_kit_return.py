@@ -15,6 +15,7 @@ from toy_run import LAW_RUN
 import chipwise
 from chipwise.api import search
 from chipwise.core.files import read_json, write_json
+from chipwise.profile.kit_checks import sealed
 from chipwise.reporting.record import RunRecord, load
 from chipwise.run import kit_folder
 
@@ -135,7 +136,7 @@ def test_results_under_another_name_of_another_chip_do_not_count(run) -> None:
     """A kit may give the device a name of its own, but a Raspberry Pi says nothing of an Orin."""
     folder, before = run
     kit = read_json(folder / "kit" / "kit.json")
-    write_json(folder / "kit" / "kit.json", kit | {"device": "my-board"})
+    write_json(folder / "kit" / "kit.json", sealed(kit | {"device": "my-board"}))
     pi = {"name": "Raspberry Pi 5", "cpu": "Cortex-A76", "cores": 4, "model": "Raspberry Pi 5 Model B Rev 1.0"}
     chipwise.import_measurements(results(folder, slower={before.winner: 3.0}, machine=pi), run=folder)
     after = search({**RUN}, out=folder, resume=True)

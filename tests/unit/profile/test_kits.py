@@ -20,6 +20,7 @@ from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.deploy.onnx import export, random_weights
 from chipwise.profile import kit_script
 from chipwise.profile.backends.onnxruntime import OnnxEncoder, OnnxRuntimeSession
+from chipwise.profile.kit_checks import sealed
 from chipwise.profile.kits import KitMachine, another_device, read_kit, read_results
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import MeasurementStore
@@ -315,8 +316,8 @@ def test_bad_results_are_one_clear_error_each_and_add_nothing(home: Path, raw: d
 
 
 def test_a_kit_for_one_machine_is_refused_from_another(home: Path, raw: dict[str, Any]) -> None:
-    raw["device"] = raw["kit"]["device"] = None
-    raw["kit"]["machine"] = "Some CPU, 4 cores"
+    raw["device"] = None
+    raw["kit"] = sealed(raw["kit"] | {"device": None, "machine": "Some CPU, 4 cores"})
     with pytest.raises(SpecError, match="measured on Apple M4, 10 cores, but the kit was made for Some CPU, 4 cores"):
         read_results(write(home, raw))
 

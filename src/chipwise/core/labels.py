@@ -1,0 +1,21 @@
+"""Names that come with files of other machines: short, and without what a terminal would obey."""
+
+from __future__ import annotations
+
+from chipwise.core.errors import SpecError, printable, short
+
+MOST_CHARACTERS = 200
+
+
+def require_label(value: str, field: str, *, empty: bool = False) -> None:
+    """Checks a name that is stored and shown.
+
+    Raises:
+        SpecError: It is empty (unless it may be), too long, or holds what a terminal obeys.
+    """
+    if not value.strip() and not empty:
+        raise SpecError("is empty", field=field)
+    if len(value) > MOST_CHARACTERS:
+        raise SpecError(f"has {len(value):,} characters; at most {MOST_CHARACTERS} name something", field=field)
+    if printable(value) != value or "\n" in value:
+        raise SpecError(f"{short(value)} holds characters that cannot be printed", field=field)
