@@ -137,6 +137,7 @@ def command(
 def _print(model: str, found: Simulation) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
+    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
     from chipwise.replay.outcome import MEASURES, STATISTICS
 
@@ -149,7 +150,7 @@ def _print(model: str, found: Simulation) -> None:
             *(Column(head=name, right=True, drop=drop) for name, drop in heads.items()),
             Column(head="90 % of P99"),
         ],
-        title=f"{found.provenance}, {found.requests:,} requests",
+        title=f"{found.provenance}, {counted(found.requests, 'request')}",
     )
     for measure in MEASURES:
         if f"{measure}_p99" in found.times:

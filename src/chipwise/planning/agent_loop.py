@@ -58,7 +58,7 @@ class LoopPart:
         if self.time is not None:
             seconds = units.parse_field(self.time, "time", "time")
             if not 0 < seconds <= MOST_S:
-                raise SpecError(f"must be above zero and at most {MOST_S:.0e} s, not {self.time!r:.40}", field="time")
+                raise SpecError(f"must be above zero and at most {MOST_S:,.0f} s, not {self.time!r:.40}", field="time")
         for name, values in self.instead.items():
             if name not in CHOICES or (self.time is not None and name != "calls"):
                 raise SpecError(f"has no alternatives; these have: {', '.join(CHOICES)}", field=f"instead.{name}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chipwise.core import units
 from chipwise.core.errors import counted
+from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.evaluating import Candidate
 from chipwise.planning.finding import Finder
 from chipwise.planning.holding import Fleet, Times
@@ -34,14 +35,20 @@ def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[Le
     Of devices that were named, the nearest arrangement is replayed; of all with a price, which are many, it is not.
     """
     held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
-    return tuple(_left_out(finder, device, limits) for device in finder.space.devices if device not in held)
+    devices = [device for device in finder.space.devices if device not in held]
+    broken: dict[str, list[Arrangement]] = {device: [] for device in devices}
+    for each in finder.space if devices else ():
+        if each.device in broken and each.key in finder.problems:
+            broken[each.device].append(each)
+    return tuple(_left_out(finder, device, broken[device], limits) for device in devices)
 
 
-def _left_out(finder: Finder, device: str, limits: Times) -> LeftOut:
+def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits: Times) -> LeftOut:
+    """Why a device is left out, of whose arrangements those in ``broken`` cannot run."""
     candidates = [each for each in finder.candidates if each.arrangement.device == device]
     if not candidates:
-        return LeftOut(device=device, reason=_cannot_run(finder, device))
-    failed = _failed(finder, device)
+        return LeftOut(device=device, reason=_cannot_run(finder, broken))
+    failed = _failed(broken)
     holding = finder.holding
     if all(holding.most_replicas(each) < holding.least_replicas(each, finder.z) for each in candidates):
         return LeftOut(device=device, reason=_too_many(finder, candidates) + failed)
@@ -55,13 +62,13 @@ def _left_out(finder: Finder, device: str, limits: Times) -> LeftOut:
     assert closest is not None  # one of the candidates may have the replicas that its load takes
     fleet, _, upper = closest
     where = fleet.candidate.arrangement
-    broken = broken_limits(limits, upper, holding.metrics(fleet, 0.0), finder.question.confidence)
+    over = broken_limits(limits, upper, holding.metrics(fleet, 0.0), finder.question.confidence)
     needed = finder.needed(device, limits)
     usd_per_s = None if needed is None else needed.usd_per_s
     alone = "" if needed is None else f"; by the prediction alone {counted(needed.devices, 'device')} would do"
     return LeftOut(
         device=device,
-        reason=f"no arrangement holds {' and '.join(broken) or 'the limits'}; the closest is {where.spread}, "
+        reason=f"no arrangement holds {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
         f"{where.weights.upper()}{alone}{failed}",
         needed_devices=None if needed is None else needed.devices,
         needed_usd_per_h=None if usd_per_s is None else 3600 * usd_per_s,
@@ -79,13 +86,12 @@ def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], c
     ]
 
 
-def _cannot_run(finder: Finder, device: str) -> str:
+def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
     """Why no arrangement of a device runs: the reason of the one with the most devices and the narrowest weights."""
-    tried = [each for each in finder.space if each.device == device and each.key in finder.problems]
-    if not tried:
+    if not broken:
         return "no arrangement of it is among the degrees, formats and runtimes to choose from"
-    most = max(each.devices for each in tried)
-    last = [each for each in tried if each.devices == most][-1]
+    most = max(each.devices for each in broken)
+    last = [each for each in broken if each.devices == most][-1]
     return f"cannot run the model; at {last.spread}, {last.weights.upper()}: {finder.problems[last.key]}"
 
 
@@ -105,14 +111,10 @@ def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
     )
 
 
-def _failed(finder: Finder, device: str) -> str:
+def _failed(broken: Sequence[Arrangement]) -> str:
     """Which arrangements of a device cannot run, where others do."""
-    names = [
-        f"{each.weights.upper()} {each.spread}"
-        for each in finder.space
-        if each.device == device and each.key in finder.problems
-    ]
-    if not names:
+    if not broken:
         return ""
+    names = [f"{each.weights.upper()} {each.spread}" for each in broken]
     which = ", ".join(names) if len(names) <= MOST_SHOWN else counted(len(names), "other arrangement")
     return f"; {which} cannot run the model"

@@ -16,7 +16,7 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.errors import SpecError, short
 from chipwise.core.fields import build, convert
-from chipwise.core.files import read_mapping, write_atomic
+from chipwise.core.files import read_mapping, write_output
 from chipwise.planning.answer import Option, Plan
 from chipwise.planning.question import Question
 from chipwise.replay.outcome import METRICS
@@ -33,13 +33,13 @@ def write_plan(plan: Plan, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     held = {"format": FORMAT, "answer": plan.to_dict(), "known": plain(plan.known)}
-    write_atomic(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
+    write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 def write_progress(path: Path, question: Question, known: Mapping[str, Mapping[str, float]]) -> None:
     """Writes what is known of an unfinished plan."""
     held = {"format": FORMAT, "answer": {"question": plain(question)}, "known": plain(known)}
-    write_atomic(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
+    write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,9 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
         if questions[0][name] != questions[1][name]
     ]
     options: list[dict[str, Any]] = [{} if each.plan is None else plain(each.plan.best) for each in held]
-    for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices", "kind",
-                 "second", "usd_per_h", "chance",
-                 "saturation_per_s", "bottleneck", "joules_per_output_token"):  # fmt: skip
+    for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices",
+                 "needed_devices", "kind", "second", "usd_per_h", "chance", "saturation_per_s", "bottleneck",
+                 "joules_per_output_token"):  # fmt: skip
         old, new = (each.get(name) for each in options)
         if old != new:
             rows.append((name, _shown(old), _shown(new)))

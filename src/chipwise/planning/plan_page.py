@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chipwise.core import units
-from chipwise.core.files import write_atomic
+from chipwise.core.files import write_output
 from chipwise.core.statistics import Z90
 from chipwise.page.document import document
 from chipwise.page.figures import Figure, axis, escape, figure
@@ -69,7 +69,7 @@ def write_plan_page(plan: Plan, path: Path) -> None:
         parts.append(
             section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
         )
-    write_atomic(path, document(f"Plan for {plan.question.model}", "\n".join(parts), figures=figures))
+    write_output(path, document(f"Plan for {plan.question.model}", "\n".join(parts), figures=figures))
 
 
 def write_simulation(found: Simulation, path: Path) -> None:
@@ -97,7 +97,7 @@ def write_simulation(found: Simulation, path: Path) -> None:
         parts.append(
             section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
         )
-    write_atomic(path, document(f"{found.model} on {found.label}", "\n".join(parts), figures=figures))
+    write_output(path, document(f"{found.model} on {found.label}", "\n".join(parts), figures=figures))
 
 
 def _plot(key: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from chipwise.core import units
-from chipwise.core.errors import SpecError, UnitError, nearest, short
+from chipwise.core.errors import SpecError, UnitError, UnknownName, nearest, short
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import datasheet
 from chipwise.replay.load import Arrivals, RequestClass, check_arrivals
@@ -266,12 +266,14 @@ def _prices(given: Mapping[str, Any], devices: Sequence[str] | None) -> dict[str
     """Dollars a second by device.
 
     Raises:
-        SpecError: A price is none, or that of a device that is not among ``devices``.
-        UnknownName: No data sheet has a name.
+        SpecError: A price is none, or that of no device, or of one that is not among ``devices``.
     """
     found: dict[str, float] = {}
     for name, value in given.items():
-        key = device_key(name)
+        try:
+            key = device_key(name)
+        except UnknownName as error:
+            raise SpecError(str(error), field=f"prices.{name}") from None
         if devices is not None and key not in devices:
             raise SpecError(f"{name} is not among the devices, {', '.join(devices)}", field=f"prices.{name}")
         if key in found:
