@@ -118,6 +118,13 @@ def test_attention_without_rotation_or_cache() -> None:
         assert [item[0] for item in sizes(mixers.attention(ahead, runtime, STEP))] == ["q", "k", "v", "attend", "out"]
     by_place = sizes(mixers.attention(replace(plain, patch_rope=True), setting(), STEP))
     assert ("patch_rope", "rope", 15 * (16 + 16)) in by_place  # queries and keys of all positions
+    unit = replace(plain, pointwise=True)  # HSTU: queries, keys, values and gates of 16 go through SiLU
+    assert sizes(mixers.attention(unit, setting(), STEP))[:4] == [
+        ("q", 15, 16, 16 + 16),
+        ("k", 15, 16, 16),
+        ("v", 15, 16, 16),
+        ("activation", "silu", 15 * (16 + 16 + 16 + 16)),
+    ]
     turned = replace(ahead, rope=True)
     places = [item[0] for item in sizes(mixers.attention(turned, setting(), STEP))]
     assert places == ["q", "k", "v", "rope", "attend", "out"]
