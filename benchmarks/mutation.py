@@ -9,7 +9,8 @@ sources. The functions that each test calls, also in worker processes and comman
 tested with the tests that call its function, those of the file named after the module first, then the quickest, until
 one fails. What only a test that uses another one's results (a shared fixture, a cache) would see is not counted. If no
 test calls the function (code that is copied elsewhere and run), all tests of the package run. With --by-imports nothing
-is recorded, and the files that import the changed module run: sooner begun, and fewer faults may be found.
+is recorded, and the files that import the changed module run, those first that do so themselves: sooner begun, and
+later done where a fault survives.
 
 Mutants that change nothing observable are listed in mutation-equivalent.csv with the reason; they are printed and
 written, and not counted. A run over the time limit (in seconds of CPU) counts as killed and is reported as such.
@@ -27,11 +28,13 @@ import ast
 import compileall
 import copy
 import csv
+import functools
 import hashlib
 import json
 import os
 import queue
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +42,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -305,11 +308,12 @@ class Calls:
     callers: dict[str, list[str]]  # tests that call a function, by "file function"; what imports call has ""
     broken: bool = False  # fails without any mutant
     imports: tuple[str, ...] | None = None  # files of the sources that it imports; None where calls were recorded
+    reached: tuple[str, ...] = ()  # what these import, and so on
 
     def tests_of(self, mutant: Mutant) -> list[str] | None:
         """The tests that call the mutant's function, the quickest first, or none by name where all may; else None."""
         if self.imports is not None:
-            return [] if mutant.file in self.imports else None
+            return [] if mutant.file in self.reached else None
         found = self.callers.get(f"{mutant.file} {mutant.function}")
         if found is None:
             return None
@@ -321,12 +325,38 @@ def imported(file: str) -> tuple[str, ...]:
     """Files of the sources that a test file imports, by itself or by another one of its folder."""
     found: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / file).read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {f"{alias.name.replace('.', '/')}.py" for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:
             inside = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {f"{name.replace('.', '/')}.py" for name in (node.module, *inside)}
             beside = Path(file).with_name(f"{node.module}.py")
-            if (ROOT / beside).exists():
+            if file.startswith("tests/") and (ROOT / beside).exists():
                 found |= set(imported(str(beside)))
+    packages = {name.removesuffix(".py") + "/__init__.py" for name in found}  # names may be imported from a package
+    return tuple(sorted(name for name in found | packages if (ROOT / "src" / name).exists()))
+
+
+def reached(files: Iterable[str]) -> tuple[str, ...]:
+    """Files of the sources that ``files`` of the sources are or import, at their heads or in functions, and so on."""
+    found: set[str] = set()
+    waiting = list(files)
+    while waiting:
+        if (file := waiting.pop()) not in found:
+            found.add(file)
+            waiting += _inside(file)
+    return tuple(sorted(found))
+
+
+@functools.cache
+def _inside(file: str) -> tuple[str, ...]:
+    """What a file imports, names in its strings, or, where it imports by a table of names, has beside it."""
+    path = ROOT / "src" / file
+    text = path.read_text(encoding="utf-8")
+    names = {name.replace(".", "/") for name in re.findall(r'"(chipwise(?:\.\w+)+)', text)}
+    found = {*imported(f"src/{file}"), *(f"{name}{end}" for name in names for end in (".py", "/__init__.py"))}
+    if "import_module(" in text:
+        found |= {str(each.relative_to(ROOT / "src")) for each in path.parent.glob("*.py")}
     return tuple(sorted(name for name in found if (ROOT / "src" / name).exists()))
 
 
@@ -393,7 +423,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--bar", type=float, default=0.9, help="least share that must be killed")
     parser.add_argument("--calls", type=Path, help="keep what tests call in this file, and use it if it is there")
-    parser.add_argument("--by-imports", action="store_true", help="record nothing: run files that import the module")
+    parser.add_argument("--by-imports", action="store_true", help="record nothing: run files that reach the module")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     parser.add_argument("--out", type=Path, help="table; rows that it holds are kept, so a run can be continued")
     parser.add_argument("--again", action="store_true", help="run what survived in --out once more")
@@ -420,8 +450,11 @@ def main() -> int:
             stored = json.loads(options.calls.read_text()) if options.calls and options.calls.exists() else {}
             calls = {
                 file: Calls(
-                    stored.get(file, {}).get("seconds", {}), {}, imports=imported(file)
-                )  # seconds: for the order
+                    stored.get(file, {}).get("seconds", {}),  # for the order
+                    {},
+                    imports=imported(file),
+                    reached=reached(imported(file)),
+                )
                 for package in packages
                 for file in test_files(package)
             }
@@ -468,7 +501,13 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
     mine = {file: known for file, known in calls.items() if file.startswith(TESTS[mutant.package]) and not known.broken}
     found = {file: known.tests_of(mutant) for file, known in mine.items()}
     calling = {file: tests for file, tests in found.items() if tests is not None} or {file: [] for file in mine}
-    order = sorted(calling, key=lambda file: (stem not in Path(file).stem, sum(calls[file].seconds.values())))
+
+    def rank(file: str) -> tuple[bool, bool, float]:
+        """Named after the module, then what imports it itself, then the quickest."""
+        known = calls[file]
+        return stem not in Path(file).stem, mutant.file not in (known.imports or ()), sum(known.seconds.values())
+
+    order = sorted(calling, key=rank)
     chosen = [test for file in order for test in calling[file]]
     seconds = {test: s for file in order for test, s in calls[file].seconds.items()}
     limit_s = 60 + 5 * sum(seconds.get(test, 0.0) for test in chosen or seconds) if seconds else LIMIT_S

@@ -94,3 +94,32 @@ def test_a_published_table_holds_what_its_shares_are_counted_from(mutation: Modu
         for row in rows:
             assert row["outcome"] in ("killed", "time limit", "survived", "equivalent")
             assert (row["outcome"] == "killed") == bool(row["by"])
+
+
+def test_a_test_reaches_what_its_imports_import(mutation: ModuleType, monkeypatch, tmp_path: Path) -> None:
+    """By functions, tables of names and strings too; what nothing leads to is left out."""
+    files = {
+        "src/chipwise/__init__.py": "",
+        "src/chipwise/a.py": "def f():\n    from chipwise.b import g\n",
+        "src/chipwise/b.py": 'HOME = {"x": "chipwise.d:X"}\n',
+        "src/chipwise/c.py": "",
+        "src/chipwise/d.py": "import chipwise.deep\n",
+        "src/chipwise/deep/__init__.py": "from importlib import import_module\nimport_module(name)\n",
+        "src/chipwise/deep/one.py": "",
+        "tests/unit/x/test_x.py": "from chipwise.a import f\nfrom helper import h\n",
+        "tests/unit/x/helper.py": "from chipwise import b\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(mutation, "ROOT", tmp_path)
+    named = mutation.imported("tests/unit/x/test_x.py")
+    assert {"chipwise/a.py", "chipwise/b.py"} <= set(named)
+    assert "chipwise/d.py" not in named
+    found = {name for name in mutation.reached(named) if not name.endswith("__init__.py")}
+    assert found == {f"chipwise/{name}.py" for name in ("a", "b", "d", "deep/one")}
+
+
+def test_a_run_that_is_stopped_has_tried_as_many_of_each_package(mutation: ModuleType) -> None:
+    drawn = mutation.in_turn(mutation.sample(["cost", "serve", "space"], 8, 7))
+    assert [mutant.package for mutant in drawn] == ["cost", "serve", "space"] * 2 + ["cost", "serve"]
