@@ -220,7 +220,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
             verdict(each),
         )
     print_table(table)
-    if found.rate_measured_per_s is not None:
+    if found.rate_measured_per_s is not None and found.rate_planned_per_s is not None:
         planned, measured = (units.number(each) for each in (found.rate_planned_per_s, found.rate_measured_per_s))
         say(f"planned for {planned} requests/s, tested with {measured}")
     if found.step_scale is not None:

@@ -50,8 +50,8 @@ class Option(Result):
     decode are ``apart``; ``second`` is the other. ``chance`` is the probability that all limits hold;
     ``saturation_per_s`` the requests per second that it serves when it never lacks any, and ``bottleneck`` what it
     lacks then. ``needed_devices``, for ``needed_usd_per_h``, hold the limits if step times are as predicted: what the
-    cheapest fleet of the same device needs without a margin for their error. It is None of fleets of two pools. Prices
-    and energies that are unknown are None.
+    cheapest fleet of the same device, or of the same two arrangements, needs without a margin for their error; None
+    where limits are to hold with even odds. Prices and energies that are unknown are None.
     """
 
     device: str
@@ -105,7 +105,8 @@ class Option(Result):
     @property
     def margin(self) -> float | None:
         """How many times the devices that the prediction needs the fleet has; None where that is not known."""
-        return None if self.needed_devices is None else self.devices / self.needed_devices
+        whole = self.devices + (self.second.devices if self.second else 0)
+        return None if self.needed_devices is None else whole / self.needed_devices
 
     @property
     def pays_for_certainty(self) -> bool:
@@ -352,7 +353,7 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         outputs = 1e6 * price * (1 - share) / (rate * written) if written else None
     full, bottleneck = _saturation(finder, fleet)
     commands, deployment = _serving(finder, fleet)
-    needed = finder.needed(where.device, limits) if fleet.second is None and finder.z > 0 else None
+    needed = _needed(finder, fleet, limits)
     needed_usd_per_s = None if needed is None else needed.usd_per_s
     return Option(
         device=where.device,
@@ -385,6 +386,15 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         needed_devices=None if needed is None else needed.devices,
         needed_usd_per_h=None if needed_usd_per_s is None else 3600 * needed_usd_per_s,
     )
+
+
+def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
+    """What holds where step times are as predicted; None where limits are to hold with even odds anyway."""
+    if finder.z <= 0:
+        return None
+    if fleet.second is None:
+        return finder.needed(fleet.candidate.arrangement.device, limits)
+    return finder.needed_of_two(fleet, limits)
 
 
 def _reading_share(fleet: Fleet, share: float) -> float:

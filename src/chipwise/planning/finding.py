@@ -17,7 +17,7 @@ from chipwise.planning.arrangements import Arrangement, ArrangementSpace
 from chipwise.planning.evaluating import NODES, Candidate, Evaluator
 from chipwise.planning.holding import Fleet, Holding, Times, exceeded, limits_of, price_order
 from chipwise.planning.question import Question
-from chipwise.planning.two_pools import TwoPools
+from chipwise.planning.two_pools import Pair, TwoPools
 
 DRAWS = 4000  # of rank confidence
 MOST_LISTED = 1000  # arrangements that are all priced; of more, a strategy chooses as many
@@ -162,6 +162,14 @@ class Finder:
     def needed(self, device: str, limits: Times) -> Fleet | None:
         """The cheapest fleet of one device that holds where its step times are as predicted, without a margin."""
         return next(iter(self.of_one(limits, z=0.0, device=device)), None)
+
+    def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
+        """The same of a fleet of two pools, of the two arrangements that it has."""
+        assert fleet.second is not None
+        pools = TwoPools(self.holding, fleet.kind, (), limits)
+        pools.z = 0.0
+        pair = Pair(first=fleet.candidate, second=fleet.second, bound=0.0)
+        return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much and not more
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
         """Of fleets of one pool that do not hold: the one that exceeds the limits least, by how much, and its times.

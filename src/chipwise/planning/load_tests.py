@@ -61,7 +61,7 @@ class Check(Result):
     tool: str
     option: str
     rows_held: tuple[Held, ...]
-    rate_planned_per_s: float
+    rate_planned_per_s: float | None  # None where a trace said when requests arrive
     rate_measured_per_s: float | None
     step_scale: float | None
     request_s: float | None
@@ -231,7 +231,7 @@ def check(plan: Path, results: Path) -> Check:
         tool=test.tool,
         option=best.label,
         rows_held=held,
-        rate_planned_per_s=found.question.rate_per_s,
+        rate_planned_per_s=found.question.rate_per_s if found.question.trace is None else None,
         rate_measured_per_s=test.requests_per_s,
         step_scale=scale,
         request_s=late,

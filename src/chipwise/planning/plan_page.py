@@ -57,7 +57,7 @@ def write_plan_page(plan: Plan, path: Path) -> None:
         "dotted line is where the fleet saturates."
     )
     if curves:
-        figures["rate"] = [_rates(plan.question, curves)]
+        figures["rate"] = [_rates(evaluator.rate_per_s, curves)]
         parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
     figures["life"] = [_life(plan.best.times)]
     parts.append(
@@ -222,7 +222,7 @@ def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple
     return option.label, full, points
 
 
-def _rates(question: Question, curves: Sequence[tuple[str, float, list[tuple[float, float, float, float]]]]) -> Figure:
+def _rates(rate_per_s: float, curves: Sequence[tuple[str, float, list[tuple[float, float, float, float]]]]) -> Figure:
     traces: list[dict[str, Any]] = []
     shapes = []
     for (label, full, points), colour in zip(curves, COLOURS, strict=False):
@@ -241,7 +241,7 @@ def _rates(question: Question, curves: Sequence[tuple[str, float, list[tuple[flo
             }
         )  # fmt: skip
         shapes.append(_vertical(full, colour, "dot"))
-    shapes.append(_vertical(question.rate_per_s, "@ink", "dash"))
+    shapes.append(_vertical(rate_per_s, "@ink", "dash"))
     values = [value for _, _, points in curves for point in points for value in point[1:]]
     across = [point[0] for _, _, points in curves for point in points] + [full for _, full, _ in curves]
     return figure(

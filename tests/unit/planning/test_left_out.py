@@ -87,6 +87,23 @@ def test_the_margin_is_what_the_fleet_has_beyond_what_the_prediction_needs() -> 
     assert ("times as many for certainty" in option.headline()) is (option.margin >= MUCH)
 
 
+def test_two_pools_say_what_the_prediction_needs_of_their_arrangements() -> None:
+    question = asked(rate_per_s=120.0, devices=("l4",), fleets=("apart",), limits={"tpot_p99": 0.012})
+    option = planned(question).best
+    assert option.second is not None
+    assert option.needed_devices is not None
+    assert option.margin is not None
+    whole = option.devices + option.second.devices
+    assert 2 <= option.needed_devices <= whole
+    assert option.margin == pytest.approx(whole / option.needed_devices)
+    finder, limits = Finder(question), limits_of(question)
+    fleet = finder.found(limits)[0]
+    needed = finder.needed_of_two(fleet, limits)
+    assert needed is not None
+    assert needed.devices == option.needed_devices
+    assert finder.holding.holds(needed, 0.0, limits)
+
+
 def test_even_odds_need_no_margin() -> None:
     option = planned(asked(rate_per_s=300.0, limits={"tpot_p99": 0.012}, confidence=0.5)).best
     assert option.margin is None
