@@ -48,6 +48,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from mutation_server import TRACER
 from provenance import COLUMNS as ORIGIN
 from provenance import here
@@ -518,6 +520,8 @@ def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: 
         answer = place.test_mutant(mutant, order, limit_s, chosen)
     finally:
         copies.put(place)
+    if answer["code"] == pytest.ExitCode.USAGE_ERROR:  # of no mutant
+        raise SystemExit(f"pytest cannot begin with {', '.join(order)}: is each of these files there?")
     outcome = "time limit" if answer["code"] is None else "survived" if answer["code"] in PASSED else "killed"
     if outcome == "survived" and reason:
         outcome = "equivalent"

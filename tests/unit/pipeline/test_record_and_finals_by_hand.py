@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from toy_run import SPEC
+from toy_run import SPACE, SPEC
 
-from chipwise.optim.study import Trial
-from chipwise.pipeline import run_record
+from chipwise.optim.study import Study, Trial
+from chipwise.pipeline import pipeline, run_record
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.supernet_prior import designs_to_score, planned_cpu_s
-from chipwise.run.trials import Candidate
+from chipwise.run.folder import RunFolder
+from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.tasks.protocol import Exported, Losses
 from chipwise.tasks.text import data as text_data
 from chipwise.tasks.text import exported
@@ -191,3 +193,92 @@ def test_a_stream_is_scored_window_by_window_and_no_window_is_empty(length, wind
     found = exported.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
     assert seen == windows
     assert found.tolist() == pytest.approx([3.0] * (length - 1))
+
+
+def test_other_devices_are_in_the_record_once_the_target_is_open(monkeypatch, tmp_path: Path) -> None:
+    study = Study(None, name="toy", directions=["minimize"], identity="toy", choices=choice_labels(SPACE))
+    monkeypatch.setattr(run_record, "_target", lambda *_: None)
+    monkeypatch.setattr(run_record, "_elsewhere", lambda spec, space, items, target, *_: [target])
+    with RunFolder(tmp_path / "run", SPEC) as folder:
+        asked = SPEC, study, Trials(study, SPEC, SPACE), SPACE, folder
+        assert run_record.make_record(*asked).elsewhere == ()
+        target: Any = object()
+        assert run_record.make_record(*asked, target).elsewhere == (target,)
+
+
+class Finished(pipeline.Search):
+    """A finished search of three trials, of which a kit measured some; 0 has won, 1 is the reference design."""
+
+    def __init__(self, target: object) -> None:
+        self.target, self.done = target, []
+        self.spec = self.folder = None  # type: ignore[assignment]
+        known = [trial(0, 2.0, 1e-4, exported_loss=2.0), trial(1, 1.0, 1e-4, role="baseline", exported_loss=1.0)]
+        self.trials = Listed([*known, trial(2, 1.5, 1e-4, exported_loss=1.5), trial(3, 1.0, 1e-4)])  # type: ignore[assignment]
+        self.study = SimpleNamespace(memory={"winner": 0, "baseline": 1}, remember=self.remember)  # type: ignore[assignment]
+
+    others = SimpleNamespace(predict=None)  # type: ignore[assignment]
+
+    def remember(self, **facts: object) -> None:
+        self.study.memory.update(facts)  # type: ignore[attr-defined]
+
+    def _opened(self) -> Any:
+        return self.target
+
+    def _phase(self, name: str) -> None:
+        self.done.append(name)
+
+    def _read_data(self) -> Any:
+        return None
+
+    def _score(self, finals: Any, winner: Candidate, reference: Candidate | None) -> None:
+        self.done.append(f"scored {winner.number} against {reference and reference.number}")
+
+
+class Listed(list):
+    def all(self) -> list[Candidate]:
+        return self
+
+
+class ByLoss:
+    """Finals that take the least loss, and write a winner's number down."""
+
+    written: ClassVar[list[int]] = []
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.written.clear()
+
+    def keeps_limits(self, item: Candidate) -> bool:
+        return True
+
+    def best(self, good: list[Candidate], reference: Candidate | None) -> Candidate:
+        return min(good, key=lambda item: item.notes.exported_loss or math.inf)
+
+    def write_winner(self, item: Candidate) -> None:
+        self.written.append(item.number)
+
+
+@pytest.mark.parametrize(
+    ("target", "notes", "winner", "done"),
+    [
+        ("open", {2: {}}, 2, ["reading the kit's results", "scored 2 against 1"]),  # 1 is no candidate, 3 has no export
+        ("open", {}, 0, []),
+        (None, {2: {}}, 0, []),
+    ],
+)
+def test_what_a_kit_measured_ranks_the_contenders_again(
+    monkeypatch, target: str | None, notes: dict[int, object], winner: int, done: list[str]
+) -> None:
+    def read(trials: object, spec: object, folder: object, *, on_note: Any) -> dict[int, object]:
+        on_note("one result is of another chip")
+        return notes
+
+    taught: list[object] = []
+    monkeypatch.setattr(pipeline, "kit_notes", read)
+    monkeypatch.setattr(pipeline, "record", lambda trials, target, notes: taught.append(target))
+    monkeypatch.setattr(pipeline, "penalty_factor", lambda *_: None)
+    monkeypatch.setattr(pipeline, "Finals", ByLoss)
+    search = Finished(target)
+    search._take_results()
+    assert search.study.memory == {"winner": winner, "baseline": 1, "kit_notes": ["one result is of another chip"]}
+    assert search.done == done
+    assert (taught, ByLoss.written if done else []) == ((["open"], [2]) if done else ([], []))
