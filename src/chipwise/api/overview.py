@@ -204,7 +204,8 @@ def overview_of(
     Args:
         file: The file.
         profile: A calibrated profile of this machine, where there is one.
-        device: A data sheet by which candidates are priced instead, as ``chipwise estimate`` prices each of them.
+        device: A data sheet by which candidates are priced instead, as ``chipwise estimate`` prices each of them. The
+            target's own, where the file names one.
         runtime: The runtime there; the device's own unless given.
         seed: Of what is drawn.
         draws: Candidates drawn.
@@ -234,6 +235,8 @@ def overview_of(
     if not 0 <= samples <= MOST_SAMPLES:
         raise InputError(f"samples must be from 0 to {MOST_SAMPLES:,}, not {samples:,}")
     progress("pricing the blocks", 0.0)
+    if device is None and target.sheet is not None:
+        device = target.device
     if runtime is not None and device is None:
         raise InputError("name the device that the runtime is of (--device)")
     metrics, predict, priced_by = _metrics(space, workload, profile, device, runtime, target, seed=seed)

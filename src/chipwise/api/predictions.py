@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from chipwise.api.this_machine import estimate_here, is_here, profile_here, read_by
 from chipwise.core.arguments import public
 from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
-from chipwise.core.results import Result, ResultTable
+from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -20,6 +20,8 @@ from chipwise.spec import ArchSpec
 from chipwise.spec.hf import resolve
 
 if TYPE_CHECKING:
+    import pandas
+
     from chipwise.explaining.comparison import Cell, Comparison
 
 
@@ -40,6 +42,24 @@ class DeviceAnswer(Result):
         metrics = {} if self.estimate is None else {name: item.value for name, item in self.estimate.metrics.items()}
         return [{"device": self.device} | metrics | {"problem": self.problem}]
 
+    def detailed(self) -> Mapping[str, object]:
+        """The row with the runtime, the ends of every interval, and the bytes of memory by purpose."""
+        found: dict[str, object] = {"device": self.device}
+        if self.estimate is not None:
+            found |= {"runtime": self.estimate.runtime, "provenance": self.estimate.provenance}
+            for name, item in self.estimate.metrics.items():
+                found |= {name: item.value, f"{name}_low": item.low, f"{name}_high": item.high}
+            found |= {f"memory_{name}_bytes": value for name, value in self.estimate.memory_bytes.items()}
+        return found | {"problem": self.problem}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The detailed row as a pandas data frame.
+
+        Raises:
+            ChipwiseError: pandas is not installed.
+        """
+        return data_frame([self.detailed()])
+
 
 class EstimateTable(ResultTable[DeviceAnswer]):
     """Estimates of one model on several devices, fastest first; devices without an answer come last."""
@@ -49,6 +69,14 @@ class EstimateTable(ResultTable[DeviceAnswer]):
         found = super().rows()
         names = dict.fromkeys(name for row in found for name in row if name != "problem")
         return [{name: row.get(name) for name in (*names, "problem")} for row in found]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a device, with runtime, intervals and memory, as a pandas data frame.
+
+        Raises:
+            ChipwiseError: pandas is not installed.
+        """
+        return data_frame([item.detailed() for item in self])
 
 
 @overload

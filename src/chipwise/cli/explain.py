@@ -84,6 +84,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import is_default, json_of, notices, refuse
     from chipwise.cli.whole_runs import explained
+    from chipwise.core.extras import require
     from chipwise.core.files import check_output, write_output
 
     if explained(context, model, as_json=as_json):
@@ -112,6 +113,8 @@ def command(
     asked["audio_s"] = audio
     if apply is not None and out is None:
         raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
+    if html is not None:
+        require("plotly")
     for path in (html, out):
         if path is not None:
             check_output(path)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def command(
     spec: Annotated[Path, typer.Argument(help="A search's YAML file, or a file with a space alone.")],
     device: Annotated[
-        str | None, typer.Option(help="Price by this data sheet (chipwise devices); else by this machine's profile.")
+        str | None,
+        typer.Option(help="Price by this data sheet (chipwise devices). Default: the file's target."),
     ] = None,
     runtime: Annotated[
         str | None, typer.Option(help="Runtime on that device (chipwise runtimes); the device's own unless given.")

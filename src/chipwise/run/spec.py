@@ -12,7 +12,7 @@ from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
 from chipwise.core.fields import later, positive
-from chipwise.core.files import build, read_yaml
+from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.cost.spending import Rates, refused, require
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
@@ -515,11 +515,16 @@ class RunSpec:
 
 
 def load_run(path: str | Path) -> RunSpec:
-    """Reads and checks a search's YAML file.
+    """Reads and checks a search's YAML file, or the run that a folder such as ``runs/clinic`` holds.
 
     Raises:
         SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
     """
+    if os.path.isdir(path):
+        held = Path(path) / "spec.json"
+        if not held.is_file():
+            raise SpecError("this folder holds no run; give a run file, or one such as runs/clinic", file=str(path))
+        return run_spec(read_mapping(held).get("spec"), file=str(held))
     data = read_yaml(path)
     if "folder" in data:
         raise SpecError("unknown field", file=str(path), field="folder")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from chipwise.training.worker import Job, TrainJob
 
 TRIES = 4  # submissions of a training whose worker keeps dying
 LOOK_S = 1.0
+ANSWER_S = 10.0  # that a cluster may take to answer at all
 
 
 @dataclass
@@ -67,6 +69,7 @@ class RayTrainer(BaseTrainer):
         """Connects to the cluster, or starts Ray on this machine, unless this process has done so."""
         ray, on = self._ray, self._setup.on
         if not ray.is_initialized():
+            _require_answer(on)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
             quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
@@ -193,3 +196,20 @@ def _kept(job: TrainJob, found: dict[str, Any]) -> dict[str, Any]:
         write_atomic(path, found["weights"])
     write_json(folder / job.result_name, json.loads(found["training"]) | {"weights": str(path)})
     return {**values, "weights": str(path)}
+
+
+def _require_answer(on: str) -> None:
+    """Checks that something listens at ``ray://HOST:PORT``: the library itself waits for minutes without a word.
+
+    Raises:
+        Unsupported: Nothing does.
+    """
+    host, _, port = on.removeprefix("ray://").rpartition(":")
+    if not on.startswith("ray://") or not host or not port.isdecimal():
+        return  # the library names what is wrong
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S):
+            pass
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Unsupported(f"train.on: no Ray cluster answers at {on} ({why})") from None

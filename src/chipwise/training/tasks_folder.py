@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chipwise.core.errors import UnknownName
+from chipwise.core.extras import require
 from chipwise.training.origin import read_origin, require_weights
 from chipwise.training.tasks_data import KINDS, METHODS, load_task
 
@@ -26,11 +27,13 @@ def evaluate_folder(
     """The scores of the model in a folder and of the baseline on a task. See :func:`chipwise.api.evaluate`.
 
     A classifier that the folder ships and that was tuned on the very same items is used unless ``method`` is given.
-    The baseline comes first: a missing package costs no tuning.
+    A missing package is found first, before any item is read.
     """
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:
             raise UnknownName(option, value, known)
+    if with_baseline:
+        require("sklearn")
     folder = require_weights(model, purpose="a task")
     wanted = load_task(task, kind=kind)
 
