@@ -8,7 +8,8 @@ import sys
 def main() -> None:
     """Entry point of the ``chipwise`` command.
 
-    Exit codes: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 trainings elsewhere are awaited, 4 a search's winner is not known to
+    keep every limit, 130 stopped by Ctrl-C.
     """
     try:
         from chipwise.cli.app import run

@@ -12,7 +12,10 @@ def command(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/clinic.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
-    """Write report.html, card.md and trials.csv of a run again, from what its folder holds."""
+    """Write report.html, card.md and trials.csv of a run again, from what its folder holds.
+
+    Says what to do where a run stopped early. Exit code 4: its winner does not keep every limit, as far as is known.
+    """
     from chipwise import api
     from chipwise.cli import show
 
@@ -21,3 +24,4 @@ def command(
         show.json_of(record)
     else:
         show.result(record, run)
+    raise typer.Exit(show.ending(record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     spec: Annotated[Path, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/<name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run that the folder holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and start again.")] = False,
     workers: Annotated[int | None, typer.Option(help="Trainings side by side. Default: as in the file.")] = None,
     train_on: Annotated[
@@ -56,6 +57,10 @@ def command(
     and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count trainings alone. With jobs the search writes job files and
     stops with exit code 3 until their results are there (--resume).
 
+    A stopped search goes on with --resume, also with new limits, another budget or another seed in the file; whatever
+    is trained and measured is kept. Where nothing keeps the limits, or a busy machine left them unconfirmed, the search
+    ends with the closest design and exit code 4; --resume measures again.
+
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
     power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
     limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
@@ -78,23 +83,9 @@ def command(
         folder = out if out is not None else Path("runs") / wanted.name
         if resume and not holds_run(folder):
             print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
-        if as_json:
-            json_of(
-                api.search(
-                    spec,
-                    out=out,
-                    resume=resume,
-                    restart=restart,
-                    workers=workers,
-                    train_on=train_on,
-                    storage=storage,
-                    on_progress=stop.checked(silent),
-                )
-            )
-            return
         from chipwise.cli import show
 
-        with show.live() as observer:
+        with contextlib.nullcontext(silent) if as_json else show.live() as observer:
             record = api.search(
                 spec,
                 out=out,
@@ -108,7 +99,11 @@ def command(
     except KeyboardInterrupt:
         print("stopped; finished work is kept, continue with --resume", file=sys.stderr)
         raise typer.Exit(143 if stop.number == signal.SIGTERM else 130) from None
-    show.result(record, folder)
+    if as_json:
+        json_of(record)
+    else:
+        show.result(record, folder)
+    raise typer.Exit(show.ending(record))
 
 
 class _Stop:

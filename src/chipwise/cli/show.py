@@ -17,9 +17,12 @@ from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
 from chipwise.hardware.device import MachineProfile
+from chipwise.reporting import unmet
 from chipwise.reporting.record import RunRecord
 from chipwise.reporting.tables import constraint_table, contenders, final_table
 from chipwise.run.progress import Observer, Status
+
+UNMET = 4  # exit code of a search that found a design, and no limits that it is known to keep
 
 __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
@@ -142,8 +145,16 @@ def result(record: RunRecord, folder: Path) -> None:
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:
         put(f"winner: {folder / 'winner'}")
-    if record.status == "partial":
-        put(f"not finished; go on with: chipwise search FILE --out {folder} --resume")
+    for line in unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
+        if line:
+            say(line)
+    if step := unmet.next_step(record):
+        put(step.replace("FOLDER", str(folder)))
+
+
+def ending(record: RunRecord) -> int:
+    """The exit code of a command that ends with ``record``: 4 where its winner does not keep every limit."""
+    return UNMET if unmet.unmet(record) else 0
 
 
 def profile(found: MachineProfile, path: Path) -> None:

@@ -170,11 +170,16 @@ class Study:
         for key, value in notes.items():
             self._do(lambda key=key, value=value: self._study.set_user_attr(key, value))  # type: ignore[misc]
 
+    def forget(self, *names: str) -> None:
+        """Removes notes from the whole study."""
+        known = self.memory
+        self.remember(**{name: None for name in names if name in known})
+
     @property
     def memory(self) -> dict[str, Any]:
-        """The notes of the whole study; see :meth:`remember`."""
+        """The notes of the whole study that are not None; see :meth:`remember`."""
         held = self._do(lambda: self._study.user_attrs)
-        return {key: value for key, value in held.items() if not key.startswith(_AFTER)}
+        return {key: value for key, value in held.items() if value is not None and not key.startswith(_AFTER)}
 
     def _noted_after(self) -> dict[int, dict[str, Any]]:
         """Notes on trials after their end, by number."""

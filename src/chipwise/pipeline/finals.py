@@ -8,6 +8,11 @@ validation bits per byte, as they count past soft limits. Where the pace is an o
 wins instead if its loss is no further from the fewest than losses of one design are from each other by seed alone: such
 a difference says little, the seconds are measured. Measured values decide; whether the interval of a P99 also
 lies within its limit is reported, and changes no winner, because where samples are few it would exclude all alike.
+
+Where no finalist keeps limits and floors, the search still ends with a design. If the machine was busy, limits on times
+are unconfirmed rather than broken for those that kept them before: of these the same rule chooses. Else it is the
+design that is least past the limit that it exceeds most. Such a winner is reported as what it is, and measured again when the
+run is resumed.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from chipwise.core.errors import Infeasible, InputError, MeasurementError
 from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.onnx import export
 from chipwise.pipeline.candidate_rates import candidate_rates
-from chipwise.pipeline.limits import within
+from chipwise.pipeline.going_on import seed_of
+from chipwise.pipeline.limits import within, worst_excess
 from chipwise.pipeline.matrix_formats import chosen_by_matrix, select_formats, timed_here
 from chipwise.pipeline.measuring import measurement_notes
 from chipwise.pipeline.other_devices import OtherDevices
@@ -36,11 +42,11 @@ from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, Trials
-from chipwise.space.constraints import REAL_TIME, soft_limit_on_latency
+from chipwise.space.constraints import REAL_TIME, TIMED, broken, soft_limit_on_latency
 from chipwise.spec import RankingStem
 from chipwise.spec.design import USUALLY_FUSED
 from chipwise.spec.io import to_data
-from chipwise.targets.chance import chances_of, kept
+from chipwise.targets.chance import chances_of, kept, values_of
 from chipwise.targets.formats import suffix_there
 from chipwise.targets.target import Target
 from chipwise.tasks.protocol import Exported, Losses, TaskData
@@ -90,6 +96,7 @@ class Finals:
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
         self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
+        self.met = True  # whether there are such
 
     def decide(
         self, finalists: Sequence[Candidate], reference: Candidate | None, others: Sequence[Candidate] = ()
@@ -100,8 +107,10 @@ class Finals:
         exported as far as they were trained and measured, in their order; of those within the limits at most ``SPARE``
         are evaluated on the tasks.
 
+        Where nothing that was trained keeps limits and floors, the winner is what comes closest, and :attr:`met` is False.
+
         Raises:
-            Infeasible: Nothing that was trained was measured within the limits, or none of that keeps the floors.
+            Infeasible: No finalist could be measured.
         """
         beside = [reference] if reference is not None else []
         self.measure([*finalists, *beside])
@@ -111,7 +120,7 @@ class Finals:
         good = self._keeping_floors(fitting, beside=beside)
         evaluated = 0
         for other in others:
-            if good or evaluated >= SPARE:
+            if good or evaluated >= SPARE or any(self._unconfirmed(self._trials[item.number]) for item in tried):
                 break
             self.measure([other])
             self._take_back([other])
@@ -120,14 +129,44 @@ class Finals:
                 evaluated += self._tasks is not None
                 fitting.append(tried[-1])
                 good = self._keeping_floors(tried[-1:])
-        if not fitting:
-            reasons = "; ".join(f"trial {item.number}: {self._against_limits(item)}" for item in tried)
-            found = "was measured" if self._target.measures else f"is predicted with {self._spec.confidence} confidence"
-            raise Infeasible(f"no trained candidate {found} within the limits: {reasons}")
-        if not good:
-            raise Infeasible(self._below_floors(fitting))
-        self.contenders = good
-        return self.best(good, reference)
+        self.met = bool(good)
+        self.contenders = good or self._closest(fitting or tried)
+        if not self.met:
+            self._keeping_floors(self.contenders)  # for the report
+        return self.best(self.contenders, reference)
+
+    def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
+        """What is to be chosen from where nothing keeps limits and floors.
+
+        Raises:
+            Infeasible: None of ``tried`` could be measured.
+        """
+        known = [item for item in (self._trials[each.number] for each in tried) if item.alive]
+        if not known:
+            reasons = "; ".join(f"trial {item.number}: {self._trials[item.number].notes.reason}" for item in tried)
+            raise Infeasible(f"no finalist could be measured: {reasons}")
+        unconfirmed = [item for item in known if self._unconfirmed(item)]
+        return unconfirmed or [min(known, key=lambda item: (self._beyond(item), item.number))]
+
+    def _unconfirmed(self, item: Candidate) -> bool:
+        """Whether a candidate breaks limits on times alone, on a busy machine, and kept them before."""
+        timed = [limit for limit in self._spec.limits if limit.hard and limit.metric in TIMED]
+        others = [limit for limit in self._spec.limits if limit.hard and limit.metric not in TIMED]
+        return (
+            item.notes.clean is False
+            and item.notes.within is True
+            and bool(broken(timed, item.costs))
+            and not broken(others, item.known)
+            and (self._others is None or self._others.keeps_limits(item.design))
+        )
+
+    def _beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most; infinitely where a task could not be evaluated."""
+        if any("failed" in result for result in item.tasks.values()):
+            return math.inf
+        there = {} if self._others is None else values_of(self._others.predict(item.design))
+        limits = (*self._spec.limits, *self._spec.limits_elsewhere, *self._target.limits)
+        return worst_excess(limits, item.known | there)
 
     def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
         """Chooses the winner among candidates within the limits; see the head of this module."""
@@ -177,26 +216,6 @@ class Finals:
         known = [self._trials[item.number] for item in items]
         return [item for item in known if not self._tasks.missed(item)]
 
-    def _below_floors(self, items: Sequence[Candidate]) -> str:
-        assert self._tasks is not None
-        reasons = "; ".join(
-            f"trial {item.number}: {', '.join(self._tasks.results(self._trials[item.number]))}" for item in items
-        )
-        return (
-            f"no trained candidate within the limits keeps the floors of its tasks: {reasons}; lower the floor, loosen "
-            "limits so that larger models fit, or raise budget.final"
-        )
-
-    def _against_limits(self, item: Candidate) -> str:
-        how = {metric: "" if metric in (item.measured or {}) else " as predicted" for metric in item.costs}
-        here = [
-            f"{limit.metric} {limit.show(item.costs[limit.metric])}{how[limit.metric]} (limit {limit.text})"
-            for limit in self._spec.limits
-            if limit.hard and limit.metric in item.costs
-        ]
-        there = "" if self._others is None else self._others.shown(item.design)
-        return ", ".join([*here, *([there] if there else [])])
-
     def measure(self, contenders: Sequence[Candidate]) -> None:
         """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
 
@@ -241,12 +260,12 @@ class Finals:
         if not chosen_by_matrix(self._spec, self._target):
             return
         tried = [self._trials[item.number] for item in contenders]
-        broken = [item for item in tried if item.notes.by_matrix.get("kept") and not self.keeps_limits(item)]
-        for item in broken:
+        outside = [item for item in tried if item.notes.by_matrix.get("kept") and not self.keeps_limits(item)]
+        for item in outside:
             again = {**item.notes.by_matrix, "kept": False}
             self._trials.note(item.number, by_matrix=again, exported_loss=None, final=False)
-        if broken:
-            self.measure(broken)
+        if outside:
+            self.measure(outside)
 
     def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
         return self._target.alternately([self._served(item) for item in contenders])
@@ -294,7 +313,8 @@ class Finals:
             precision = kept_precision(self._folder.path / "precision.json")
             data = self._data.data(arch).load()
             recipe = build(Recipe, dict(self._data.recipe))
-            return read(trained_again(arch, data, path, seed=self._spec.seed, precision=precision, recipe=recipe))
+            seed = seed_of(self._trials.study, self._spec)(arch)
+            return read(trained_again(arch, data, path, seed=seed, precision=precision, recipe=recipe))
 
     def _exported(self, item: Candidate) -> Exported:
         return Exported(design=item.design, weights=self._weights(item), folder=self._folder.trial(item.number))

@@ -33,6 +33,7 @@ BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # what a second of training takes with its validation and its worker's start, where all that counts
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
+NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +165,16 @@ class Halving:
         """
         self._on_phase("first trainings")
         first, last = self._plan[0], len(self._plan) - 1
-        self.train(references, 0)
+        untrained = sum(item.alive and not item.trained_to(0) for item in references)
+        anew = not any(item.rungs for item in self._candidates())
+        if anew or self._affordable(first.budget * max(1, untrained), 0.0) > 0:
+            self.train(references, 0)
         reference = self.best_reference(references)
-        full = [] if reference is None or reference.after(last) else [Job(reference, self._plan[last].budget, last)]
+        full = [] if reference is None or reference.trained_to(last) else [Job(reference, self._plan[last].budget, last)]
         beside = round(self._plan[last].budget / first.budget) * (self._workers - 1)
         while True:
             candidates = self._candidates()
-            unfinished = [item for item in candidates if item.alive and item.after(0) is None]
+            unfinished = [item for item in candidates if item.alive and not item.rungs]
             if not unfinished:
                 later = self._promotions(1) + sum(job.budget for job in full)
                 wanted = BATCH_PER_WORKER * self._workers if candidates else max(2, beside)
@@ -178,6 +182,8 @@ class Halving:
                 if not candidates:
                     count = max(count, min(2, first.count))
                 if count <= 0:
+                    if full and self._affordable(full[0].budget, 0.0) > 0:
+                        self._run(full)
                     return
                 rows = self._propose(count, self.observations(), [item.row or () for item in candidates])
                 if not len(rows):
@@ -195,7 +201,7 @@ class Halving:
             The finalists, trained for the full budget, most promising first; and the reference design, trained as long.
 
         Raises:
-            Infeasible: No candidate was measured within the limits, or every finalist failed in training.
+            Infeasible: Every finalist failed in training, or none of them could be measured.
         """
         last = len(self._plan) - 1
         for rung in range(1, last + 1):
@@ -211,22 +217,19 @@ class Halving:
         return finalists, trained[0] if trained else None
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
-        """The first ``count`` that keep the limits; no more are measured.
+        """The first ``count`` that keep the limits, no more being measured; where none does, the one that comes closest.
 
         Raises:
-            Infeasible: None does.
+            Infeasible: None of them could be measured.
         """
         found: list[Candidate] = []
         for item in items:
             if len(found) < count and self._measurer.within_limits(item):
                 found.append(self._fresh(item))
-        if not found:
-            raise Infeasible(
-                "every candidate that was trained breaks a limit or is slower than the reference design (as measured, "
-                "or as predicted where nothing measures); loosen the limits, or measure on a quieter machine (runs "
-                "resume with --resume)"
-            )
-        return found
+        left = [item for item in map(self._fresh, items) if item.alive]
+        if not found and not left:
+            raise Infeasible(NONE_MEASURED)
+        return found or [min(left, key=self._measurer.beyond)]
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
         """A finalist in the form of fewest bits per byte, as they count, in which it is within the limits.
@@ -295,18 +298,24 @@ class Halving:
     def chosen(self, rung: int) -> list[Candidate]:
         """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
 
+        Where none does, it is the one that comes closest.
+
         Raises:
-            Infeasible: Every candidate was measured outside the limits.
+            Infeasible: Every candidate failed.
         """
         found = [item for item in self._candidates() if item.notes.promoted >= rung and item.alive]
         step = self._plan[rung].budget - self._plan[rung - 1].budget
-        count = min(self._plan[rung].count, max(1, self._affordable(step, self._promotions(rung + 1))))
+        affordable = self._affordable(step, self._promotions(rung + 1))
         known = {item.number for item in found}
-        before = [item for item in self._candidates() if item.after(rung - 1) is not None and item.number not in known]
+        before = [item for item in self._candidates() if self._trained_for(item, rung) and item.number not in known]
+        ahead = {item.number for item in before if item.trained_to(rung)}  # under an earlier plan
+        least = 0 if any(item.number in ahead and self._keeps_limits(item) for item in before) else 1
+        count = min(self._plan[rung].count, max(least, affordable))
         for item, belief in self._believed(before):
-            if len(found) >= count:
-                break
-            if item.alive and self._measurer.within_limits(item):
+            paid = sum(each.number not in ahead for each in found)
+            if len(found) >= self._plan[rung].count or (paid >= count and item.number not in ahead):
+                continue
+            if self._keeps_limits(item):
                 self._trials.note(item.number, promoted=rung)
                 if belief is not None:
                     self._note_belief(self._fresh(item), rung, *belief)
@@ -314,6 +323,13 @@ class Halving:
         if not found and not any(item.alive for item in before):
             raise Infeasible(ALL_FAILED)
         return found or self._first_within([item for item in before if item.alive], 1)
+
+    def _trained_for(self, item: Candidate, rung: int) -> bool:
+        """Whether a candidate can be promoted to ``rung``; to the second one, from a training of any length."""
+        return item.trained_to(rung - 1) or (rung == 1 and bool(item.rungs))
+
+    def _keeps_limits(self, item: Candidate) -> bool:
+        return item.alive and self._measurer.within_limits(item)
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
         """Trains what rung number ``rung`` still lacks."""
@@ -325,7 +341,7 @@ class Halving:
         return self._fresh(candidate)
 
     def _run(self, jobs: Sequence[Job]) -> None:
-        todo = [job for job in jobs if job.candidate.alive and job.candidate.after(job.rung) is None]
+        todo = [job for job in jobs if job.candidate.alive and not job.candidate.trained_to(job.rung)]
         left = self._left()
         for job, result in self._trainer.run(todo):
             if isinstance(result, ChipwiseError):

@@ -21,6 +21,12 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
     return not broken(limits, strained)
 
 
+def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:
+    """How far ``values`` are past the hard limit that they exceed most, as a share of it; 0 where they keep all."""
+    known = [item for item in limits if item.hard and item.metric in values]
+    return max([0.0, *(item.excess(values[item.metric]) for item in known)])
+
+
 def no_slower_than(
     references: Sequence[Candidate],
     limits: Sequence[Constraint],

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from chipwise.core.digest import plain
 from chipwise.core.errors import MeasurementError
 from chipwise.cost.spending import Rates, real_time, spent
-from chipwise.pipeline.limits import HEADROOM, no_slower_than, within
+from chipwise.pipeline.limits import HEADROOM, no_slower_than, within, worst_excess
 from chipwise.pipeline.measurement_choice import worth_measuring
 from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import RunFolder
@@ -31,6 +31,10 @@ class Measurer(Protocol):
 
     def within_limits(self, item: Candidate) -> bool:
         """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        ...
+
+    def beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
         ...
 
 
@@ -62,8 +66,24 @@ class CandidateMeasurer:
 
     def within_limits(self, item: Candidate) -> bool:
         """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
-        known = self._trials[item.number].notes.within
-        return self.measure(item) if known is None else known
+        now = self._trials[item.number]
+        if now.notes.within is None and now.measured is not None and self._target.measures:  # under other limits
+            return self._judge(now)
+        return self.measure(item) if now.notes.within is None else now.notes.within
+
+    def beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
+        limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
+        return worst_excess(limits, self._trials[item.number].costs)
+
+    def _judge(self, item: Candidate) -> bool:
+        """Whether a measured candidate keeps the limits of today; a final measurement is judged without headroom."""
+        limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
+        expected, headroom = values_of(self.predict(item)), 1.0 if item.notes.final else HEADROOM
+        good = within(limits, expected | (item.measured or {}), headroom=headroom)
+        good = good or (item.notes.clean is False and within(limits, expected, headroom=HEADROOM))
+        self._trials.note(item.number, within=good)
+        return good
 
     def predict(self, item: Candidate) -> Mapping[str, Bounds]:
         """The target's present predictions for a candidate."""
@@ -101,7 +121,7 @@ class CandidateMeasurer:
         notes = measurement_notes(found, self._spec.target.rates, final=False, sound_s=sound_s)
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
-            return bool(item.notes.within)  # the quieter of two measurements counts
+            return self.within_limits(item)  # the quieter of two measurements counts
         good = within(limits, expected | notes["measured"], headroom=HEADROOM)
         if not found.clean:  # a busy machine proves nothing against a candidate; the final measurement decides
             good = good or within(limits, expected, headroom=HEADROOM)
@@ -119,7 +139,9 @@ class CandidateMeasurer:
 
     def _references(self) -> list[Candidate]:
         """The reference design, once it is chosen; before that, all that were judged."""
-        known = [item for item in self._trials.all() if item.is_reference and item.alive]
+        known = [
+            item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier
+        ]
         found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
         longest = max((len(item.rungs) for item in found), default=0)
         return [item for item in found if len(item.rungs) == longest]

@@ -199,15 +199,6 @@ class OtherDevices:
         limits = self._each_limit()
         return not limits or kept(limits, self.predict(design), {}, self._confidence)
 
-    def shown(self, design: Design) -> str:
-        """What is predicted of the limited metrics there, for a message."""
-        predicted = self.predict(design)
-        return ", ".join(
-            f"{limit.metric} {limit.show(value)} as predicted (limit {limit.text})"
-            for limit in self._each_limit()
-            if limit.hard and (value := predicted[limit.metric][0]) is not None
-        )
-
     def _each_limit(self) -> list[Constraint]:
         return [_there(limit, name) for name, limits in self._limits.items() for limit in limits]
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError
 from chipwise.optim.study import Study
@@ -15,8 +17,16 @@ from chipwise.pipeline import supernet_prior, task_evaluation
 from chipwise.pipeline.choosing import Chooser, StrategyProposer
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.findings import explain_answer
+from chipwise.pipeline.going_on import charge_of, fit_to_plan, plan_with, seed_of, take_up
 from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
 from chipwise.pipeline.kit_return import kit_notes, record
+from chipwise.pipeline.least_budget import (
+    ENDING_S,
+    ENDING_SHARE,
+    MEASURING_S,
+    MEASURING_SHARE,
+    require_budget,
+)
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
 from chipwise.pipeline.matrix_formats import CPU_S, chosen_by_matrix
 from chipwise.pipeline.measurement_choice import measure_front
@@ -39,15 +49,14 @@ from chipwise.run.trials import Candidate, Trials, choice_labels
 from chipwise.space import SearchSpace
 from chipwise.space.designs import summary
 from chipwise.space.search_space import Rows
+from chipwise.targets.local import least_calibration_s
 from chipwise.targets.target import Target, limits_on_predictions, open_target
 from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
 from chipwise.training.tasks_data import Task
 
-MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
 CONTENDERS = 3  # usually: two finalists and the reference design
 FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
-ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 
@@ -81,12 +90,15 @@ class Search:
             folder.where,
             name=folder.study_name,
             directions=[goal.direction for goal in spec.goals],
-            identity=spec.identity,
+            identity=folder.identity,
             choices=choice_labels(self.space),
         )
         if folder.storage is not None:
             folder.check_trials_belong_to_run(len(self.study.trials()))
         self.trials = Trials(self.study, spec, self.space)
+        take_up(self.study, self.trials, spec, folder.before)
+        if folder.before is not None:
+            folder.write_spec()
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
         allowed = self.allowance
         self.status = Status(
@@ -98,10 +110,11 @@ class Search:
     def run(self) -> RunRecord:
         """Runs all phases, or those still missing; returns the record of the finished run.
 
-        A search that is refused before it has calibrated or tried anything leaves no run in its folder.
+        A search that is refused before it has calibrated or tried anything leaves no run in its folder. One whose
+        winner does not keep its limits measures the finalists again.
         """
         try:
-            if "winner" not in self.study.memory:
+            if "winner" not in self.study.memory or "unmet" in self.study.memory:
                 self._search(open_trainer(self._setup))
             else:
                 self._take_results()
@@ -110,10 +123,11 @@ class Search:
             if isinstance(error, ChipwiseError) and not self.trials.all() and not self.folder.profile.exists():
                 self.folder.withdraw()
             else:
-                self._save_partial()
+                self._save_partial(error)
             raise
 
     def _search(self, trainer: Trainer) -> None:
+        self.study.forget("stopped")
         with trainer:
             ready = self._prepare()
             halving = self._halving(ready, trainer)
@@ -131,14 +145,19 @@ class Search:
                 left_s=lambda: self._left_for_finals_s,
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
-            winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
+            if finals.met:
+                winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
         self._score(finals, winner, reference)
         finals.write_winner(self.trials[winner.number])
         for item in self.trials.all():
             if item.trial.state == "running":
                 self._close(item)
         self._explain(ready.chooser, halving)
-        self.study.remember(winner=winner.number, baseline=None if reference is None else reference.number)
+        self.study.remember(
+            winner=winner.number,
+            baseline=None if reference is None else reference.number,
+            unmet=None if finals.met else True,
+        )
 
     def _take_results(self) -> None:
         """Records what a kit measured of a finished run, teaches the target, and ranks the contenders again."""
@@ -162,7 +181,7 @@ class Search:
             penalty_factor=penalty_factor(self.spec, self.others.predict),
             on_phase=self._phase,
         )
-        number = self.study.memory["baseline"]
+        number = self.study.memory.get("baseline")
         reference = None if number is None else self.trials[number]
         good = [
             item
@@ -189,13 +208,15 @@ class Search:
 
     def _prepare(self) -> Prepared:
         """Data, calibration, screening, reference designs, and the plan of trainings."""
+        self._require_budget(ahead_s=least_calibration_s(self.spec, self.folder))
         data = self._read_data()
         tasks = load_tasks(self.spec)
         data.prepare()
         self.study.remember(data=dict(data.summary()))
         others = self.others
         self._phase("calibrating")
-        target = self.target = open_target(self.spec, self.space, self.folder, self._detail)
+        target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
+        self._require_budget()
         spec = self.spec = target.restated(self.spec)
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
@@ -235,8 +256,24 @@ class Search:
             chooser=chooser,
             references=references,
             limits=limits,
-            plan=self._plan(len(references)),
+            plan=self._plan(references),
         )
+
+    def _require_budget(self, *, ahead_s: float = 0.0) -> None:
+        """Refuses a budget as soon as it is known to be too small; not where a plan or a training exists.
+
+        Raises:
+            SpecError: It is; what is calibrated so far is kept.
+        """
+        if "plan" in self.study.memory or any(item.rungs for item in self.trials.all()):
+            return
+        compared = any(True for _ in self.spec.asked.references(self.spec.space))
+        require_budget(self.spec, spent_s=self.ledger.total_s, ahead_s=ahead_s, trainings=2 if compared else 1)
+
+    def _calibrated(self, detail: str) -> None:
+        """Shows how far the calibration is; ends it where it has used up what trainings need."""
+        self._detail(detail)
+        self._require_budget()
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
         """The candidates and the reference design of which the winner is decided; a resumed search keeps its own."""
@@ -247,9 +284,26 @@ class Search:
         halving.explore(ready.references)
         self._measure_candidates(ready)
         finalists, best = halving.promote(ready.references)
+        if best is None:
+            best = self._earlier_reference(ready)
         kept = [item.number for item in finalists], [] if best is None else [best.number]
         self.study.remember(finalists=kept)
         return finalists, best
+
+    def _earlier_reference(self, ready: Prepared) -> Candidate | None:
+        """The largest earlier reference design within the limits that was trained in full; where none of today's was.
+
+        Under looser limits it is no longer the largest within them, and the budget may be too small for that one.
+        """
+        good = [
+            item
+            for item in self.trials.all()
+            if item.is_reference
+            and item.alive
+            and item.trained_to(len(ready.plan) - 1)
+            and ready.measurer.within_limits(item)
+        ]
+        return max(good, key=lambda item: item.design.arch.parameters(), default=None)
 
     def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
         """Chooses and trains candidates; the supernet is trained first where the run wants one."""
@@ -267,7 +321,7 @@ class Search:
                 trainer,
                 self.folder,
                 ready.data,
-                seed=spec.seed,
+                seed=seed_of(self.study, spec),
                 allowance=self.allowance,
                 train=spec.train,
                 on_progress=self._show_trainings,
@@ -288,6 +342,9 @@ class Search:
         spec = self.spec
         if not ready.target.measures:
             return
+        for item in self.trials.all():
+            if item.alive and item.measured is not None and item.notes.within is None:
+                ready.measurer.within_limits(item)
         if spec.profiling == "measured":
             for item in self.trials.all():
                 if item.alive and item.rungs and item.measured is None:
@@ -308,9 +365,15 @@ class Search:
         if not budget_s:
             return None
         self._phase("training the supernet")
-        trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
-        archs = [self.space.design(row).arch for row in trained]
-        supernet = Supernet(self.folder, data, archs, budget_s=budget_s, seed=self.spec.seed)
+        begun = self.study.memory.get("supernet", {})  # with limits, a budget and a seed that may have changed since
+        if not begun:
+            trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
+            begun = {"trained": trained.tolist(), "scored": scored.tolist()}
+            begun |= {"budget_s": budget_s, "seed": self.spec.seed}
+            self.study.remember(supernet=begun)
+        scored = np.array(begun["scored"], np.int64)
+        archs = [self.space.design(row).arch for row in np.array(begun["trained"], np.int64)]
+        supernet = Supernet(self.folder, data, archs, budget_s=float(begun["budget_s"]), seed=int(begun["seed"]))
         supernet.train(trainer, lambda update: self._show_trainings({0: update}))
         self._phase("scoring with the supernet")
 
@@ -321,6 +384,7 @@ class Search:
             )
 
         chooser.set_supernet_prior(scored, score(scored))
+        self.study.remember(supernet={**begun, "done": True})
         return score
 
     def _fair_reference(
@@ -357,23 +421,37 @@ class Search:
             found = {"knee_why": f"not known: {error}"}
         self.study.remember(answer=found)
 
-    def _plan(self, references: int) -> tuple[Rung, ...]:
-        """Distribution of the remaining budget over trainings; a resumed search has the same."""
+    def _plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
+        """Distribution of the remaining budget over trainings; a resumed search has the same.
+
+        Under another budget there is another plan, in which all that is trained counts.
+        """
         known = self.study.memory.get("plan")
         if known is not None:
             return tuple(Rung(budget=budget, count=count) for budget, count in known)
-        supernet_s = supernet_prior.planned_cpu_s(self._supernet_s)
-        overhead = OVERHEAD if self.allowance.whole else 1.0
-        training = (self._left - supernet_s) / overhead - self.allowance.final * min(1, references)
-        if self.spec.quality.chosen == "proxy":
-            plan = plan_finals(self.allowance, training)
-        else:
-            least = self.spec.asked.metric.least_share
-            plan = plan_rungs(self.allowance, training, least_share=least)
-            first = plan[0].budget if len(plan) > 1 else 0.0
-            plan = plan_rungs(self.allowance, training - first * max(0, references - 1), least_share=least)
+        tried = [item for item in self._candidates() if item.format_of is None]
+        plan = plan_with(lambda: self._plan_of_rest(references), tried, self.allowance)
+        fit_to_plan(self.trials, plan, self.allowance)
         self.study.remember(plan=[[rung.budget, rung.count] for rung in plan])
         return plan
+
+    def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
+        """The remaining budget as trainings of new candidates, less what the reference designs still need.
+
+        Raises:
+            SpecError: It does not even hold one final training.
+        """
+        done = [charge_of(item, self.allowance) for item in references]
+        supernet_s = 0.0 if self.study.memory.get("supernet", {}).get("done") else self._supernet_s
+        overhead = OVERHEAD if self.allowance.whole else 1.0
+        training = (self._left - supernet_prior.planned_cpu_s(supernet_s)) / overhead
+        training -= max(0.0, self.allowance.final - max(done)) if done else 0.0
+        if self.spec.quality.chosen == "proxy":
+            return plan_finals(self.allowance, training)
+        least = self.spec.asked.metric.least_share
+        plan = plan_rungs(self.allowance, training, least_share=least)
+        first = plan[0].budget if len(plan) > 1 else 0.0
+        return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)
 
     @property
     def allowance(self) -> Allowance:
@@ -471,10 +549,11 @@ class Search:
             self.target.learn(self.trials.measured())
         return self.target
 
-    def _save_partial(self) -> None:
-        """Writes the record of a search that stops early."""
+    def _save_partial(self, error: BaseException) -> None:
+        """Writes the record of a search that stops early, with the reason where it is no Ctrl-C."""
         try:
-            self.study.remember(spent=self.ledger.save())
+            stopped = str(error) if isinstance(error, ChipwiseError) else None
+            self.study.remember(spent=self.ledger.save(), stopped=stopped)
             save(self._record(), self.folder.record)
         except (ChipwiseError, OSError):
             return  # the reason for which the search stopped is what the user must see

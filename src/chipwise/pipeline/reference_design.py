@@ -72,7 +72,7 @@ def largest_within(
     """
 
     def tried() -> list[Candidate]:
-        known = [item for item in trials.all() if item.is_reference]
+        known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
         return [item for item in known if spec.asked.family(item.notes.choices) == family]
 
     alive = [item for item in tried() if item.alive]
@@ -88,9 +88,18 @@ def largest_within(
         choices, predicted = next(fitting, (None, None))
         if choices is None or predicted is None:
             break
-        item = trials[trials.add_reference(choices, predicted=predicted)]
+        item = _earlier(trials, choices) or trials[trials.add_reference(choices, predicted=predicted)]
         good = trials[item.number] if measurer.within_limits(item) else None
     return good
+
+
+def _earlier(trials: Trials, choices: Mapping[str, Any]) -> Candidate | None:
+    """The same design, if it was a reference design under other limits or another budget; it becomes one again."""
+    for item in trials.all():
+        if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
+            trials.note(item.number, earlier=False)
+            return trials[item.number]
+    return None
 
 
 def _largest_first(

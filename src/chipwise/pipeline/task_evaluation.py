@@ -108,18 +108,6 @@ class TaskEvaluation:
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
-    def results(self, item: Candidate) -> list[str]:
-        """Results of a contender on tasks with floors, as text."""
-        lines = []
-        for floor in self._spec.floors:
-            result = item.tasks.get(str(floor.task), {})
-            if "value" not in result:
-                lines.append(f"{floor.metric} unknown ({result.get('failed', 'not evaluated')})")
-                continue
-            value, low, high = (floor.show(result[name]) for name in ("value", "low", "high"))
-            lines.append(f"{floor.metric} {value} [{low} to {high}] (floor {floor.text})")
-        return lines
-
     def ship(self, winner: Candidate, target: Path) -> dict[str, Any]:
         """Copies the winner's classifiers next to it; returns what each reached, for the winner's file of promises."""
         found = {}

@@ -11,6 +11,7 @@ from chipwise.pipeline.halving import Job
 from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
 from chipwise.run.trials import Candidate, TrainedRung
+from chipwise.spec import ArchSpec
 from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Trainer
 from chipwise.trainers.train_spec import TrainSpec
@@ -36,7 +37,7 @@ class Trainings:
         trainer: Where they run.
         folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
         data: What the run asks of models, with its data.
-        seed: Of initialisation and data order, the same for all candidates.
+        seed: Of initialisation and data order, the same for all candidates unless it was changed on the way.
         allowance: What trainings are charged in; those of the full budget are judged on all of the validation data.
         train: The run's choice of device and precision.
         on_progress: Called with the running trials and their progress, about once a second.
@@ -48,7 +49,7 @@ class Trainings:
         folder: RunFolder,
         data: TaskData,
         *,
-        seed: int,
+        seed: int | Callable[[ArchSpec], int],
         allowance: Allowance,
         train: TrainSpec | None = None,
         on_progress: Callable[[dict[int, dict[str, Any]]], None],
@@ -112,7 +113,7 @@ class Trainings:
             gpu_budget_s=job.budget if unit == "gpu" else None,
             steps=steps,
             device="cuda" if on == "cuda" else None,
-            seed=self._seed,
+            seed=self._seed(design.arch) if callable(self._seed) else self._seed,
             formats=() if design.weights == "fp32" else (design.weights,),
             precision=precision,
             max_validation_bytes=None if job.budget >= self._allowance.final else self._data.quick,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.core import units
 from chipwise.core.statistics import Z95
-from chipwise.reporting import by_matrix, facts, insights, law_text, words
+from chipwise.reporting import by_matrix, facts, insights, law_text, unmet, words
 from chipwise.reporting.record import ByLaw, RunRecord, Trial
 
 _ONNX = """
@@ -30,6 +30,11 @@ def card(record: RunRecord) -> str:
     parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
     if record.status == "partial":
         parts.append("The run has not finished; this is what is known so far.")
+        parts += [line_of(f"It stopped: {record.stopped}.")] if record.stopped else []
+    if told := unmet.verdict(record):
+        parts.append(f"**{line_of(told)}**")
+    if step := unmet.next_step(record):
+        parts.append(line_of(step))
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(winner)]
     each = words.entries() if words.one_pass() else words.asked().words.tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.page.document import document
 from chipwise.page.markup import empty, safe, section, table
-from chipwise.reporting import by_matrix, facts, insights, law_text, words
+from chipwise.reporting import by_matrix, facts, insights, law_text, unmet, words
 from chipwise.reporting.plots import Plot, draw
 from chipwise.reporting.record import RunRecord, Trial
 from chipwise.tasks.protocol import Picture
@@ -66,7 +66,7 @@ def _costs() -> tuple[str, ...]:
 
 
 def _head(record: RunRecord) -> str:
-    state = "" if record.status == "finished" else _partial()
+    state = _state(record)
     links = (
         ("constraints", "Constraints"),
         ("contenders", "Winner and reference design"),
@@ -93,11 +93,14 @@ def _head(record: RunRecord) -> str:
     )
 
 
-def _partial() -> str:
-    return (
-        '<div class="banner">This run has not finished. What follows is what is known so far; '
-        "go on with <code>--resume</code>.</div>"
-    )
+def _state(record: RunRecord) -> str:
+    """A banner over a run that has not finished, or whose winner does not keep its limits; nothing over others."""
+    told = unmet.verdict(record)
+    if record.status == "partial":
+        told = "This run has not finished. What follows is what is known so far."
+        told += f" It stopped: {record.stopped}." if record.stopped else ""
+    step = unmet.next_step(record)
+    return f'<div class="banner">{safe(told)} {safe(step)}</div>' if told else ""
 
 
 def _answer(record: RunRecord) -> str:

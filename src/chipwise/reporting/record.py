@@ -415,6 +415,7 @@ class RunRecord(Result):
     samples: dict[str, Any] = field(default_factory=dict)  # what models do with test data, as their task shows it
     law: ByLaw | None = None  # where nothing was trained and a law of loss ranked the designs
     start: Start | None = None  # where the run started from a pretrained model
+    stopped: str | None = None  # why a partial run ended, where an error ended it
     notes: tuple[str, ...] = ()  # limits, and anything unclean
 
     def __post_init__(self) -> None:

@@ -20,15 +20,16 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import StudyError
+from chipwise.core.errors import SpecError, StudyError
 from chipwise.core.files import read_json, write_json
 from chipwise.core.files import storage as disk
 from chipwise.optim.storage import is_url, without_password
+from chipwise.run.changes import check_changes
 from chipwise.run.spec import RunSpec
-from chipwise.run.start_spec import StartSpec
+from chipwise.run.start_spec import StartSpec, any_spec
 from chipwise.spec import ArchSpec
 
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
@@ -55,7 +56,8 @@ class RunFolder:
             run goes on where it was kept.
 
     Raises:
-        StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another spec.
+        StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another kind.
+        SpecError: The run that is resumed differs in more than may change; names the field.
         StorageError: The folder cannot be written.
     """
 
@@ -68,7 +70,8 @@ class RunFolder:
         restart: bool = False,
         storage: str | None = None,
     ) -> None:
-        self.path, self.spec = path, spec
+        self.path, self.spec, self.identity = path, spec, spec.identity
+        self.before: RunSpec | None = None  # the spec of the run so far, where the resumed one changes what it may
         self._lock: IO[str] | None = None
         self.resumed = resume and self._begun
         with disk(path):
@@ -82,11 +85,20 @@ class RunFolder:
         try:
             self._check(resume)
             self.storage = self._where(storage, resume=resume)
-            kept = {} if self.storage is None else {"storage": without_password(self.storage)}
-            write_json(path / "spec.json", {"identity": spec.identity, "spec": plain(spec), **kept})
+            if self.before is None:
+                self.write_spec()
         except BaseException:
             self.close()
             raise
+
+    def write_spec(self) -> None:
+        """Writes the specification, with the identity that the run began with.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        kept = {} if self.storage is None else {"storage": without_password(self.storage)}
+        write_json(self.path / "spec.json", {"identity": self.identity, "spec": plain(self.spec), **kept})
 
     def _acquire(self) -> None:
         stream = (self.path / "run.lock").open("a")
@@ -134,7 +146,7 @@ class RunFolder:
     @property
     def study_name(self) -> str:
         """In the folder's own journal the run's name; in a store for many, one that is its own."""
-        return self.spec.name if self.storage is None else f"{self.spec.name}-{self.spec.identity}"
+        return self.spec.name if self.storage is None else f"{self.spec.name}-{self.identity}"
 
     def check_trials_belong_to_run(self, trials: int) -> None:
         """Refuses a store that holds trials while the folder holds none of their trainings.
@@ -149,20 +161,53 @@ class RunFolder:
             )
 
     def _check(self, resume: bool) -> None:
-        known = self.path / "spec.json"
-        if known.exists():
-            held = read_json(known)
-            identity = held.get("identity") if isinstance(held, dict) else None
-            if identity != self.spec.identity and self._begun:
-                raise StudyError(
-                    f"{self.path}: this folder holds a run of another spec; choose another with --out, "
-                    "or put it aside with --restart"
-                )
-        if self._begun and not resume:
+        if not self._begun:
+            return
+        if not resume:
             raise StudyError(
                 f"{self.path}: this folder already holds a run; go on with --resume, put it aside with --restart, "
                 "or choose another with --out"
             )
+        known = self.path / "spec.json"
+        held = read_json(known) if known.exists() else None
+        if not isinstance(held, dict) or held.get("identity") == self.spec.identity == self._identity_of(held):
+            return
+        self._take_up(held)
+
+    def _identity_of(self, held: dict[str, Any]) -> object:
+        """The identity of the specification as it stands in the folder; that of the run's beginning may differ."""
+        try:
+            return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
+        except SpecError:  # of a version that had other fields
+            return held.get("identity")
+
+    def _take_up(self, held: dict[str, Any]) -> None:
+        """Takes up a run whose specification was or is changed in what may change.
+
+        Raises:
+            SpecError: Something else is changed; names the field.
+            StudyError: The run is of another kind, or cannot be compared.
+        """
+        other = StudyError(
+            f"{self.path}: this folder holds a run of another spec; choose another with --out, "
+            "or put it aside with --restart"
+        )
+        try:
+            was = any_spec(held.get("spec"), file=str(self.path / "spec.json"))
+        except SpecError:
+            raise other from None
+        if not isinstance(was, RunSpec) or not isinstance(self.spec, RunSpec):
+            raise other
+        self.identity = str(held.get("identity"))
+        if was.identity == self.spec.identity:
+            return
+        check_changes(was, self.spec, folder=self.path)
+        if self.spec.quality.chosen == "law":
+            raise StudyError(
+                f"{self.path}: a search by law trains nothing that could be kept; search again into another folder "
+                "with --out, or put this one aside with --restart"
+            )
+        self.before = was
 
     def withdraw(self) -> None:
         """Removes what opening a run wrote, where the search could not start: the next one finds no run here.

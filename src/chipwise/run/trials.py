@@ -64,6 +64,7 @@ class TrialNotes:
     settled: Mapping[str, float] | None = None  # what the cost model learns from
     measured_because: str | None = None
     within: bool | None = None  # whether it keeps the limits, measured where that was worth it
+    earlier: bool = False  # a reference design that was chosen under other limits or another budget
     clean: bool | None = None  # whether the machine was quiet
     unclean_because: tuple[str, ...] = ()
     loudness: float | None = None  # below 1 is clean
@@ -198,6 +199,10 @@ class Candidate:
         """The result of one rung, if it is finished."""
         return next((item for item in self.rungs if item.rung == rung), None)
 
+    def trained_to(self, rung: int) -> bool:
+        """Whether a training as long as this rung's is finished."""
+        return any(item.rung >= rung for item in self.rungs)
+
 
 class Trials:
     """All trials of one run, kept in its study."""
@@ -252,9 +257,15 @@ class Trials:
         return self.study.start(labels, found.to_plain())
 
     def trained(self, number: int, result: Mapping[str, Any]) -> None:
-        """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``."""
-        kept = [item for item in self[number].rungs if item.rung != result["rung"]]
+        """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``.
+
+        What an export of earlier weights was found to be holds no longer.
+        """
+        item = self[number]
+        kept = [each for each in item.rungs if each.rung != result["rung"]]
         rungs = _plain((*kept, TrainedRung.from_plain(result)))
+        if item.notes.exported_loss is not None:
+            self.note(number, exported_loss=None, test_loss=None, final=False, by_matrix={}, tasks={})
         self.study.note(number, rungs=rungs, curve=result["curve"])
 
     def fail(self, number: int, reason: str) -> None:

@@ -44,6 +44,8 @@ _LATENCY_METRICS = (
     "joules_per_token",
     "usd_per_1k_tokens",
 )  # metrics that depend on the time per token
+TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "rtf", "throughput", *SPENDING})
+"""Metrics that another process on the machine changes while they are measured."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better

@@ -11,7 +11,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import MeasurementError
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware.device import MachineProfile
-from chipwise.profile.calibrate import calibrate
+from chipwise.profile.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.store import saved_profile
 from chipwise.run.budget_spec import Allowance
@@ -26,6 +26,7 @@ from chipwise.targets.cost_model import CostModel
 from chipwise.targets.sustained import with_cold_limits
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
+FAST = 0.7  # of the usual time of a calibration: what a fast machine takes
 CALIBRATION_TOKENS_PER_S = 100_000.0  # tokens of a budget per second of calibration
 
 
@@ -142,6 +143,15 @@ def _calibrated(
     profile.save(folder.profile)
     nodes.unlink(missing_ok=True)
     return profile
+
+
+def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
+    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 where it is done or not needed."""
+    if not spec.target.local or folder.profile.exists():
+        return 0.0
+    nodes = spec.target.runtime in NODES_TIMED
+    models, _ = MODELS["with nodes" if nodes else "alone"]
+    return FAST * (models * MODEL_S + (CASES_S if nodes and not folder.node_rates.exists() else 0.0))
 
 
 def _suitable_s(allowed: Allowance) -> float:

@@ -98,11 +98,12 @@ def test_one_rung_measures_only_until_two_keep_the_limits() -> None:
     assert limits.measured == ranked[:3]
 
 
-def test_one_rung_outside_the_limits_is_not_called_a_failed_training() -> None:
-    _, halving, _ = make(FakeTrainer(), plan=ONE, keeps=lambda item: False)
+def test_one_rung_outside_the_limits_ends_with_the_one_that_comes_closest() -> None:
+    trials, halving, limits = make(FakeTrainer(), plan=ONE, keeps=lambda item: False)
     halving.explore([])
-    with pytest.raises(Infeasible, match="every candidate that was trained breaks a limit"):
-        halving.promote([])
+    finalists, _ = halving.promote([])
+    (closest,) = finalists
+    assert limits.beyond(closest) == min(map(limits.beyond, trials.all()))
 
 
 def test_trainings_that_all_failed_are_called_that() -> None:

@@ -10,7 +10,6 @@ import pytest
 from safetensors.numpy import save_file
 from toy_run import MEASURED
 
-from chipwise.core.errors import Infeasible
 from chipwise.optim.study import Study
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.task_evaluation import SPARE, TaskEvaluation
@@ -104,26 +103,27 @@ def test_who_breaks_a_limit_of_the_device_is_not_asked() -> None:
     assert judge.asked == [2, 0]
 
 
-def test_when_nobody_keeps_it_one_error_says_what_was_reached() -> None:
+def test_when_nobody_keeps_it_the_nearest_to_the_floor_wins_and_is_marked() -> None:
+    """80 % is 6 % short of 85 %, 70 % is 18 %; one whose task could not be evaluated comes last."""
     judge, finish, items = contest([0.95, 0.8, None, *[0.7] * (SPARE + 1)])
-    with pytest.raises(Infeasible) as caught:
-        finish.decide(items[1:3], items[0], items[3:])
-    said = str(caught.value)
-    assert "trial 1: accuracy@mine 80 % [79 % to 81 %] (floor >= 85 %)" in said
-    assert "trial 2: accuracy@mine unknown (lost its finite loss)" in said
-    assert "lower the floor" in said
-    assert len(judge.asked) == 3 + SPARE
+    assert finish.decide(items[1:3], items[0], items[3:]).number == 1
+    assert not finish.met
+    assert len(set(judge.asked)) == 3 + SPARE
 
 
-def test_nobody_within_the_limits_is_said_of_the_limits() -> None:
-    judge, finish, items = contest([0.95, 0.99], seconds=[1e-4, 2e-3])
-    with pytest.raises(Infeasible, match="measured within the limits: trial 1: tpot_p99 2 ms"):
-        finish.decide(items[1:2], items[0])
-    assert judge.asked == [0]
+def test_nobody_within_the_limits_ends_with_the_nearest_and_what_it_reaches_is_known() -> None:
+    judge, finish, items = contest([0.95, 0.99, 0.9], seconds=[1e-4, 2e-3, 3e-3])
+    assert finish.decide(items[1:3], items[0]).number == 1
+    assert not finish.met
+    assert judge.asked == [0, 1]
 
 
 @pytest.mark.parametrize("kept", [None, b"", b"half of it"])
-def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precision(tmp_path, monkeypatch, kept) -> None:
+@pytest.mark.parametrize("began_with", [None, 5])
+def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precision(
+    tmp_path, monkeypatch, kept, began_with
+) -> None:
+    """Also where the run's seed was changed after the training had begun."""
     path, asked = tmp_path / "weights-2.safetensors", []
     if kept is not None:
         path.write_bytes(kept)
@@ -140,13 +140,15 @@ def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precisio
         recipe={"batch_windows": 8},
         data=lambda arch: SimpleNamespace(load=lambda: f"text in {arch.vocab_size} tokens"),
     )
-    finals = Finals(None, SPEC, folder, data, MEASURED)
-    arch = SimpleNamespace(name="a", vocab_size=300)
+    memory = {} if began_with is None else {"seeds": {"digest": began_with}}
+    trials = SimpleNamespace(study=SimpleNamespace(memory=memory))
+    finals = Finals(trials, SPEC, folder, data, MEASURED)
+    arch = SimpleNamespace(name="a", vocab_size=300, as_trained=lambda: SimpleNamespace(digest="digest"))
     item = SimpleNamespace(
         number=7, design=SimpleNamespace(arch=arch), rungs=[SimpleNamespace(weights="weights-2.safetensors")]
     )
     for _ in range(2):  # the second time they are there
         assert finals._weights(item)["w"].tolist() == [1, 1, 1]
-    assert asked == [
-        ("a", "text in 300 tokens", path, {"seed": SPEC.seed, "precision": "bf16", "recipe": Recipe(batch_windows=8)})
-    ]
+    seed = SPEC.seed if began_with is None else began_with
+    settings = {"seed": seed, "precision": "bf16", "recipe": Recipe(batch_windows=8)}
+    assert asked == [("a", "text in 300 tokens", path, settings)]

@@ -9,7 +9,8 @@ from toy_run import SPEC
 
 from chipwise.core.files import build
 from chipwise.pipeline import pipeline
-from chipwise.pipeline.pipeline import FINALS_S, MEASURING_S, MEASURING_SHARE, Search
+from chipwise.pipeline.least_budget import MEASURING_S, MEASURING_SHARE
+from chipwise.pipeline.pipeline import FINALS_S, Search
 from chipwise.run.budget_spec import BudgetSpec
 from chipwise.run.spec import RunSpec
 

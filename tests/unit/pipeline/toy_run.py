@@ -108,3 +108,7 @@ class Limits:
             known = self.keeps(item)
             self.trials.note(item.number, within=known)
         return known
+
+    def beyond(self, item) -> float:
+        """The further past its limit, the wider."""
+        return 0.0 if self.within_limits(item) else item.design.arch.d_model / 100

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from chipwise.core.errors import StudyError
+from chipwise.core.errors import SpecError, StudyError
 from chipwise.core.files import read_json
 from chipwise.run.folder import RunFolder, holds_run
 from chipwise.run.spec import run_spec
@@ -105,8 +105,8 @@ def test_a_folder_is_resumed_where_something_was_begun_and_its_store_is_not_chan
         RunFolder(tmp_path / "a", SPEC, resume=True, storage="sqlite:///x.db")
     with pytest.raises(StudyError, match="already holds a run; go on with --resume"):
         RunFolder(tmp_path / "a", SPEC)
-    other = dataclasses.replace(SPEC, seed=1)
-    with pytest.raises(StudyError, match="a run of another spec"):
+    other = dataclasses.replace(SPEC, profiling="measured")
+    with pytest.raises(SpecError, match="^profiling: was 'hybrid' and is now 'measured', and the run in .*a can go on"):
         RunFolder(tmp_path / "a", other, resume=True)
     with RunFolder(tmp_path / "a", other, restart=True) as folder:  # which put the other aside
         assert not folder.resumed

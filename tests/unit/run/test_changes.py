@@ -1,0 +1,100 @@
+"""What the file of a resumed run may change, and how everything else is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from chipwise.core.errors import SpecError, StudyError
+from chipwise.core.files import read_json
+from chipwise.run.changes import check_changes
+from chipwise.run.folder import RunFolder
+from chipwise.run.spec import run_spec
+
+FIELDS = {
+    "name": "toy",
+    "workload": {},
+    "space": {
+        "d_model": [32, 64],
+        "depth": [1],
+        "vocab_size": [512],
+        "layer": {"heads": [1], "kv_heads": [1], "ffn_width": [64]},
+    },
+    "data": {"source": "medical-definitions"},
+    "constraints": {"tpot_p99": "<= 1 ms"},
+    "budget": {"cpu": "10 min", "workers": 2},
+    "targets": [{"device": "raspberry-pi-5", "constraints": {"tpot_p50": "<= 1 s"}}],
+    "seed": 1,
+}
+
+
+def spec(**changes):
+    data = copy.deepcopy(FIELDS)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = data
+        for name in parents:
+            place = place[int(name) if name.isdigit() else name]
+        place[last] = value
+    return run_spec(data, file="toy.yaml")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"constraints": {}},
+        {"constraints": {"tpot_p99": "<= 2 ms", "peak_memory": "<= 1 GB"}},
+        {"targets__0__constraints": {}},
+        {"confidence": "80 %"},
+        {"budget": {"cpu": "1 h", "final": "2 min", "workers": 1}},
+        {"seed": 2},
+        {"train": {"on": "jobs"}, "budget": {"cpu": "1 h"}},
+    ],
+)
+def test_limits_budget_and_seed_may_change_and_where_it_trains(change, tmp_path) -> None:
+    with RunFolder(tmp_path / "r", spec()) as folder:
+        folder.study.touch()
+    with RunFolder(tmp_path / "r", spec(**change), resume=True) as folder:
+        assert folder.before == spec()
+        assert folder.identity == spec().identity  # that of the trials
+        assert read_json(tmp_path / "r" / "spec.json")["spec"] != folder.spec  # until the change is taken up
+        folder.write_spec()
+    with RunFolder(tmp_path / "r", spec(**change), resume=True) as folder:
+        assert folder.before is None
+        assert folder.identity == spec().identity
+    with RunFolder(tmp_path / "r", spec(), resume=True) as folder:  # and back
+        assert folder.before == spec(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"space__d_model": [32, 128]}, r"^space\.d_model: was \[32, 64\] and is now \[32, 128\], and the run in r can"),
+        ({"space__layer__heads": [2]}, r"^space\.layer\.heads: was \[1\]"),
+        ({"workload": {"prompt_tokens": 3}}, r"^workload\.prompt_tokens: was \d+ and is now 3"),
+        ({"data__source": "wikitext-2"}, r"^data\.source: was 'medical-definitions' and is now"),
+        ({"target": {"threads": 2}}, r"^target\.threads: was 1 and is now 2"),
+        ({"targets__0__weight": 2.0}, r"^targets\[0\]\.weight"),
+        ({"targets": []}, r"^targets.*: was"),
+        ({"train": {"precision": "fp32"}}, r"^train\.precision: was left out and is now 'fp32'"),
+        ({"quality": "proxy"}, r"^quality\.method"),
+        ({"budget": {"tokens": "2M"}}, r"^budget: was 'cpu' and is now 'tokens'"),
+    ],
+)
+def test_any_other_difference_is_refused_by_the_name_of_its_field(change, said) -> None:
+    with pytest.raises(SpecError, match=said) as caught:
+        check_changes(spec(), spec(**change), folder="r")
+    assert caught.value.exit_code == 2
+    assert "limits (constraints, confidence), the budget and the seed" in str(caught.value)
+    assert "--restart" in str(caught.value)
+
+
+def test_a_search_by_law_has_nothing_to_go_on_with(tmp_path) -> None:
+    law = {"quality": "law", "target": "h100-sxm", "constraints": {"tpot_p50": "<= 12 ms"}}
+    fields = {name: FIELDS[name] for name in ("name", "workload", "space")} | law
+    one, other = (run_spec({**fields, "budget": {"tokens": count}}, file="law.yaml") for count in ("100B", "200B"))
+    with RunFolder(tmp_path / "r", one) as folder:
+        folder.study.touch()
+    with pytest.raises(StudyError, match="search again into another folder"):
+        RunFolder(tmp_path / "r", other, resume=True)
