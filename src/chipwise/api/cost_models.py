@@ -128,6 +128,8 @@ def calibrate(
 ) -> tuple[MachineProfile, Path]:
     """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
 
+    One that was stopped goes on with what it had measured, within a day and on the same machine and versions.
+
     Args:
         runtime: The runtime to calibrate.
         threads: Threads of the runtime.
@@ -161,6 +163,7 @@ def calibrate(
     check_output(path)
     profile = profile_machine(
         runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress,
+        partial=profile_path(kept, threads).with_suffix(".partial.jsonl"),
         images=images, ranking=ranking, sounds=sounds,
     )  # fmt: skip
     if before is not None and before.thermal is not None:  # calibration does not measure it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,8 @@ def command(
     """Measure this machine in a runtime and write its profile (in about 75 seconds).
 
     The profile holds rates of matrix products by format and size, bandwidth by working set, the cost of a node, and
-    memory of the process. Its check predicts whole models, each by a fit that excluded it.
+    memory of the process. Its check predicts whole models, each by a fit that excluded it. A calibration that was
+    stopped (Ctrl-C) goes on where it was when the command is given again within a day.
     """
     from chipwise import api
     from chipwise.cli import show
@@ -44,17 +46,21 @@ def command(
     if not 0.25 <= minutes <= 60:
         raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
     sheet = None if against is None else datasheet.load(against)  # a wrong name is reported before anything is timed
-    with show.bar("calibrating", quiet=as_json) as progress:
-        profile, path = api.calibrate(
-            runtime=runtime,
-            threads=threads,
-            seconds=60 * minutes,
-            out=out,
-            on_progress=progress,
-            images=images,
-            ranking=ranking,
-            sounds=sounds,
-        )
+    try:
+        with show.bar("calibrating", quiet=as_json) as progress:
+            profile, path = api.calibrate(
+                runtime=runtime,
+                threads=threads,
+                seconds=60 * minutes,
+                out=out,
+                on_progress=progress,
+                images=images,
+                ranking=ranking,
+                sounds=sounds,
+            )
+    except KeyboardInterrupt:
+        print("stopped; what is measured is kept for a day, give the command again to go on", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)
         return

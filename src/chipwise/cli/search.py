@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def command(
     spec: Annotated[Path, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/<name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")
+    ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and start again.")] = False,
     workers: Annotated[int | None, typer.Option(help="Trainings side by side. Default: as in the file.")] = None,
     train_on: Annotated[

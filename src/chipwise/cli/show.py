@@ -149,7 +149,9 @@ def result(record: RunRecord, folder: Path) -> None:
         if line:
             say(line)
     if step := unmet.next_step(record):
-        put(step.replace("FOLDER", str(folder)))
+        what, command = step.rsplit(": ", 1)
+        say(f"{what}:")
+        put(f"  {command.replace('FOLDER', str(folder))}")
 
 
 def ending(record: RunRecord) -> int:

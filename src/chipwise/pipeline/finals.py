@@ -11,8 +11,8 @@ lies within its limit is reported, and changes no winner, because where samples 
 
 Where no finalist keeps limits and floors, the search still ends with a design. If the machine was busy, limits on times
 are unconfirmed rather than broken for those that kept them before: of these the same rule chooses. Else it is the
-design that is least past the limit that it exceeds most. Such a winner is reported as what it is, and measured again when the
-run is resumed.
+design that is least past the limit that it exceeds most. Such a winner is reported as what it is, and measured again
+when the run is resumed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Finals:
         exported as far as they were trained and measured, in their order; of those within the limits at most ``SPARE``
         are evaluated on the tasks.
 
-        Where nothing that was trained keeps limits and floors, the winner is what comes closest, and :attr:`met` is False.
+        Where nothing that was trained keeps limits and floors, the winner is what comes closest, and ``met`` is False.
 
         Raises:
             Infeasible: No finalist could be measured.
@@ -161,7 +161,7 @@ class Finals:
         )
 
     def _beyond(self, item: Candidate) -> float:
-        """How far a candidate is past the limit that it exceeds most; infinitely where a task could not be evaluated."""
+        """How far a candidate is past the limit that it exceeds most; infinite where a task could not be evaluated."""
         if any("failed" in result for result in item.tasks.values()):
             return math.inf
         there = {} if self._others is None else values_of(self._others.predict(item.design))

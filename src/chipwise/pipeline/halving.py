@@ -170,7 +170,9 @@ class Halving:
         if anew or self._affordable(first.budget * max(1, untrained), 0.0) > 0:
             self.train(references, 0)
         reference = self.best_reference(references)
-        full = [] if reference is None or reference.trained_to(last) else [Job(reference, self._plan[last].budget, last)]
+        full = (
+            [] if reference is None or reference.trained_to(last) else [Job(reference, self._plan[last].budget, last)]
+        )
         beside = round(self._plan[last].budget / first.budget) * (self._workers - 1)
         while True:
             candidates = self._candidates()
@@ -217,7 +219,7 @@ class Halving:
         return finalists, trained[0] if trained else None
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
-        """The first ``count`` that keep the limits, no more being measured; where none does, the one that comes closest.
+        """The first ``count`` that keep the limits, of which no more are measured; else the one that comes closest.
 
         Raises:
             Infeasible: None of them could be measured.

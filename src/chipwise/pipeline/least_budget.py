@@ -45,8 +45,9 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
     raise SpecError(
         f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and the like take "
         f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
-        f"{units.show(set_aside_s(spec.allowance.total), 'time')}, and {trainings} trainings of {final} each do not fit "
-        f"in the rest; give at least {advised}" + (", or lower budget.final" if spec.budget.final is not None else ""),
+        f"{units.show(set_aside_s(spec.allowance.total), 'time')}, and {trainings} trainings of {final} each do not "
+        f"fit in the rest; give at least {advised}"
+        + (", or lower budget.final" if spec.budget.final is not None else ""),
         field="budget.cpu",
     )
 

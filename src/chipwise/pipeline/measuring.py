@@ -139,9 +139,7 @@ class CandidateMeasurer:
 
     def _references(self) -> list[Candidate]:
         """The reference design, once it is chosen; before that, all that were judged."""
-        known = [
-            item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier
-        ]
+        known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
         found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
         longest = max((len(item.rungs) for item in found), default=0)
         return [item for item in found if len(item.rungs) == longest]

@@ -34,7 +34,7 @@ from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
-from chipwise.pipeline.screening import Screened, screen
+from chipwise.pipeline.screening import OutOfReach, Screened, loosened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.pipeline.trainings import Trainings, charged, trained
@@ -223,7 +223,13 @@ class Search:
         across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None
         metrics = target.metrics if across is None else across.metrics
         limits = (*limits_on_predictions(spec, self.space, target), *others.limits_on_rows())
-        screened = screen(self.space, metrics, limits, seed=spec.seed)
+        try:
+            screened = screen(self.space, metrics, limits, seed=spec.seed)
+        except OutOfReach as error:
+            if not any(item.rungs for item in self._candidates()):
+                raise
+            limits = loosened(limits, error.beyond)  # what is trained is to end with the design that comes closest
+            screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)

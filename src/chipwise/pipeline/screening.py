@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,14 @@ from chipwise.space.search_space import Rows
 
 STALE_ROUNDS = 8  # of breeding that bring no candidate nearer to limits that none keeps
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
+
+
+class OutOfReach(Infeasible):
+    """No candidate is predicted within the limits; ``beyond`` is how far the closest is past one, as a share of it."""
+
+    def __init__(self, message: str, *, beyond: float) -> None:
+        self.beyond = beyond
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def screen(
     """Draws candidates, prices them, and breeds from the nearest ones while too few are within the limits.
 
     Raises:
-        Infeasible: No candidate was found; the message says which limit is out of reach and how near one comes.
+        OutOfReach: No candidate was found; the message says which limit is out of reach and how near one comes.
     """
     rng = np.random.default_rng(seed)
     draws = int(min(draws, 4 * space.size() + 64))
@@ -84,7 +92,7 @@ def screen(
         nearest = worst.min()
     keep = worst <= 0
     if not keep.any():
-        raise Infeasible(_why(space, rows, known, constraints, worst))
+        raise OutOfReach(_why(space, rows, known, constraints, worst), beyond=float(nearest))
     return Screened(
         rows=rows[keep],
         metrics={name: values[keep] for name, values in known.items()},
@@ -92,6 +100,14 @@ def screen(
         priced_per_s=drawn / elapsed if elapsed > 0 else float(drawn),
         feasible_share=share,
         cloud=cloud,
+    )
+
+
+def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constraint, ...]:
+    """Hard limits that a candidate keeps which is past each of them by at most the share ``beyond``."""
+    return tuple(
+        replace(item, limit=item.limit * (1 + beyond * (1.001 if item.op == "<=" else -1.001))) if item.hard else item
+        for item in constraints
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,6 +30,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import cases
 from chipwise.profile.model_rates import best_rates, fit_model_rates
 from chipwise.profile.node_rates import bandwidths, fit_terms, time_cases
+from chipwise.profile.partial import Partial
 from chipwise.profile.random_models import (
     WEIGHTS,
     export_nearest,
@@ -38,6 +40,7 @@ from chipwise.profile.random_models import (
     random_rankers,
     random_transcribers,
 )
+from chipwise.profile.store import Stored
 from chipwise.profile.verdict import LIMITS
 from chipwise.spec import Design, RankingStem
 
@@ -68,7 +71,7 @@ def calibrate(
     seed: int = 0,
     on_progress: Progress | None = None,
     base: MachineProfile | None = None,
-    on_nodes: Callable[[MachineProfile], None] | None = None,
+    partial: Path | None = None,
     images: bool = False,
     ranking: bool = False,
     sounds: bool = False,
@@ -84,7 +87,7 @@ def calibrate(
         seed: Of the random models.
         on_progress: Called with the name of the step and the share that is done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
-        on_nodes: Called with the node rates as an unfinished profile, which may be the ``base`` of another calibration.
+        partial: A file that keeps what is measured until all is: a calibration that was stopped goes on where it was.
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
         sounds: Calibrate for models of sound, as for ranking models.
@@ -109,14 +112,13 @@ def calibrate(
         kind = "image classifiers" if images else "ranking models" if ranking else "models of sound"
         raise Unsupported(f"{kind} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
     blank = blank_profile(runtime, threads)
+    kept = Partial(partial, runtime=runtime, threads=threads)
     if base is not None:
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
         wanted = cases(large=large, images=images, ranking=ranking, sounds=sounds)
-        terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell))
+        terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell, partial=kept))
         blank = replace(blank, terms=terms, curves=curves)
-        if on_nodes is not None:
-            on_nodes(blank)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
     random = random_classifiers if images else random_rankers if ranking else random_transcribers if sounds else None
@@ -131,8 +133,10 @@ def calibrate(
         designs = own(count, seed)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
-    measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell)
-    return fit_profile(blank, measured)
+    measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept)
+    found = fit_profile(blank, measured)
+    kept.remove()
+    return found
 
 
 def blank_profile(runtime: str, threads: int) -> MachineProfile:
@@ -219,24 +223,51 @@ def own_reference_of(found: Measurement) -> Mapping[str, float]:
 
 
 def measure_models(
-    designs: Sequence[Design], *, runtime: str, threads: int, vary: bool, on_progress: Progress
+    designs: Sequence[Design],
+    *,
+    runtime: str,
+    threads: int,
+    vary: bool,
+    on_progress: Progress,
+    partial: Partial | None = None,
 ) -> list[Sample]:
     """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts.
 
-    Those during which the machine was never at its own speed are measured once more.
+    Those during which the machine was never at its own speed are measured once more. What ``partial`` holds is not
+    measured again; what is measured is kept in it.
     """
+    kept = partial or Partial(None, runtime=runtime, threads=threads)
     samples = []
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
-        for i, wanted in enumerate(designs):
-            samples.append(_measured(wanted, i, Path(folder), runtime=runtime, threads=threads, vary=vary))
+
+        def sample(i: int, turn: str) -> Sample:
+            name = f"{turn} {i} {vary} {designs[i].arch.digest} {designs[i].weights}"
+            found: Sample | None = kept.restored(name, _restored)
+            if found is None:
+                found = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
+                kept.put(name, _kept(found))
+            return found
+
+        for i in range(len(designs)):
+            samples.append(sample(i, "model"))
             on_progress("models", (i + 1) / len(designs))
         reference_s = own_reference([sample.measured for sample in samples])
         slow = [i for i, sample in enumerate(samples) if _slowness(sample, reference_s) > LIMITS["drift"]]
         for done, i in enumerate(slow):
-            again = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
+            again = sample(i, "model again")
             samples[i] = min(samples[i], again, key=lambda sample: _slowness(sample, reference_s))
             on_progress("models again", (done + 1) / len(slow))
     return samples
+
+
+def _kept(sample: Sample) -> dict[str, Any]:
+    return Stored(id="", added="", source="calibration", measurement=sample.measured, design=sample.design).to_data()
+
+
+def _restored(data: object) -> Sample | None:
+    """The sample that :func:`_kept` wrote."""
+    found = Stored.from_data(data)
+    return None if found.design is None else Sample(design=found.design, measured=found.measurement)
 
 
 def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, threads: int, vary: bool) -> Sample:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from chipwise.core.digest import digest
 from chipwise.core.errors import MeasurementError
 from chipwise.core.workers import WorkerPool
 from chipwise.cost.pricing import STREAMS, s_per_byte
@@ -18,6 +19,7 @@ from chipwise.hardware.device import Curve
 from chipwise.profile import sensors
 from chipwise.profile.learning import fit_relative, rising
 from chipwise.profile.microbench import Case
+from chipwise.profile.partial import Partial
 
 Progress = Callable[[str, float], None]
 KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
@@ -27,13 +29,27 @@ CASE_S = 0.01
 CASE_SILENCE_S = 120.0  # a case that takes longer hangs
 
 
-def time_cases(chosen: Sequence[Case], *, threads: int, on_progress: Progress) -> list[tuple[Case, float]]:
-    """Seconds of one run of each case: the least of the rounds. Large cases are timed in one round."""
+def time_cases(
+    chosen: Sequence[Case], *, threads: int, on_progress: Progress, partial: Partial | None = None
+) -> list[tuple[Case, float]]:
+    """Seconds of one run of each case: the least of the rounds. Large cases are timed in one round.
+
+    What ``partial`` holds is not timed again; what is timed is kept in it.
+    """
+    kept = partial or Partial(None, runtime="", threads=threads)
     best = [math.inf] * len(chosen)
     rounds = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (ROUNDS - 1)
     done, total = 0, sum(map(len, rounds))
     for turn, order in enumerate(rounds):
         random.Random(turn).shuffle(order)
+        names = {i: f"node {turn} {digest(asdict(chosen[i]))}" for i in order}
+        known = {i: float(held) for i in order if (held := kept.get(names[i])) is not None}
+        for i, seconds in known.items():
+            best[i] = min(best[i], seconds)
+        order = [i for i in order if i not in known]
+        done += len(known)
+        if not order:
+            continue
         setup = {"cpus": list(sensors.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
         with WorkerPool(
             [sys.executable, "-m", "chipwise.profile.microbench"],
@@ -47,7 +63,9 @@ def time_cases(chosen: Sequence[Case], *, threads: int, on_progress: Progress) -
             for event in pool.events():
                 if event.kind == "failed":
                     raise MeasurementError(f"calibration: {event.data['message']}")
-                best[places[event.job]] = min(best[places[event.job]], float(event.data))
+                place = places[event.job]
+                best[place] = min(best[place], float(event.data))
+                kept.put(names[place], float(event.data))
                 done += 1
                 on_progress("nodes", done / total)
     return list(zip(chosen, best, strict=True))

@@ -148,7 +148,7 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
     measured = sum(trial.measured is not None for trial in record.trials)
     answer = "Not yet." if winner is None else "Yes."
     if winner is not None and winner.number == record.baseline:
-        answer = "Its size was: the reference design, the largest within the constraints, beat the candidates."
+        answer = "Its size was: the reference design, sized by the constraints and its training, beat the candidates."
     if not record.target.measures:
         return (
             f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced for "

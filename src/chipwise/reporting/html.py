@@ -237,8 +237,10 @@ def _contenders(record: RunRecord) -> str:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is the largest {words.asked().words.reference} that {found} within the same constraints "
-        "before its training, trained with the same budget. The knee is where the front bends most."
+        f"The reference design is a {words.asked().words.reference}: of those that one final training can fill, with a "
+        f"quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
+        "its training (where it can fill none, the smallest), trained with the same budget. The knee is where the "
+        "front bends most."
     )
     if facts.by_law(record):
         caption = law_text.CONTENDERS

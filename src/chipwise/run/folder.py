@@ -248,9 +248,9 @@ class RunFolder:
         return self.path / "profile.json"
 
     @property
-    def node_rates(self) -> Path:
-        """Node rates of a calibration that is not finished."""
-        return self.path / "profile-nodes.json"
+    def calibrating(self) -> Path:
+        """What a calibration that is not finished has measured."""
+        return self.path / "profile-partial.jsonl"
 
     @property
     def spent(self) -> Path:

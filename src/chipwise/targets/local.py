@@ -124,34 +124,32 @@ def _calibrated(
 ) -> MachineProfile:
     if folder.profile.exists():
         return MachineProfile.load(folder.profile)
-    target, nodes = spec.target, folder.node_rates
+    target = spec.target
     profile = calibrate(
         runtime=target.runtime,
         threads=target.threads,
         seconds=min(CALIBRATION_S, _suitable_s(spec.allowance)),
         on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
-        base=MachineProfile.load(nodes) if nodes.exists() else None,
         images=spec.space.image is not None,
         ranking=spec.space.ranking is not None,
         sounds=spec.space.sound is not None,
-        on_nodes=lambda rates: rates.save(nodes),
+        partial=folder.calibrating,
         own=None if spec.space.own is None else space.drawn,
     )
     known = saved_profile(target.runtime, target.threads)
     if known is not None:
         profile = replace(profile, thermal=known.thermal)
     profile.save(folder.profile)
-    nodes.unlink(missing_ok=True)
     return profile
 
 
 def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
-    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 where it is done or not needed."""
-    if not spec.target.local or folder.profile.exists():
+    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 where it is begun or not needed."""
+    if not spec.target.local or folder.profile.exists() or folder.calibrating.exists():
         return 0.0
     nodes = spec.target.runtime in NODES_TIMED
     models, _ = MODELS["with nodes" if nodes else "alone"]
-    return FAST * (models * MODEL_S + (CASES_S if nodes and not folder.node_rates.exists() else 0.0))
+    return FAST * (models * MODEL_S + (CASES_S if nodes else 0.0))
 
 
 def _suitable_s(allowed: Allowance) -> float:

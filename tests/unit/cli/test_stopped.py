@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from example_record import example_record
 
 from chipwise.cli import main
 from chipwise.run import start_spec
@@ -98,7 +99,7 @@ def test_resuming_an_empty_folder_says_that_a_new_run_starts(tmp_path: Path, mon
     from chipwise import api
 
     monkeypatch.setattr(start_spec, "load_any", lambda _: None)
-    monkeypatch.setattr(api, "search", lambda *_, **__: {})
+    monkeypatch.setattr(api, "search", lambda *_, **__: example_record())
     out = tmp_path / "none"
     monkeypatch.setattr(sys, "argv", ["chipwise", "search", "x.yaml", "--out", str(out), "--resume", "--json"])
     with pytest.raises(SystemExit) as end:

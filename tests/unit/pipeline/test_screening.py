@@ -3,7 +3,7 @@ import pytest
 
 from chipwise.core.errors import Infeasible
 from chipwise.core.files import build
-from chipwise.pipeline.screening import screen
+from chipwise.pipeline.screening import OutOfReach, loosened, screen
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
 
 SPACE = SearchSpace(
@@ -41,6 +41,18 @@ def test_a_sliver_that_drawing_misses_is_bred() -> None:
 def test_a_limit_out_of_reach_is_named_with_the_closest_value() -> None:
     with pytest.raises(Infeasible, match=r"tpot_p99 <= 1 us: the closest candidate is predicted to have 32 µs"):
         screen(SPACE, metrics, parse_constraints({"tpot_p99": "<= 1 us"}), seed=0, draws=2_000)
+
+
+def test_limits_loosened_by_what_the_closest_exceeds_them_are_kept_by_it() -> None:
+    """32 µs are 31 times past 1 µs; a lower limit of 1e6 parameters is loosened downwards."""
+    limits = parse_constraints({"tpot_p99": "<= 1 us"})
+    with pytest.raises(OutOfReach) as caught:
+        screen(SPACE, metrics, limits, seed=0, draws=2_000)
+    assert caught.value.beyond == pytest.approx(31.0)
+    found = screen(SPACE, metrics, loosened(limits, caught.value.beyond), seed=0, draws=2_000)
+    assert (SPACE.values(found.rows, "d_model") == 32).all()
+    (lower,) = loosened(parse_constraints({"parameters": ">= 1M"}), 0.5)
+    assert lower.limit == pytest.approx(0.5e6, rel=0.01)
 
 
 def test_limits_that_pull_against_each_other_are_all_named() -> None:

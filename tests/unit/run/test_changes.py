@@ -70,7 +70,10 @@ def test_limits_budget_and_seed_may_change_and_where_it_trains(change, tmp_path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"space__d_model": [32, 128]}, r"^space\.d_model: was \[32, 64\] and is now \[32, 128\], and the run in r can"),
+        (
+            {"space__d_model": [32, 128]},
+            r"^space\.d_model: was \[32, 64\] and is now \[32, 128\], and the run in r can",
+        ),
         ({"space__layer__heads": [2]}, r"^space\.layer\.heads: was \[1\]"),
         ({"workload": {"prompt_tokens": 3}}, r"^workload\.prompt_tokens: was \d+ and is now 3"),
         ({"data__source": "wikitext-2"}, r"^data\.source: was 'medical-definitions' and is now"),

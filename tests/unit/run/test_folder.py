@@ -90,8 +90,8 @@ def test_every_file_has_its_place(tmp_path) -> None:
     with RunFolder(tmp_path, SPEC) as folder:
         assert folder.training(arch) == tmp_path / "trainings" / arch.digest
         assert folder.trial(7) == tmp_path / "trials" / "7"
-        found = (folder.profile, folder.node_rates, folder.spent, folder.corpus, folder.winner, folder.record)
-    names = ("profile.json", "profile-nodes.json", "spent.json", "corpus", "winner", "record.json")
+        found = (folder.profile, folder.calibrating, folder.spent, folder.corpus, folder.winner, folder.record)
+    names = ("profile.json", "profile-partial.jsonl", "spent.json", "corpus", "winner", "record.json")
     assert found == tuple(tmp_path / name for name in names)
 
 
@@ -106,7 +106,9 @@ def test_a_folder_is_resumed_where_something_was_begun_and_its_store_is_not_chan
     with pytest.raises(StudyError, match="already holds a run; go on with --resume"):
         RunFolder(tmp_path / "a", SPEC)
     other = dataclasses.replace(SPEC, profiling="measured")
-    with pytest.raises(SpecError, match="^profiling: was 'hybrid' and is now 'measured', and the run in .*a can go on"):
+    with pytest.raises(
+        SpecError, match=r"^profiling: was 'hybrid' and is now 'measured', and the run in .*a can go on"
+    ):
         RunFolder(tmp_path / "a", other, resume=True)
     with RunFolder(tmp_path / "a", other, restart=True) as folder:  # which put the other aside
         assert not folder.resumed

@@ -1,8 +1,7 @@
-"""A calibration that was killed after its nodes were timed continues with their rates."""
+"""A search's calibration that was killed is continued from the run's folder, and is made only once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,24 +24,24 @@ class Killed(Exception):
     pass
 
 
-def test_node_rates_survive_a_kill_and_go_when_the_profile_is_there(tmp_path, monkeypatch) -> None:
-    folder = SimpleNamespace(profile=tmp_path / "profile.json", node_rates=tmp_path / "nodes.json")
+def test_what_was_measured_survives_a_kill(tmp_path, monkeypatch) -> None:
+    folder = SimpleNamespace(profile=tmp_path / "profile.json", calibrating=tmp_path / "partial.jsonl")
     monkeypatch.setattr(local, "saved_profile", lambda runtime, threads: None)
-    bases = []
+    found = []
 
-    def calibrate(*, base, on_nodes, **how):
-        bases.append(base)
-        if base is None:
-            on_nodes(replace(core_like(), checks={}))
+    def calibrate(*, partial, **how):
+        found.append(partial.exists())
+        if not partial.exists():
+            partial.write_text("measured")
             raise Killed
         return core_like()
 
     monkeypatch.setattr(local, "calibrate", calibrate)
+    assert local.least_calibration_s(SPEC, folder) == pytest.approx(0.7 * (16.0 + 12 * 1.4))
     with pytest.raises(Killed):
         local._calibrated(SPEC, SPACE, folder, str)
-    assert folder.node_rates.exists()
+    assert local.least_calibration_s(SPEC, folder) == 0.0  # how much is left is not known
     local._calibrated(SPEC, SPACE, folder, str)
-    assert bases[0] is None
-    assert bases[1].terms == core_like().terms
     assert folder.profile.exists()
-    assert not folder.node_rates.exists()
+    local._calibrated(SPEC, SPACE, folder, str)
+    assert found == [False, True]
