@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,12 +43,21 @@ def run_listed(folder: Path) -> list[Path]:
     return [path.with_name(f"{path.stem}.result.json") for path in paths]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, list[Path]]:
+    """A folder of two jobs that were asked for and run; their result files."""
+    home = tmp_path_factory.mktemp("finished")
+    ask(home, [toy_job(home, name, steps=4) for name in ("a", "b")])
+    return home, run_listed(home)
+
+
 @pytest.fixture
-def ran(tmp_path) -> tuple[Path, list, list[Path]]:
-    """Two jobs that were asked for and run; their result files."""
+def ran(finished, tmp_path) -> tuple[Path, list, list[Path]]:
+    """A copy of it that a test may spoil: the folder, its jobs and their result files."""
+    home, results = finished
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
     jobs = [toy_job(tmp_path, name, steps=4) for name in ("a", "b")]
-    ask(tmp_path, jobs)
-    return tmp_path, jobs, run_listed(tmp_path)
+    return tmp_path, jobs, [tmp_path / path.relative_to(home) for path in results]
 
 
 def test_missing_jobs_are_named_and_what_is_there_is_given(tmp_path) -> None:
@@ -154,7 +164,7 @@ def test_a_text_that_changed_is_refused_where_the_job_runs(tmp_path) -> None:
 
 def test_a_job_that_was_killed_goes_on_when_it_is_run_again(tmp_path) -> None:
     """It is killed after its state before the decay was written; run again, it gives what an undisturbed one gives."""
-    job = toy_job(tmp_path, "a", steps=1000)
+    job = toy_job(tmp_path, "a", steps=400)
     ask(tmp_path, [job])
     script, line = tmp_path / "jobs" / "run_job.sh", todo(tmp_path)[0]
     environment = os.environ | {"PYTHON": sys.executable}
