@@ -62,9 +62,12 @@ class LabelledArrays:
         return [*inputs.shape, *self.classes, first]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of another number of classes."""
-        if arch.vocab_size != len(self.classes):
-            raise InputError(f"the model tells {arch.vocab_size} classes apart, the data has {len(self.classes)}")
+        """Raises InputError for a model of another number of classes, or whose stem reads examples of another shape."""
+        if arch.classes != len(self.classes):
+            raise InputError(f"the model tells {arch.classes} classes apart, the data has {len(self.classes)}")
+        shape = None if arch.stem is None else arch.stem.shape
+        if shape != self.train[0].shape[1:]:
+            raise InputError(f"the model reads examples of {shape}, the data has {self.train[0].shape[1:]}")
 
     def example_tokens(self, arch: ArchSpec) -> int:
         """Positions that the model's layers see of one example."""

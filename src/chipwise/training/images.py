@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.errors import InputError
-from chipwise.spec import ArchSpec
 from chipwise.training.arrays import LabelledArrays, read_arrays
 
 SHIFT = 2  # most pixels, in each direction
@@ -21,14 +19,6 @@ class LabelledImages(LabelledArrays):
     """See :class:`chipwise.training.arrays.LabelledArrays`; ``flip`` mirrors every second image of a batch."""
 
     flip: bool = False
-
-    def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other images or of another number of classes."""
-        if arch.classes != len(self.classes):
-            raise InputError(f"the model tells {arch.classes} classes apart, the data has {len(self.classes)}")
-        shape = None if arch.stem is None else arch.stem.shape
-        if shape != self.train[0].shape[1:]:
-            raise InputError(f"the model reads images of {shape}, the data has {self.train[0].shape[1:]}")
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
         """Images shifted by up to two pixels each way (edges repeated), and mirrored by chance with ``flip``."""

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.errors import InputError
-from chipwise.spec import ArchSpec
 from chipwise.training.arrays import LabelledArrays, read_arrays
 
 SHIFT = 0.1  # of all frames, at most, in each direction
@@ -23,14 +21,6 @@ HIDDEN_TIME, HIDDEN_BANDS = 0.2, 0.15  # of all frames and bands, at most
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.arrays.LabelledArrays`; inputs are (n, bands, frames)."""
-
-    def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other spectrograms or of another number of classes."""
-        if arch.classes != len(self.classes):
-            raise InputError(f"the model tells {arch.classes} words apart, the data has {len(self.classes)}")
-        shape = None if arch.stem is None else arch.stem.shape
-        if shape != self.train[0].shape[1:]:
-            raise InputError(f"the model reads spectrograms of {shape}, the data has {self.train[0].shape[1:]}")
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
         """Spectrograms shifted in time (edges repeated), with one stretch and one group of bands set to their mean."""

@@ -39,7 +39,7 @@ def model(*, bands: int = 20, frames: int = 100, classes: int = 2) -> ArchSpec:
 def test_other_spectrograms_and_other_words_are_refused(tmp_path: Path) -> None:
     data = load_spectrograms(saved(tmp_path / "x.npz"))
     data.require_fit(model())
-    with pytest.raises(InputError, match="3 words"):
+    with pytest.raises(InputError, match="3 classes"):
         data.require_fit(model(classes=3))
     with pytest.raises(InputError, match=r"\(20, 50\)"):
         data.require_fit(model(frames=50))
