@@ -9,6 +9,7 @@ unknown device 'h1000'; did you mean 'h100', ...?
 """
 
 from chipwise.core.errors import (
+    AmbiguousName,
     ChipwiseError,
     DataError,
     DiskFull,
@@ -31,6 +32,7 @@ from chipwise.core.errors import (
 )
 
 __all__ = [
+    "AmbiguousName",
     "ChipwiseError",
     "DataError",
     "DiskFull",

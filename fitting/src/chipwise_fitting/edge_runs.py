@@ -18,7 +18,8 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, UnknownName
 from chipwise.hardware import datasheet
-from chipwise.hardware.datasheet import Bandwidth, Count, DeviceProfile
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.facts import Bandwidth, Count
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.kernels import local
 from chipwise.predict.kernels.local_engines import (
@@ -31,9 +32,9 @@ from chipwise.predict.kernels.local_engines import (
 from chipwise.serve.formats import formats_of
 from chipwise.serve.lowering import lower_pass
 from chipwise.serve.plan import Plan
-from chipwise.serve.request import stand_in
 from chipwise.serve.setting import Part, Setting, Step
 from chipwise.spec.hf import resolve
+from chipwise_fitting.stand_ins import stand_in
 from chipwise_fitting.table_runs import number, packed_rows
 
 Phase = Literal["decode", "prefill"]
@@ -185,7 +186,7 @@ def _runs(row: dict[str, str]) -> Iterator[Run]:
 def _fills_context(model: str, prompt: float) -> bool:
     """Whether a prompt is as long as the model's context: it is cut, so that its cache does not fit the next one."""
     try:
-        return prompt >= resolve(stand_in(model) or model).max_tokens
+        return prompt >= resolve(stand_in(model)).max_tokens
     except ChipwiseError:
         return False
 
@@ -271,7 +272,7 @@ def kernels_of(
         UnknownName: The model or the format is not known.
         Unsupported: The device lists no arithmetic rate.
     """
-    arch = resolve(stand_in(model) or model)
+    arch = resolve(stand_in(model))
     name = quant.strip().lower()
     mixture = any(hasattr(layer.ffn, "experts") for layer in arch.layers)
     setting = Setting(

@@ -10,7 +10,8 @@ from chipwise.cli import completion
 
 if TYPE_CHECKING:
     from chipwise.core.layout import Table
-    from chipwise.hardware.datasheet import DeviceProfile, Fact
+    from chipwise.hardware.datasheet import DeviceProfile
+    from chipwise.hardware.facts import Fact
     from chipwise.hardware.taught import Teaching
 
 app = typer.Typer(rich_markup_mode=None)

@@ -85,8 +85,11 @@ def _sort_of(model: str, device: str, part: str | None) -> str:
         return "pictures"
     if part is not None:
         return "parts"
-    if model_called(model) is None:
+    called = model_called(model)
+    if called is None:
         return ""
+    if called == model.strip().lower() and not families.is_listed(model):
+        return "parts"  # spelled as that catalogue does: whisper_small
     try:
         families.id_of(model)
     except UnknownName:

@@ -6,6 +6,7 @@ ChipwiseError
 │   │   └── DataError     text that is missing, not text, or too little
 │   ├── UnitError         a quantity that cannot be read
 │   ├── UnknownName       a name that no table holds; suggests the nearest
+│   │   └── AmbiguousName a name that fits several things; lists them
 │   ├── Infeasible        no candidate can meet the constraints
 │   ├── DoesNotFit        a model that needs more memory than the device has
 │   └── StudyError        a run folder that cannot be used (locked, corrupt, of another spec)
@@ -25,10 +26,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST_CHARACTERS = 2000
-MOST_SUGGESTED, MOST_LISTED = 5, 20  # names
+MOST_SUGGESTED, MOST_LISTED, MOST_CANDIDATES = 5, 20, 12  # names
 LEAST_TYPED = 3  # characters: what is shorter is part of too many names
 _LONG = re.compile(r"\S{200,}")
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
@@ -92,10 +93,32 @@ class UnknownName(InputError):
         name: The name that was given.
         known: The names that exist.
         listed_by: The command that lists them, where they are many.
+        near: Those that are most like it, best first, where more than spelling tells.
+        said: The half sentence in place of suggestions.
     """
 
-    def __init__(self, kind: str, name: object, known: Iterable[str], *, listed_by: str = "") -> None:
-        super().__init__(f"unknown {kind} {short(name)}; {nearest(str(name), known, listed_by=listed_by)}")
+    def __init__(
+        self,
+        kind: str,
+        name: object,
+        known: Iterable[str],
+        *,
+        listed_by: str = "",
+        near: Sequence[str] = (),
+        said: str = "",
+    ) -> None:
+        self.near = tuple(near)
+        meant = f"did you mean {listed(near)}?" if near else said or nearest(str(name), known, listed_by=listed_by)
+        super().__init__(f"unknown {kind} {short(name)}; {meant}")
+
+
+class AmbiguousName(UnknownName):
+    """A name that fits several things; the message lists them."""
+
+    def __init__(self, kind: str, name: object, candidates: Sequence[str]) -> None:
+        super().__init__(kind, name, candidates)
+        self.candidates = tuple(candidates)
+        self.args = (f"{kind} {short(name)} may be {listed(candidates)}; name one of them",)
 
 
 class Infeasible(InputError):
@@ -192,6 +215,19 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names as a message lists them, at most ``MOST_CANDIDATES``.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ("'a'", "'a', 'b' or 'c'")
+    """
+    shown, more = [repr(each) for each in names[:MOST_CANDIDATES]], len(names) - MOST_CANDIDATES
+    if more > 0:
+        return f"{', '.join(shown)} or one of {more} more"
+    *others, last = shown
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
     """The half sentence that suggests what the user may have meant: names that hold what was typed, else those like it.
 
@@ -207,10 +243,8 @@ def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
         spelled.setdefault(each.lower(), each)
     close = [spelled[each] for each in difflib.get_close_matches(typed[:100], spelled, n=3, cutoff=0.5)]
     if found := list(dict.fromkeys(holding[:MOST_SUGGESTED] if len(typed) >= LEAST_TYPED and holding else close)):
-        *others, last = map(repr, found)
-        meant = f"{', '.join(others)} or {last}" if others else last
         beyond = len(holding) - len(found) if holding and found[0] == holding[0] else 0
-        return f"did you mean {meant}?" + (f" (and {beyond} more)" if beyond > 0 else "")
+        return f"did you mean {listed(found)}?" + (f" (and {beyond} more)" if beyond > 0 else "")
     if len(names) > MOST_LISTED:
         return f"none of {len(names)} known names is like it" + (f"; list them with: {listed_by}" if listed_by else "")
     return f"known: {', '.join(names)}" if names else "none are known"

@@ -12,7 +12,7 @@ from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
 from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, remedies, shortage, waiting
 from chipwise.serve.groups import cost_groups, grouped
-from chipwise.serve.request import Request, listening
+from chipwise.serve.request import Request, listening, taken_for
 
 ALIKE = 0.95  # share of the other's work: less than this is a reason, more is not
 
@@ -25,7 +25,7 @@ class Cell:
     device: str
     estimate: CostEstimate | None
     problem: str = ""
-    note: str = ""  # what the estimate covers, where not all requests fit at once
+    note: str = ""  # what a name was taken for, and what the estimate covers, where not all requests fit at once
     generates: bool = True  # False for encoders, whose single pass is their TTFT
 
 
@@ -93,6 +93,7 @@ def compare(
     for group, cost in zip(groups, cost_groups(groups), strict=True):
         for i, row in enumerate(group.rows):
             model, device = names[row]
+            notes = taken_for(requests[row].model, requests[row].device)
             if isinstance(cost, ChipwiseError):
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
             elif (fitting := int(fitting_requests(group, cost.memory)[i])) == 0:
@@ -104,11 +105,15 @@ def compare(
                     device=device,
                     estimate=estimate(requests[row]),
                     generates=group.setting.arch.causal,
-                    note=waiting(fitting, int(group.in_flight[i])),
+                    note="; ".join([*notes, waiting(fitting, int(group.in_flight[i]))]),
                 )
             else:
                 cells[row] = Cell(
-                    model=model, device=device, estimate=estimate_of(cost, i), generates=group.setting.arch.causal
+                    model=model,
+                    device=device,
+                    estimate=estimate_of(cost, i),
+                    generates=group.setting.arch.causal,
+                    note="; ".join(notes),
                 )
     known = (*(cell for cell in cells if cell is not None), *others)
     models = tuple(dict.fromkeys(cell.model for cell in known))

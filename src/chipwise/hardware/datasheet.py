@@ -7,124 +7,25 @@ elsewhere; a figure here is measured only where its source says so.
 
 from __future__ import annotations
 
+import difflib
 import functools
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
-from chipwise.core import files, units
+from chipwise.core import files
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.core.fields import later
-from chipwise.hardware import taught
+from chipwise.hardware import taught, typed
+from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
 
 DATA = Path(__file__).parent / "data"
-LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
 _DTYPES = frozenset(DType)
 LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One published figure: the quantity as the file writes it, and where it stands.
-
-    ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
-    """
-
-    kind: ClassVar[str] = "count"
-
-    value: str | int | float
-    source: str
-    number: float = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.source.strip():
-            raise SpecError("must name where the figure is published", field="source")
-        try:
-            number = units.parse(self.value, self.kind)
-        except OverflowError:
-            number = math.inf
-        if not 0 < number < LARGEST:
-            raise SpecError(f"must be above zero and below {LARGEST:g}, not {self.value!r}", field="value")
-        object.__setattr__(self, "number", number)
-
-
-class Count(Fact):
-    """A number of things."""
-
-    __slots__ = ()
-
-
-class Rate(Fact):
-    """Arithmetic operations per second; a multiply-add is two."""
-
-    __slots__ = ()
-    kind = "compute"
-
-
-class Bandwidth(Fact):
-    """Bytes per second."""
-
-    __slots__ = ()
-    kind = "bandwidth"
-
-
-class Size(Fact):
-    """Bytes."""
-
-    __slots__ = ()
-    kind = "bytes"
-
-
-class Frequency(Fact):
-    """Clocks per second."""
-
-    __slots__ = ()
-    kind = "frequency"
-
-
-class Power(Fact):
-    """Watts."""
-
-    __slots__ = ()
-    kind = "power"
-
-
-class Time(Fact):
-    """Seconds."""
-
-    __slots__ = ()
-    kind = "time"
-
-
-class PriceRate(Fact):
-    """US dollars per second (files say USD/h)."""
-
-    __slots__ = ()
-    kind = "price_rate"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """Sizes that a matrix instruction or systolic array multiplies: ``MxNxK``, or ``NxK`` for any m."""
-
-    value: str
-    source: str
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", self.value):
-            raise SpecError(f"must be MxNxK or NxK, such as 16x8x16, not {self.value!r}", field="value")
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """(m, n, k); m is 1 for an array that streams rows."""
-        parts = [int(part) for part in self.value.split("x")]
-        m, n, k = parts if len(parts) == 3 else [1, *parts]
-        return m, n, k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +118,7 @@ class DeviceProfile:
     launch_overhead: Time | None = None
     price: PriceRate | None = None
     taught: Teaching | None = later(None)  # noqa: RUF009  (kernels are priced by the sheet's name)
+    with_its_memory: str = later("")
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -233,8 +135,8 @@ class DeviceProfile:
 
     @property
     def label(self) -> str:
-        """Name of the device for users: that of the taught profile if there is one, else that of the sheet."""
-        return self.name if self.taught is None else self.taught.name
+        """Name of the device for users: that of the taught profile, that with the stated memory, or the sheet's."""
+        return self.taught.name if self.taught is not None else self.with_its_memory or self.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
@@ -422,7 +324,7 @@ def _stems() -> frozenset[str]:
 
 
 def load(name: str) -> DeviceProfile:
-    """The device called ``name``: a name or alias in any case, with ``_`` for ``-``, or the path of a YAML file.
+    """The device called ``name``: as its file names it, as people type it (``4070``, ``m4max``), or a YAML file's path.
 
     A machine that was taught (``chipwise teach``) is its data sheet with what was learnt; ``name@2`` is its second
     version.
@@ -448,8 +350,71 @@ def load(name: str) -> DeviceProfile:
         teaching = taught.load(name)
         if teaching is not None:
             return replace(load(teaching.base), taught=teaching)
-        raise UnknownName("device", name, [*names(), *_aliases(), *taught.names()], listed_by="chipwise devices")
+        try:
+            return _of_typed(whole, part.strip().lower())
+        except UnknownName as error:
+            if close := difflib.get_close_matches(name.lower(), taught.names(), n=2):
+                raise UnknownName("device", name, (), near=[*close, *error.near]) from None
+            raise
     return _part(stem, part.strip().lower()) if part else _shipped(stem)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_typed(name: str, part: str) -> DeviceProfile:
+    """The device that a name means as people type it, such as ``rtx 3060 12gb`` or ``MacBook Pro M4 Max 64GB``."""
+    found = _meant(name)
+    sheet = _part(found.stem, part) if part else _shipped(found.stem)
+    return sheet if found.memory_bytes is None else with_memory(sheet, found.memory_bytes)
+
+
+def said_of(name: str) -> str | None:
+    """The sentence that says which device was taken for ``name``, where the name leaves it open or differs; else None.
+
+    Raises:
+        UnknownName: No device has this name.
+    """
+    whole = name.partition(":")[0]
+    key = _key(whole)
+    if name.lower().endswith((".yaml", ".yml")) or key in _stems() or taught.load(name) is not None:
+        return None
+    stem = _aliases().get(key)
+    if stem is not None:
+        others = [each for each in names() if each != stem and each.partition("-")[0] == key]
+        return f"{name} leaves open which: taken for {stem}, not {' or '.join(others)}" if others else None
+    found = _meant(whole)
+    if found.memory_bytes is None:
+        return None
+    held = _shipped(found.stem).mem_capacity_bytes
+    return f"{name}: {found.stem} with {found.memory_bytes / 1e9:g} GB of memory in place of its {held / 1e9:g} GB"
+
+
+def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
+    """``sheet`` with so many bytes of memory."""
+    size = Size(value=f"{capacity_bytes / 1e9:g} GB", source="as named by the user")
+    levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
+    named = f"{sheet.name} {size.value}"
+    return replace(sheet, title=f"{sheet.title}, {size.value}", memory=levels, with_its_memory=named)
+
+
+def _meant(name: str) -> typed.Meant:
+    """The chip that a typed name means; see :func:`typed.meant`."""
+    return typed.meant(
+        name, [*names(), *_aliases()], _entries(), _products(), lambda stem: _shipped(stem).mem_capacity_bytes
+    )
+
+
+@functools.cache
+def _entries() -> tuple[typed.Entry, ...]:
+    return tuple(
+        typed.Entry(stem, typed.words_of(each), str(head["vendor"]), str(head["kind"]))
+        for stem, head in _heads().items()
+        for each in (stem, *head.get("aliases", ()))
+    )
+
+
+@functools.cache
+def _products() -> Mapping[str, str | list[str]]:
+    return files.read_yaml(DATA.parent / "products.yaml")  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -540,14 +505,19 @@ def _shipped(stem: str) -> DeviceProfile:
 
 
 @functools.cache
-def _aliases() -> dict[str, str]:
-    """Alias -> name. Only the head of each file is read: what stands before the first blank line."""
-    found: dict[str, str] = {}
+def _heads() -> dict[str, dict[str, Any]]:
+    """What each file holds before its first blank line, where its names stand."""
+    heads = {}
     for path in sorted(DATA.glob("*.yaml")):
         head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
-        for alias in files.parse_yaml(head, name=str(path)).get("aliases", ()):
-            found[_key(alias)] = path.stem
-    return found
+        heads[path.stem] = files.parse_yaml(head, name=str(path))
+    return heads
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    """Alias -> name."""
+    return {_key(alias): stem for stem, head in _heads().items() for alias in head.get("aliases", ())}
 
 
 def _key(name: str) -> str:

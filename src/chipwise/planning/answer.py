@@ -23,6 +23,7 @@ from chipwise.replay.outcome import MEASURES
 from chipwise.replay.policy import Speculation
 from chipwise.serve.energy import energies
 from chipwise.serve.estimate import cost_of
+from chipwise.serve.request import taken_for
 
 SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
 MUCH = 2.0  # times the devices that the prediction needs: beyond it a fleet pays more for certainty than for the load
@@ -288,7 +289,7 @@ def planned(
         problems=finder.problems,
         known=finder.evaluator.known,
         left_out=left_out(finder, fleets, limits),
-        notes=() if (pause := finder.evaluator.load(1).silence()) is None else (pause,),
+        notes=(*taken_for(question.model), *([pause] if (pause := finder.evaluator.load(1).silence()) else [])),
     )
 
 

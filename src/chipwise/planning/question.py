@@ -234,13 +234,14 @@ def _quantity(value: object, kind: str, field: str) -> float:
 
 
 def device_key(name: str) -> str:
-    """What a device is called in a plan: its sheet's name; a file or a machine that was taught, as it was named.
+    """What a device is called in a plan: its sheet's name, with its memory where that was stated; a file or a machine
+    that was taught, as it was named.
 
     Raises:
         UnknownName: No data sheet has this name.
     """
     sheet = datasheet.load(name)
-    return name if name.lower().endswith((".yaml", ".yml")) or sheet.taught is not None else sheet.name
+    return name if name.lower().endswith((".yaml", ".yml")) or sheet.taught is not None else sheet.label
 
 
 def _devices(named: Sequence[object]) -> list[str]:

@@ -139,9 +139,14 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
 }
 
 
+SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flux.1", "flux-schnell": "flux.1-schnell"}
+
+
 def known_name(name: str) -> str | None:
     """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``."""
-    low = name.lower().replace("/", "-")  # DiT-XL/2
+    low = re.sub(r"[/\s]", "-", name.lower())  # DiT-XL/2
+    if low in SHORT_NAMES:
+        return SHORT_NAMES[low]
     return max((known for known in KNOWN if known in low), key=len, default=None)
 
 

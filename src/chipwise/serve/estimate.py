@@ -18,7 +18,7 @@ from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped,
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of
-from chipwise.serve.request import Request, resolved, stood_in
+from chipwise.serve.request import Request, resolved, taken_for
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.steps import PassTimes, class_of
@@ -93,14 +93,14 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
             if fits < request.batch:
                 few = waiting(fits, request.batch)
                 found = _noted(found, f"{few}: times are those of {fits} requests at once", few)
-            answers[row] = _noted(found, stood_in(request.model))
+            for said in taken_for(request.model, request.device):
+                found = _noted(found, said)
+            answers[row] = found
     return [answers[i] for i in range(len(requests))]
 
 
-def _noted(found: CostEstimate, note: str | None, origin: str | None = None) -> CostEstimate:
+def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
     """With a note, which its provenance repeats, or ``origin`` in its place."""
-    if note is None:
-        return found
     return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
 
 

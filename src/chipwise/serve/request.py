@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.dtypes import format_name, weight_format
-from chipwise.core.errors import ChipwiseError, SpecError, UnknownName
+from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
@@ -212,28 +212,17 @@ def _changed(name: object) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _model(name: str, changed: int) -> ArchSpec:
-    return resolve(stand_in(name) or name)
+    return resolve(name)
 
 
-@functools.lru_cache(maxsize=4096)
-def stand_in(name: str) -> str | None:
-    """The known model whose config answers for one that is not known; None of a known one, or where nothing is like it.
-
-    A name with a path's endings or separators that no hub's id has is never stood in for.
-    """
-    if os.path.exists(name) or name.endswith((".json", ".yaml", ".yml")) or name.count("/") > 1:
-        return None
-    try:
-        families.id_of(name)
-    except UnknownName:
-        return families.nearest(name)
-    return None
-
-
-def stood_in(model: object) -> str | None:
-    """The sentence that says whose config answers for ``model``; None where it is its own."""
-    near = stand_in(model) if isinstance(model, str) else None
-    return None if near is None else f"{model} is not known: answered with the nearest known config, {near}"
+def taken_for(model: object, device: object = None) -> list[str]:
+    """Sentences that say which known model and device were taken, where their names leave that open."""
+    found = []
+    if isinstance(model, str) and not os.path.exists(model) and not model.endswith((".json", ".yaml", ".yml")):
+        found.append(families.said_of(model))
+    if isinstance(device, str):
+        found.append(datasheet.said_of(device))
+    return [each for each in found if each is not None]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -250,7 +239,6 @@ def _runtime(name: str) -> Runtime:
 def _formats(
     model: str | None, changed: int, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
 ) -> Formats:
-    model = None if model is None else stand_in(model) or model
     if model is not None:
         weights = weights or default_weights(model)
         if weights is not None:

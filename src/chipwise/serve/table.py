@@ -20,7 +20,7 @@ from chipwise.serve.energy import Energies, energies
 from chipwise.serve.estimate import bound_of, fitting_requests, shortage, waiting
 from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.plan import node_plan
-from chipwise.serve.request import IMAGE_SIZE, Request, listening, problem_of, stood_in
+from chipwise.serve.request import IMAGE_SIZE, Request, listening, problem_of, taken_for
 
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
@@ -115,8 +115,8 @@ def _answer(
             row, request = answers[places[i]], requests[i]
             if fits < request.batch:
                 row["provenance"] = f"{row['provenance']}; {waiting(fits, request.batch)}"
-            if (other := stood_in(request.model)) is not None:
-                row["provenance"] = f"{row['provenance']}; {other}"
+            for said in taken_for(request.model, request.device):
+                row["provenance"] = f"{row['provenance']}; {said}"
 
 
 def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:

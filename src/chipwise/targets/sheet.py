@@ -420,7 +420,7 @@ def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
 
 def stated(target: TargetSpec) -> DeviceProfile:
     """A target's data sheet with the power and price that a run states, and as many CPU cores as it has threads."""
-    from chipwise.hardware.datasheet import Power, PriceRate
+    from chipwise.hardware.facts import Power, PriceRate
 
     sheet = target.sheet
     assert sheet is not None

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from chipwise.core.errors import Unsupported
-from chipwise.hardware import datasheet
+from chipwise.hardware import datasheet, facts
 from chipwise.hardware.drawn import (
     PHONE_IDLE_W,
     PHONE_LOAD_W,
@@ -52,7 +52,7 @@ def test_every_device_waits_with_less_than_it_draws_at_most() -> None:
 
 def test_a_stated_board_power_is_taken_and_its_interval_is_narrower() -> None:
     phone = datasheet.load("snapdragon-8-gen-3")
-    stated = dataclasses.replace(phone, board_power=datasheet.Power(value="11.1 W", source="a user"))
+    stated = dataclasses.replace(phone, board_power=facts.Power(value="11.1 W", source="a user"))
     op = Matmul(m=1, n=4096, k=4096, weights="q4_0", activations="fp16")
     unknown, known = (power(op, device, 1e-3) for device in (phone, stated))
     assert unknown.limit_w == known.limit_w == PHONE_LOAD_W

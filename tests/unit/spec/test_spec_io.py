@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from chipwise.core.errors import SpecError
 from chipwise.spec import ArchSpec, io
+from chipwise.spec.hf import resolve
 from chipwise.testing.specs import arch_specs, toy_arch
 
 
@@ -36,3 +39,19 @@ def test_an_unknown_field_deep_inside_is_named_with_its_path(tmp_path) -> None:
     (tmp_path / "m.json").write_text(json.dumps(data))
     with pytest.raises(SpecError, match=r"m\.json: layers\[1\]\.ffn\.widht: unknown field; did you mean 'width'"):
         io.load(tmp_path / "m.json")
+
+
+def test_the_documented_file_is_a_model_of_the_stated_size(tmp_path) -> None:
+    """By hand: 32000·1024 of the table; per layer 2·1024·1024 + 2·1024·256 of attention and two norms; three SwiGLUs of
+    2816; 16 experts and a shared one of 1408 behind a router; the last norm."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "spec-file.md"
+    found = re.search(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    file = tmp_path / "mine.yaml"
+    file.write_text(found[1], encoding="utf-8")
+    attention, norms = 2 * 1024 * 1024 + 2 * 1024 * 256, 9 * 1024
+    rest = 32_000 * 1024 + 4 * attention + 3 * 3 * 1024 * 2816 + 16 * 1024 + norms
+    expert = 3 * 1024 * 1408
+    arch = resolve(file)
+    assert (arch.parameters(), arch.active_parameters()) == (rest + 17 * expert, rest + 3 * expert)
+    assert "143 million parameters, of which a token meets 82 million" in page.read_text(encoding="utf-8")

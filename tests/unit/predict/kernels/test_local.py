@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import chipwise
 from chipwise.hardware import datasheet
-from chipwise.hardware.datasheet import Bandwidth
+from chipwise.hardware.facts import Bandwidth
 from chipwise.ops import ExpertsOp, Matmul
 from chipwise.predict.kernels import local, local_engines
 

@@ -1,0 +1,112 @@
+"""Published figures of chips: a quantity as a file writes it, with where it is published."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from chipwise.core import units
+from chipwise.core.errors import SpecError
+
+LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One published figure: the quantity as the file writes it, and where it stands.
+
+    ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
+    """
+
+    kind: ClassVar[str] = "count"
+
+    value: str | int | float
+    source: str
+    number: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise SpecError("must name where the figure is published", field="source")
+        try:
+            number = units.parse(self.value, self.kind)
+        except OverflowError:
+            number = math.inf
+        if not 0 < number < LARGEST:
+            raise SpecError(f"must be above zero and below {LARGEST:g}, not {self.value!r}", field="value")
+        object.__setattr__(self, "number", number)
+
+
+class Count(Fact):
+    """A number of things."""
+
+    __slots__ = ()
+
+
+class Rate(Fact):
+    """Arithmetic operations per second; a multiply-add is two."""
+
+    __slots__ = ()
+    kind = "compute"
+
+
+class Bandwidth(Fact):
+    """Bytes per second."""
+
+    __slots__ = ()
+    kind = "bandwidth"
+
+
+class Size(Fact):
+    """Bytes."""
+
+    __slots__ = ()
+    kind = "bytes"
+
+
+class Frequency(Fact):
+    """Clocks per second."""
+
+    __slots__ = ()
+    kind = "frequency"
+
+
+class Power(Fact):
+    """Watts."""
+
+    __slots__ = ()
+    kind = "power"
+
+
+class Time(Fact):
+    """Seconds."""
+
+    __slots__ = ()
+    kind = "time"
+
+
+class PriceRate(Fact):
+    """US dollars per second (files say USD/h)."""
+
+    __slots__ = ()
+    kind = "price_rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Sizes that a matrix instruction or systolic array multiplies: ``MxNxK``, or ``NxK`` for any m."""
+
+    value: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", self.value):
+            raise SpecError(f"must be MxNxK or NxK, such as 16x8x16, not {self.value!r}", field="value")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(m, n, k); m is 1 for an array that streams rows."""
+        parts = [int(part) for part in self.value.split("x")]
+        m, n, k = parts if len(parts) == 3 else [1, *parts]
+        return m, n, k

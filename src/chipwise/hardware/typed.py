@@ -1,0 +1,157 @@
+"""Which chip a typed name means, where every typed word is accounted for: ``4070``, ``m4max``, ``rtx 3060 12gb``.
+
+A chip fits if each typed word is in its name or one of its other names, is its maker or a word such as ``gpu``, or is
+its memory. Of the chip's own words only those of its product line may be missing (``rtx``, ``core i7``): ``4070`` is
+no ``4070 ti``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chipwise.core.errors import AmbiguousName, UnknownName
+from chipwise.core.typed import alike, left_of, memory_bytes, words_of
+
+LINES = frozenset({
+    "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",
+    "radeon", "raspberry", "rtx", "rx", "ryzen", "tesla", "threadripper", "xeon",
+})  # fmt: skip
+MAKERS: Mapping[str, frozenset[str]] = {  # words of a maker and its brands, by vendor as sheets name it
+    "NVIDIA": frozenset({"nvidia", "geforce"}),
+    "AMD": frozenset({"amd", "radeon", "instinct"}),
+    "Intel": frozenset({"intel"}),
+    "Apple": frozenset({"apple", "silicon", "mac"}),
+    "Qualcomm": frozenset({"qualcomm"}),
+    "Google": frozenset({"google"}),
+    "MediaTek": frozenset({"mediatek"}),
+    "Samsung": frozenset({"samsung"}),
+    "Amazon": frozenset({"aws", "amazon"}),
+    "Rockchip": frozenset({"rockchip"}),
+}
+PLAIN = frozenset({"card", "chip", "desktop", "edition", "graphics", "laptop", "processor", "soc"})
+APPLE_MACHINES = (("macbook", "pro"), ("macbook", "air"), ("mac", "studio"), ("mac", "mini"), ("mac", "pro"), ("imac",),
+                  ("macbook",))  # fmt: skip
+MOST_SUGGESTED = 5
+AS_ROUNDED = 0.03  # of memory: sheets and people count in powers of ten or of two
+_SCREEN = re.compile(r"\b1[3-6][- ]?inch\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name of a chip in words."""
+
+    stem: str
+    words: tuple[str, ...]
+    vendor: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """A chip, and the memory that was typed where it is not the sheet's (bytes)."""
+
+    stem: str
+    memory_bytes: float | None = None
+
+
+def meant(
+    name: str,
+    known: Sequence[str],
+    entries: Sequence[Entry],
+    products: Mapping[str, str | list[str]],
+    memory_of: Callable[[str], float],
+) -> Meant:
+    """The chip that ``name`` means.
+
+    Args:
+        name: What was typed.
+        known: All names of all chips.
+        entries: The same in words.
+        products: What people call a machine, with the name of its chip or the chips that it was sold with.
+        memory_of: Bytes of the memory of a chip.
+
+    Raises:
+        AmbiguousName: It may be several chips.
+        UnknownName: It is none; the message names the nearest.
+    """
+    words = words_of(_SCREEN.sub(" ", name.lower()))
+    sold = {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
+    typed_memory = [word for word in words if memory_bytes(word) is not None]
+    found = sold.get(tuple(sorted(words))) or sold.get(tuple(sorted(left_of(words, typed_memory))))
+    if isinstance(found, list):
+        raise AmbiguousName("device", name, found)
+    if isinstance(found, str):
+        chip = [word for word in words_of(found) if not typed_memory or memory_bytes(word) is None]
+        words = (*chip, *typed_memory)
+    words = _without_machine(words)
+    fitting: dict[Meant, int] = {}
+    for entry in entries:
+        chip = _fits(words, entry, memory_of)
+        if chip is not None:
+            missing = len(left_of(entry.words, words))
+            fitting[chip] = min(missing, fitting.get(chip, missing))
+    best = [chip for chip, missing in fitting.items() if missing == min(fitting.values())]
+    if len(best) == 1:
+        return best[0]
+    if best:
+        raise AmbiguousName("device", name, sorted(chip.stem for chip in best))
+    plain = tuple(left_of(words, [word for word in words if memory_bytes(word) is not None]))
+    for entry in entries if plain != tuple(sorted(words)) else ():
+        if _fits(plain, entry, memory_of) is not None:
+            held = memory_of(entry.stem) / 1e9
+            said = f"{entry.stem} has {held:.4g} GB, and no other size is known; pass a device file of your own for one"
+            raise UnknownName("device", name, (), said=said)
+    wider = {entry.stem for entry in entries if not left_of(plain, entry.words)}
+    others = alike(plain, {entry.stem: entry.words for entry in entries})
+    near = list(dict.fromkeys([*sorted(wider, key=lambda each: (len(each), each)), *others]))[:MOST_SUGGESTED]
+    raise UnknownName("device", name, known, listed_by="chipwise devices", near=near)
+
+
+def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
+    """``words`` without the kind of Mac, where a chip is named beside it."""
+    for machine in APPLE_MACHINES:
+        for i in range(len(words) - len(machine)):
+            if words[i : i + len(machine)] == machine:
+                return (*words[:i], "apple", *words[i + len(machine) :])
+        if len(words) > len(machine) and words[-len(machine) :] == machine:
+            return (*words[: -len(machine)], "apple")
+    return words
+
+
+def _fits(words: Sequence[str], entry: Entry, memory_of: Callable[[str], float]) -> Meant | None:
+    """The chip of an entry, if every typed word is accounted for and none but its product line is missing."""
+    allowed = MAKERS.get(entry.vendor, frozenset()) | (PLAIN - {"laptop"}) | {"cpu" if entry.kind == "cpu" else "gpu"}
+    words = ["laptop" if word == "mobile" else word for word in words]
+    missing = left_of(entry.words, words)
+    extra = [word for word in left_of(words, entry.words) if word not in allowed]
+    if missing and not all(_may_be_missing(word, entry) for word in missing):
+        return None
+    if missing and not any(any(c.isdigit() for c in word) for word in words if memory_bytes(word) is None):
+        return None
+    memories = [word for word in extra if memory_bytes(word) is not None]
+    if len(memories) != len(extra) or len(memories) > 1:
+        return None
+    if not memories:
+        return Meant(entry.stem)
+    return _with_memory(entry, memories[0], memory_of(entry.stem))
+
+
+def _may_be_missing(word: str, entry: Entry) -> bool:
+    return word in LINES or (word in "3579" and "ryzen" in entry.words)
+
+
+def _with_memory(entry: Entry, word: str, held: float) -> Meant | None:
+    """The chip with the typed memory: its own, or less of a chip that is sold with several."""
+    asked = memory_bytes(word)
+    assert asked is not None
+    if any(abs(size / held - 1) <= AS_ROUNDED for size in asked):
+        return Meant(entry.stem)
+    several = entry.kind in ("cpu", "soc") and entry.vendor != "NVIDIA"
+    binned = asked[0] / 1e9 in FEWER_CORES.get(entry.stem, ())
+    return Meant(entry.stem, asked[0]) if several and not binned and asked[0] < held else None
+
+
+FEWER_CORES: Mapping[str, tuple[float, ...]] = {"apple-m3-max": (36, 96), "apple-m4-max": (36,)}
+"""Sizes of memory (GB) with which Apple sells only the chip with fewer GPU cores and slower memory."""
