@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import SpecError
-from chipwise.optim.law_fit import _NOISES, _SCATTERS, LawTrainings, _Errors, read_trainings, updated
+from chipwise.optim.law_fit import _NOISES, _SCATTERS, LawTrainings, _Errors, fitted, read_trainings, updated
 from chipwise.optim.laws import CONSTANTS, shipped
 from chipwise.optim.shapes import Shapes
 
@@ -123,3 +123,47 @@ def test_errors_are_looked_for_in_small_steps() -> None:
         steps = np.array(grid[1:]) / grid[:-1]
         assert (steps > 1).all()
         assert (steps <= 2).all()
+
+
+def several(law, shapes: int, *, scatter: float, noise: float, seed: int = 0) -> LawTrainings:
+    """Five checkpoints of each of so many shapes: an error that they share, and one of each."""
+    rng = np.random.default_rng(seed)
+    once = made(law, shapes, seed=seed)
+    columns = np.repeat(once.shapes.columns(), 5, axis=1)
+    repeated = Shapes(**dict(zip(Shapes.__dataclass_fields__, columns, strict=True)))
+    tokens = np.exp(rng.uniform(math.log(1e10), math.log(3e11), 5 * shapes))
+    errors = np.repeat(scatter * rng.standard_normal(shapes), 5) + noise * rng.standard_normal(5 * shapes)
+    nats = law.nats_per_token(repeated, tokens) * np.exp(errors)
+    return LawTrainings(shapes=repeated, tokens=tokens, nats_per_token=nats)
+
+
+@pytest.mark.parametrize(("scatter", "noise"), [(0.0025, 0.004), (0.01, 0.005)])
+def test_a_fit_finds_the_law_and_how_far_shapes_and_trainings_are_off(scatter: float, noise: float) -> None:
+    """From a vague prior; the interval holds what it should of shapes that were not seen."""
+    law = shipped()
+    vague = replace(
+        law, constants=law.constants + 0.5 * np.sqrt(np.diag(law.covariance)), covariance=9 * law.covariance
+    )
+    trainings = several(law, 40, scatter=scatter, noise=noise)
+    found = fitted(vague, trainings, source="made up")
+    assert found.source == "made up"
+    assert found.scatter == pytest.approx(scatter, rel=0.5)
+    assert found.noise == pytest.approx(noise, rel=0.5)
+    assert found.tokens == (trainings.tokens.min(), trainings.tokens.max())
+    assert found.layer_parameters == (trainings.shapes.least.min(), trainings.shapes.most.max())
+    unseen = several(law, 60, scatter=scatter, noise=noise, seed=1)
+    off = np.log(found.nats_per_token(unseen.shapes, unseen.tokens) / law.nats_per_token(unseen.shapes, unseen.tokens))
+    assert np.abs(off).mean() < scatter + noise
+    _, low, high = found.expect(unseen.shapes, unseen.tokens)
+    inside = (low < unseen.nats_per_token) & (unseen.nats_per_token < high)
+    assert 0.8 <= inside.mean() <= 0.99
+
+
+def test_a_mask_selects_trainings_with_their_shapes() -> None:
+    trainings = made(shipped(), 6)
+    chosen = np.array([True, False, True, False, False, True])
+    kept = trainings.where(chosen)
+    assert len(kept) == 3
+    assert kept.tokens.tolist() == trainings.tokens[chosen].tolist()
+    assert kept.nats_per_token.tolist() == trainings.nats_per_token[chosen].tolist()
+    assert kept.shapes.columns().tolist() == trainings.shapes.columns()[:, chosen].tolist()

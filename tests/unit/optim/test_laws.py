@@ -7,8 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chipwise.core.errors import InputError, SpecError, Unsupported
+from chipwise.cost.model import Predicted
 from chipwise.optim import laws
-from chipwise.optim.laws import BESIROGLU, CONSTANTS, law_fields, law_from, published_change, published_quality, shipped
+from chipwise.optim.laws import (
+    BESIROGLU,
+    CONSTANTS,
+    ExpectedQuality,
+    law_fields,
+    law_from,
+    published_change,
+    published_quality,
+    shipped,
+)
 from chipwise.optim.shapes import Shapes
 from chipwise.spec import Attention, FeedForward, Layer, uniform
 from chipwise.spec.feed_forward import MixtureOfExperts
@@ -250,3 +260,12 @@ def test_shapes_apart_err_independently() -> None:
     one, two = shape(1e9, 2048, 20), shape(1e9, 1024, 80)
     assert laws.alikeness(one, one) == pytest.approx([1])
     assert laws.alikeness(one, two) < 0.1
+
+
+def test_what_a_training_is_expected_to_reach_is_shown_with_its_interval() -> None:
+    found = ExpectedQuality(
+        loss=Predicted(value=2.345, low=2.3, high=2.41), unit="nats/token", source="s", basis="published law",
+        parameters=1e9, tokens=2e10,
+    )  # fmt: skip
+    assert str(found) == found.headline() == "2.35 nats/token [2.30, 2.41], published law"
+    assert found.rows() == [{"unit": "nats/token", "value": 2.345, "low": 2.3, "high": 2.41}]
