@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, runtimes
     from chipwise.api.cost_models import calibrate, fit, learn, validate
     from chipwise.api.explanations import explain, explain_measured, sensitivity
+    from chipwise.api.exports import Exported, export
     from chipwise.api.kits import import_measurements, kit
     from chipwise.api.measured_parts import MeasuredParts, measure_parts
     from chipwise.api.measuring import Measured, measure
@@ -45,6 +46,7 @@ __all__ = [
     "CostEstimate",
     "Design",
     "EstimateTable",
+    "Exported",
     "FeedForward",
     "Layer",
     "MachineProfile",
@@ -70,6 +72,7 @@ __all__ = [
     "explain",
     "explain_measured",
     "explain_pictures",
+    "export",
     "export_subnetwork",
     "fit",
     "import_measurements",
@@ -101,6 +104,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.catalogue": ("devices", "models", "runtimes"),
     "chipwise.api.cost_models": ("calibrate", "fit", "learn", "validate"),
     "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
+    "chipwise.api.exports": ("Exported", "export"),
     "chipwise.api.kits": ("import_measurements", "kit"),
     "chipwise.api.measured_parts": ("MeasuredParts", "measure_parts"),
     "chipwise.api.measuring": ("Measured", "measure"),

@@ -23,6 +23,7 @@ _PLAIN = (  # what the parsers of typer say of a value, and how the rest of chip
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
     (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
 )
+_MEANT = dict.fromkeys(("convert", "gguf", "onnx", "quantise", "quantize", "save"), "export")  # names of other tools
 
 
 def plain_error(error: Any) -> InputError:
@@ -46,7 +47,10 @@ def plain_error(error: Any) -> InputError:
         if parameter is not None:
             said = f"{_name(parameter)}: {said}"
     if match := re.match(r"No such command ['\"](.*?)['\"](?:[.]|$)", said, re.DOTALL):
-        said = f"there is no command {short(match[1])}; {nearest(match[1], _commands(context))}"
+        meant = _MEANT.get(match[1].lower())
+        known = _commands(context)
+        like = f"did you mean {meant!r}?" if meant in known else nearest(match[1], known)
+        said = f"there is no command {short(match[1])}; {like}"
     said = said.removesuffix(".")
     said = said[:1].lower() + said[1:] if said[1:2].islower() else said
     return InputError(f"{said} (see {context.command_path} --help)" if context is not None else said)

@@ -237,3 +237,64 @@ def _sentencepiece(
 def _is_byte(token: str) -> bool:
     """Whether a token stands for one byte, such as ``<0x0A>``."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def hugging_face_files(tokenizer: GgufTokenizer, *, max_tokens: int) -> dict[str, Any]:
+    """The tokenizer of a GGUF file as the files of a Hugging Face folder, by name.
+
+    Raises:
+        Unsupported: It is SentencePiece's, whose merges a GGUF file does not hold, or splits words in another way.
+    """
+    if tokenizer.model != "gpt2" or tokenizer.pre not in SPLITS:
+        kind = f"a {tokenizer.model} tokenizer with the split {tokenizer.pre!r}"
+        raise Unsupported(f"{kind} is not written as tokenizer.json; those of gpt2 with {', '.join(SPLITS)} are")
+    named = list(enumerate(zip(tokenizer.tokens, tokenizer.kinds, strict=True)))
+    whole: dict[str, dict[str, Any]] = {
+        "ByteLevel": {"add_prefix_space": False, "trim_offsets": True},
+        "Split": {"behavior": "Isolated", "invert": False},
+    }
+    steps = [whole.get(str(step["type"]), {}) | step for step in SPLITS[tokenizer.pre]]
+    words = {role: tokenizer.tokens[number] for role, number in tokenizer.roles.items()}
+    around = [
+        role for role, adds in (("bos", tokenizer.adds_bos), ("eos", tokenizer.adds_eos)) if adds and role in words
+    ]
+    template = [{"SpecialToken": {"id": words[role], "type_id": 0}} for role in around]
+    template.insert(int("bos" in around), {"Sequence": {"id": "A", "type_id": 0}})
+    processor = {
+        "type": "TemplateProcessing",
+        "single": template,
+        "pair": [*template, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {
+            words[role]: {"id": words[role], "ids": [tokenizer.roles[role]], "tokens": [words[role]]} for role in around
+        },
+    }
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    data = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": token, **flags, "special": kind == CONTROL}
+            for number, (token, kind) in named
+            if kind in (CONTROL, USER_DEFINED)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "post_processor": processor if around else None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "vocab": {token: number for number, (token, kind) in named if kind != UNUSED},
+            "merges": list(tokenizer.merges),
+            "ignore_merges": tokenizer.pre in WHOLE_WORDS,
+        },
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_tokens,
+        "clean_up_tokenization_spaces": False,
+        **{f"{role}_token": word for role, word in words.items()},
+    }
+    if tokenizer.chat_template is not None:
+        config["chat_template"] = tokenizer.chat_template
+    return {"tokenizer.json": data, "tokenizer_config.json": config}

@@ -24,6 +24,7 @@ from chipwise.core.workers import ask_once
 
 CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
 TIMEOUT_S = 600.0
+BEGIN = 4  # tokens of a text that are continued
 
 
 def available() -> bool:
@@ -107,10 +108,10 @@ def ask(
     path: str | Path,
     *,
     vocab_size: int,
-    prompts: Sequence[Sequence[int]],
-    texts: Sequence[str] = (),
-    begin: Sequence[int] = (),
-    new: int = 0,
+    text: str,
+    most_tokens: int,
+    positions: int,
+    new: int,
     cache: str = "f32",
 ) -> dict[str, Any]:
     """What llama.cpp answers in a process of its own.
@@ -118,10 +119,10 @@ def ask(
     Args:
         path: The file.
         vocab_size: Tokens of the model.
-        prompts: Tokens; ``log_probabilities`` of the answer has what follows each.
-        texts: ``tokens`` of the answer has their tokens.
-        begin: Tokens that ``text`` of the answer continues.
-        new: Tokens of that continuation.
+        text: What is read; ``tokens`` of the answer has its tokens.
+        most_tokens: Of them, from the first on.
+        positions: Of the text, spread evenly; ``places`` of the answer has them, ``log_probabilities`` what follows.
+        new: Tokens to write; ``text`` of the answer continues the first words with them.
         cache: As of :class:`LlamaServer`.
 
     Raises:
@@ -134,9 +135,9 @@ def ask(
     request = {
         "path": str(path),
         "vocab_size": vocab_size,
-        "prompts": [list(map(int, prompt)) for prompt in prompts],
-        "texts": list(texts),
-        "begin": list(map(int, begin)),
+        "text": text,
+        "most_tokens": most_tokens,
+        "positions": positions,
         "new": new,
         "cache": cache,
     }
@@ -148,14 +149,25 @@ def ask(
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The reply to a request of :func:`ask`."""
-    longest = max([len(prompt) for prompt in request["prompts"]] + [len(request["begin"]) + request["new"]])
-    server = LlamaServer(request["path"], cache=request["cache"], context=max(64, longest + 8))
-    size = request["vocab_size"]
+    most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
+    server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))
+    tokens = server.tokens(request["text"])[:most]
+    places = spread(len(tokens), request["positions"])
     return {
-        "log_probabilities": [server.log_probabilities(prompt, size).tolist() for prompt in request["prompts"]],
-        "tokens": [server.tokens(text) for text in request["texts"]],
-        "text": server.text(request["begin"], request["new"]) if request["new"] else "",
+        "tokens": tokens,
+        "places": places,
+        "log_probabilities": [server.log_probabilities(tokens[: place + 1], size).tolist() for place in places],
+        "text": server.text(tokens[: max(1, min(BEGIN, most - new))], new),
     }
+
+
+def spread(length: int, count: int) -> list[int]:
+    """At most ``count`` positions from 0 to ``length`` - 1, spread evenly.
+
+    >>> spread(9, 3)
+    [0, 4, 8]
+    """
+    return sorted({round(i * (length - 1) / max(1, count - 1)) for i in range(count)})
 
 
 def main() -> int:

@@ -29,6 +29,8 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("explain", "the argument MODEL is missing (see chipwise explain --help)"),
         ("evaluate folder", "the option --task is missing (see chipwise evaluate --help)"),
         ("estmate gpt2", "there is no command 'estmate'; did you mean 'estimate'"),
+        ("quantize gpt2", "there is no command 'quantize'; did you mean 'export'? (see chipwise --help)"),
+        ("convert gpt2", "there is no command 'convert'; did you mean 'export'? (see chipwise --help)"),
         ("devices shw", "there is no command 'shw'; "),
         ("search a b c", "this command takes no further arguments: b c (see chipwise search --help)"),
         ("compare gpt2 --device ,", "--device names none (see chipwise compare --help)"),

@@ -1,0 +1,71 @@
+"""``chipwise export``: a model as files that llama.cpp, ONNX Runtime or transformers load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(help="A run's or a winner's folder, a Hugging Face folder with weights, or a .gguf file."),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime) or hf (transformers).")
+    ],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="fp32, fp16, bf16, int8 or int4, as far as the files have it; GGUF also q8_0, q4_0; or one for each "
+            "layer and the head ('int4/int8 head:int8'). Default: a winner's own, else fp16 for gguf, fp32 for others."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write: new, empty, or an earlier export. Default: NAME-TO, or RUN/export-TO for a run."
+        ),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Run the files and compare their outputs with torch's.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
+) -> None:
+    """Write a model as GGUF, ONNX or a Hugging Face folder, and check that it computes the same.
+
+    Example: chipwise export smollm2 --to gguf --weights q4_0 writes smollm2-gguf/model.gguf with its tokenizer; then:
+    llama-cli -m smollm2-gguf/model.gguf -p "The capital of France is"
+
+    Shown are sizes, the format of each part, and how far the outputs of the runtime differ from torch's. export.json in
+    the folder says the same. GGUF is checked by llama.cpp itself, from the package xllamacpp (pip install
+    'chipwise[all]').
+    """
+    from chipwise import api
+    from chipwise.cli import show
+    from chipwise.cli.output import print_table, put, say
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    with show.waiting("exporting", quiet=as_json):
+        found = api.export(model, to=to, weights=weights, out=out, verify=verify)
+    if as_json:
+        show.json_of(found.to_dict())
+        return
+    heads = ("part", "layers", "format", "parameters", "size")
+    right = ("parameters", "size")
+    table = Table(title=found.headline(), columns=[Column(head=head, right=head in right) for head in heads])
+    for group in found.groups:
+        size = units.show(group.bytes, "bytes")
+        table.add(group.part, group.layers or "–", group.format, f"{group.parameters:,}", size)
+    print_table(table)
+    for name, size in found.files.items():
+        put(f"{found.folder / name}: {units.show(size, 'bytes')}")
+    for check in found.verified:
+        say(f"verified: {check.text()}")
+    if found.sample:
+        say(f"llama.cpp writes: {found.sample!r}")
+    for note in found.notes:
+        say(f"note: {note}")

@@ -1,0 +1,281 @@
+"""``chipwise export``: files, what is said about them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from typer.testing import CliRunner
+
+pytest.importorskip("gguf", reason="gguf comes with chipwise[gguf]")
+pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
+
+import chipwise
+from chipwise.cli.app import app
+from chipwise.core.errors import ChipwiseError, InputError, StudyError, Unsupported
+from chipwise.deploy import llama_server
+from chipwise.deploy.gguf import export as export_gguf
+from chipwise.deploy.gguf_read import GgufFile, read
+from chipwise.deploy.gguf_tokenizer import GgufTokenizer
+from chipwise.deploy.hf import load_pretrained, save_pretrained
+from chipwise.deploy.layer_groups import groups_of
+from chipwise.deploy.onnx import random_weights
+from chipwise.deploy.sources import holding
+from chipwise.profile import parity
+from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
+from chipwise.testing.denoiser_suite import denoiser_archs
+from chipwise.testing.image_suite import question_archs
+from chipwise.testing.ranking_suite import ranking_archs
+from chipwise.testing.sound_suite import sound_archs
+from chipwise.training.tokenizer import train_tokenizer
+
+ARCH = uniform(vocab_size=300, d_model=32, depth=3, heads=2, kv_heads=1, ffn_width=64, max_tokens=48, name="small")
+TEXTS = ["a fever is a fever", "pain in the chest, 3 days", "naïve café"] * 4
+needs_llama = pytest.mark.skipif(not llama_server.available(), reason="xllamacpp comes with chipwise[all]")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A Hugging Face folder with a tokenizer."""
+    folder = tmp_path_factory.mktemp("model") / "small"
+    tokenizer = folder.parent / "tokens.json"
+    train_tokenizer(TEXTS, 280).save(str(tokenizer))
+    return save_pretrained(ARCH, random_weights(ARCH, seed=0), tokenizer, folder)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@needs_llama
+def test_gguf_with_its_tokenizer_is_verified_by_llama_cpp(model, tmp_path) -> None:
+    found = chipwise.export(model, to="gguf", weights="f32", out=tmp_path / "out")
+    assert files(tmp_path / "out") == {"model.gguf", "export.json"}
+    stored, original = found.verified
+    assert (stored.against, original.against) == ("the weights as stored", "the original weights")
+    assert stored.greatest <= 1e-5 * stored.largest
+    assert found.sample
+    told = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert told == {"schema": "chipwise.export/1", "version": chipwise.__version__, **found.to_dict()}
+    back, weights = read(tmp_path / "out" / "model.gguf")
+    assert back.weights == "fp32"
+    for name, value in load_pretrained(model)[1].items():
+        np.testing.assert_array_equal(weights[name], value)
+
+
+def test_q4_0_keeps_the_head_in_eight_bits_once(model, tmp_path) -> None:
+    """Parameters of all groups are those of the model, and their bytes nearly the file's."""
+    found = chipwise.export(model, to="gguf", weights="q4_0", out=tmp_path / "out", verify=False)
+    assert found.weights == "int4 head:int8"
+    kinds = {group.part: (group.layers, group.format) for group in found.groups}
+    assert kinds["token table and head"] == ("", "Q8_0")
+    assert kinds["attention"] == kinds["feed-forward"] == ("0-2", "Q4_0")
+    assert sum(group.parameters for group in found.groups) == ARCH.parameters()
+    assert sum(group.bytes for group in found.groups) < found.bytes
+    assert found.verified == ()
+
+
+def test_formats_by_layer_are_listed_with_their_layers() -> None:
+    groups = groups_of(Design(arch=ARCH, weights="int4/int8/int4 head:int8"))
+    assert {(g.part, g.layers, g.format) for g in groups if g.part == "attention"} == {
+        ("attention", "0, 2", "int4"),
+        ("attention", "1", "int8"),
+    }
+    sizes = {group.part: group.parameters for group in groups}
+    assert sizes["head"] == sizes["token table"] == 300 * 32  # a quantised tied head is a copy in ONNX
+
+
+@pytest.mark.parametrize("to", ["onnx", "hf"])
+def test_onnx_and_hugging_face_compute_what_torch_computes(model, tmp_path, to) -> None:
+    found = chipwise.export(model, to=to, out=tmp_path / "out")
+    assert "tokenizer.json" in files(tmp_path / "out")
+    (check,) = found.verified
+    assert check.greatest <= 1e-4
+    assert check.same_choice == 1.0
+
+
+@pytest.mark.parametrize("kind", [sound_archs, ranking_archs, question_archs, denoiser_archs])
+def test_models_of_other_inputs_are_verified_too(kind, tmp_path) -> None:
+    @settings(max_examples=1, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(arch=kind())
+    def one(arch: ArchSpec) -> None:
+        folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
+        for to in ("onnx", "hf"):
+            (check,) = chipwise.export(folder, to=to, out=tmp_path / to).verified
+            assert check.greatest <= 1e-4
+        with pytest.raises(Unsupported, match="--to hf or --to onnx can hold it"):
+            chipwise.export(folder, to="gguf", out=tmp_path / "gguf")
+
+    one()
+
+
+def test_a_gguf_file_goes_back_to_hugging_face_with_its_tokens(model, tmp_path) -> None:
+    from transformers import AutoTokenizer
+
+    gguf = chipwise.export(model, to="gguf", weights="fp32", out=tmp_path / "gguf", verify=False).folder / "model.gguf"
+    found = chipwise.export(gguf, to="hf", out=tmp_path / "hf")
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (model, found.folder))
+    for text in ("a fever", "  chest, 33 days\n", "<|endoftext|>naïve 🙂"):
+        assert after(text).input_ids == before(text).input_ids
+        assert after.decode(after(text).input_ids) == text
+    again = chipwise.export(gguf, to="gguf", weights="int8", out=tmp_path / "again", verify=False)
+    held = GgufTokenizer.of_fields(GgufFile.open(again.folder / "model.gguf").fields, file="model.gguf")
+    assert held is not None
+    assert held.tokens[0] == "<|endoftext|>"
+
+
+def test_a_run_and_its_winner_keep_their_format(model, tmp_path) -> None:
+    run = tmp_path / "run"
+    (run / "winner").mkdir(parents=True)
+    (run / "study.journal").write_text("")
+    with pytest.raises(StudyError, match="no winner with weights yet"):
+        chipwise.export(run, to="gguf")
+    shutil.copytree(model, run / "winner", dirs_exist_ok=True)
+    promises = {
+        "arch": json.loads((_arch_file(tmp_path)).read_text()),
+        "weights": "int8",
+        "workload": {"prompt_tokens": 4, "new_tokens": 4, "batch": 1},
+        "constraints": {},
+        "promised": {},
+        "target": {"threads": 1},
+    }
+    (run / "winner" / "chipwise.json").write_text(json.dumps(promises))
+    found = chipwise.export(run, to="gguf", verify=False)
+    assert (found.folder, found.weights) == (run / "export-gguf", "int8")
+    other = chipwise.export(run / "winner", to="gguf", weights="fp16", out=tmp_path / "out", verify=False)
+    assert other.weights == "fp16"
+
+
+def _arch_file(folder: Path) -> Path:
+    from chipwise.spec.io import to_data
+
+    path = folder / "arch.json"
+    path.write_text(json.dumps(to_data(ARCH)))
+    return path
+
+
+def test_an_earlier_export_is_replaced_whole(model, tmp_path) -> None:
+    out = tmp_path / "out"
+    chipwise.export(model, to="onnx", out=out, verify=False)
+    chipwise.export(model, to="gguf", out=out, verify=False)
+    assert files(out) == {"model.gguf", "export.json"}
+    assert not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"to": "coreml"}, r"to \(--to\): nothing is exported as 'coreml'; known: gguf, onnx, hf"),
+        ({"to": "gguf", "weights": "q4_k_m"}, r"weights \(--weights\): gguf is not written in 'q4_k_m'; it has fp32, "),
+        ({"to": "onnx", "weights": "bf16"}, r"onnx is not written in 'bf16'; --to gguf can; it has fp32, int8, int4"),
+        ({"to": "hf", "weights": "int8"}, "hf is not written in 'int8'"),
+        ({"to": "gguf", "weights": "int4/int8 head:int8"}, "names formats of 2 layers; the model has 3"),
+        ({"model": "qwen3-8b", "to": "gguf"}, "is the name of a known model, whose weights do not come with chipwise"),
+        ({"model": "nowhere/at-all", "to": "gguf"}, "there is no such folder; give a run, a Hugging Face folder"),
+        ({"model": "nowhere.gguf", "to": "hf"}, "there is no such file"),
+    ],
+)
+def test_wrong_questions_are_refused_in_one_line(model, tmp_path, changes, named) -> None:
+    with pytest.raises(ChipwiseError, match=named) as error:
+        chipwise.export(**{"model": model, "out": tmp_path / "out", **changes})
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_other_things_is_left_alone(model, tmp_path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(InputError, match="is not empty and holds no earlier export"):
+        chipwise.export(model, to="gguf", out=tmp_path)
+    with pytest.raises(InputError, match="is a file"):
+        chipwise.export(model, to="gguf", out=tmp_path / "mine")
+    with pytest.raises(InputError, match="is the model itself"):
+        chipwise.export(model, to="hf", out=model)
+    assert files(tmp_path) == {"mine"}
+
+
+def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
+    gelu = FeedForward(width=64, activation="gelu")
+    arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
+    folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
+    assert holding(arch) == ["hf", "onnx"]
+    with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*--to hf or --to onnx can hold it"):
+        chipwise.export(folder, to="gguf", out=tmp_path / "out")
+
+
+def test_a_full_disk_leaves_nothing(model, tmp_path, monkeypatch) -> None:
+    import errno
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gguf.GGUFWriter.write_tensors_to_file", full)
+    with pytest.raises(ChipwiseError, match="space"):
+        chipwise.export(model, to="gguf", out=tmp_path / "out")
+    assert files(tmp_path) == set()
+
+
+def test_without_a_tokenizer_or_llama_cpp_the_file_says_so(model, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "bare"
+    shutil.copytree(model, folder)
+    (folder / "tokenizer.json").unlink()
+    found = chipwise.export(folder, to="gguf", out=tmp_path / "out")
+    assert "llama.cpp takes no text" in found.notes[0]
+    assert "not verified" in found.notes[-1]
+    wordpiece = {"model": {"type": "WordPiece", "vocab": {"a": 0}}}
+    (folder / "tokenizer.json").write_text(json.dumps(wordpiece))
+    found = chipwise.export(folder, to="gguf", out=tmp_path / "out")
+    assert "this one is WordPiece" in found.notes[0]
+    monkeypatch.setattr(llama_server, "available", lambda: False)
+    found = chipwise.export(model, to="gguf", out=tmp_path / "out")
+    assert found.notes == ("not verified: pip install 'chipwise[all]' brings llama.cpp (xllamacpp)",)
+
+
+def test_differences_by_pencil() -> None:
+    told = {"runtime": "r", "version": "1", "against": "w", "outputs": "logits"}
+    found = parity.compared(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 2.5], [5.0, 4.0]]), **told)
+    assert (found.greatest, found.mean, found.largest, found.same_choice) == (2.0, 0.625, 5.0, 0.5)
+
+
+def test_the_command_prints_sizes_formats_and_checks(model, tmp_path) -> None:
+    words = ["export", str(model), "--to", "onnx", "--out", str(tmp_path / "out")]
+    shown = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert "token table and head" in shown
+    assert "verified: ONNX Runtime" in shown
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).output)
+    assert told["files"].keys() == {"model.onnx", "tokenizer.json"}
+    assert "Example: chipwise export" in CliRunner().invoke(app, ["export", "--help"]).output
+
+
+@needs_llama
+def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> None:
+    """The measured file has no tokenizer; the one that is shipped has, and the same tensors."""
+    from chipwise.pipeline import finals
+    from chipwise.tasks.protocol import Exported as Candidate
+    from chipwise.tasks.text.data import TextData
+
+    tokenizer, trial = tmp_path / "tokens.json", tmp_path / "trial"
+    train_tokenizer(TEXTS, 280).save(str(tokenizer))
+    design, weights = Design(arch=ARCH, weights="int8"), random_weights(ARCH, seed=0)
+    measured = export_gguf(design, weights, trial / "model.gguf")
+    (trial / "model.onnx").write_bytes(b"measured")
+    work = finals.Finals.__new__(finals.Finals)
+    work._folder = SimpleNamespace(trial=lambda number: trial, winner=tmp_path / "winner")
+    work._data, work._tasks = TextData(SimpleNamespace(tokenizer_path=lambda size: tokenizer)), None
+    work._spec = SimpleNamespace(asked=SimpleNamespace(metric=SimpleNamespace(name="bits", shown=float)))
+    work._served = lambda item: measured
+    work._exported = lambda item: Candidate(design=design, weights=weights, folder=trial)
+    monkeypatch.setattr(finals, "promises_of", lambda spec, item: {})
+    work.write_winner(SimpleNamespace(number=0, notes=SimpleNamespace(exported_loss=1.0, test_loss=None)))
+    assert (tmp_path / "winner" / "model.onnx").read_bytes() == b"measured"
+    shipped = tmp_path / "winner" / "model.gguf"
+    assert llama_server.LlamaServer(shipped, context=48).text("The beginning of a text", 8)
+    before, after = (GgufFile.open(path).tensors for path in (measured, shipped))
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name].data, after[name].data) for name in before)
