@@ -16,7 +16,7 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, positive, whole_number
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
 from chipwise.cost.model import Predicted
@@ -55,6 +55,8 @@ class LoopPart:
         if (self.model is None) == (self.time is None):
             raise SpecError("a part is a model, or has a time that was measured: state one of them", field="model")
         positive(self, "prompt", "new", "calls")
+        for name in ("images", "cached"):
+            whole_number(name, getattr(self, name), least=0)
         if self.time is not None:
             seconds = units.parse_field(self.time, "time", "time")
             if not 0 < seconds <= MOST_S:
@@ -64,6 +66,11 @@ class LoopPart:
                 raise SpecError(f"has no alternatives; these have: {', '.join(CHOICES)}", field=f"instead.{name}")
             if not isinstance(values, list) or not values:
                 raise SpecError("must be a list of values", field=f"instead.{name}")
+            for i, value in enumerate(values):
+                try:
+                    self._with({name: value})
+                except SpecError as error:
+                    raise SpecError(error.message, field=f"instead.{name}[{i}]") from None
 
     def variants(self) -> list[tuple[int, LoopPart]]:
         """The part and its alternatives, with how many steps of preference each is away."""
@@ -71,9 +78,13 @@ class LoopPart:
         found = []
         for places in itertools.product(*(range(len(values)) for values in options)):
             chosen = {name: values[i] for name, values, i in zip(self.instead, options, places, strict=True)}
-            fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "instead"} | chosen
-            found.append((sum(places), build(LoopPart, fields)))
+            found.append((sum(places), self._with(chosen)))
         return found
+
+    def _with(self, chosen: Mapping[str, object]) -> LoopPart:
+        """The part with other values of some fields, and without alternatives."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "instead"}
+        return build(LoopPart, {**fields, **chosen})
 
     def describe(self) -> str:
         """What runs where."""

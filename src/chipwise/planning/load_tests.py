@@ -9,7 +9,7 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.errors import SpecError, short
-from chipwise.core.fields import convert
+from chipwise.core.fields import convert, describe
 from chipwise.core.files import read_json
 from chipwise.core.results import Result
 from chipwise.planning.plan_files import read_plan
@@ -130,10 +130,20 @@ def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field:
     return None if found is None else factor * found
 
 
-def _rate(row: object, name: str, field: str = "") -> float | None:
+def _row(data: Mapping[str, Any], name: str, field: str = "") -> Mapping[str, Any]:
+    """The figures of one measure; none where there is no such measure.
+
+    Raises:
+        SpecError: It is no mapping.
+    """
+    row = data.get(name)
+    if row is not None and not isinstance(row, Mapping):
+        raise SpecError(f"must be a mapping of figures, not {describe(row)}", field=f"{field}{name}")
+    return row or {}
+
+
+def _rate(row: Mapping[str, Any], name: str, field: str = "") -> float | None:
     """Requests per second."""
-    if not isinstance(row, Mapping):
-        return None
     return _measured(row.get(name), f"{field}{name}", most=MOST_RATE, what="rate")
 
 
@@ -157,24 +167,20 @@ def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
         return None
     times = {}
     for name, measure in _INFERENCE_PERF.items():
-        row = latency.get(name)
-        if not isinstance(row, dict):
-            continue
+        row = _row(latency, name, "latency.")
         for statistic in ("mean", *PERCENTILES):
             key = "median" if statistic == "p50" and "p50" not in row else statistic
             value = _time(row, key, 1.0, measure, f"latency.{name}.")
             if value is not None:
                 times[f"{measure}_{statistic}"] = value
-    rate = _rate(part.get("throughput"), "requests_per_sec", "throughput.")
+    rate = _rate(_row(part, "throughput"), "requests_per_sec", "throughput.")
     return LoadTest(tool="inference-perf", times=times, requests_per_s=rate)
 
 
 def _genai_perf(data: Mapping[str, Any]) -> LoadTest | None:
     times = {}
     for name, measure in _GENAI_PERF.items():
-        row = data.get(name)
-        if not isinstance(row, dict):
-            continue
+        row = _row(data, name)
         unit = row.get("unit", "ms")
         if not isinstance(unit, str) or unit not in _UNITS:
             raise SpecError(f"{short(unit)} is no unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
@@ -182,7 +188,7 @@ def _genai_perf(data: Mapping[str, Any]) -> LoadTest | None:
             value = _time(row, "avg" if statistic == "mean" else statistic, _UNITS[unit], measure, f"{name}.")
             if value is not None:
                 times[f"{measure}_{statistic}"] = value
-    rate = _rate(data.get("request_throughput"), "avg", "request_throughput.")
+    rate = _rate(_row(data, "request_throughput") if times else {}, "avg", "request_throughput.")
     return LoadTest(tool="genai-perf", times=times, requests_per_s=rate)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from chipwise.core import units
 from chipwise.core.errors import SpecError, UnitError, UnknownName, nearest, short
+from chipwise.core.fields import describe
 from chipwise.core.files import build, read_yaml
 from chipwise.hardware import datasheet
 from chipwise.replay.load import Arrivals, RequestClass, check_arrivals
@@ -74,7 +75,7 @@ def above_zero(value: float, field: str, kind: str | None = None) -> float:
     return value
 
 
-def limits_of(given: Mapping[str, object]) -> dict[str, float]:
+def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, float]:
     """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
 
     Raises:
@@ -82,8 +83,8 @@ def limits_of(given: Mapping[str, object]) -> dict[str, float]:
     """
     for name in given:
         if name not in METRICS:
-            raise SpecError(f"no limit has this name; {nearest(name, METRICS)}", field=f"limits.{name}")
-    return {name: seconds_of(value, f"limits.{name}") for name, value in given.items()}
+            raise SpecError(f"no limit has this name; {nearest(name, METRICS)}", field=f"{field}.{name}")
+    return {name: seconds_of(value, f"{field}.{name}") for name, value in given.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,16 +204,26 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Questi
             raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
         if "limits" in given:
             given["limits"] = limits_of(mapping(given["limits"], "limits"))
+        by_class = mapping(given.get("class_limits", {}), "class_limits")
+        given["class_limits"] = {
+            name: limits_of(mapping(each, f"class_limits.{name}"), f"class_limits.{name}")
+            for name, each in by_class.items()
+        }
         classes = given.get("classes")
         if isinstance(classes, list):
             given["classes"], limits = _classes(classes)
-            given["class_limits"] = {**mapping(given.get("class_limits", {}), "class_limits"), **limits}
+            for name, own in limits.items():
+                for metric in sorted(own.keys() & given["class_limits"].get(name, {}).keys()):
+                    raise SpecError("stands in the class itself, too", field=f"class_limits.{name}.{metric}")
+                given["class_limits"][name] = {**given["class_limits"].get(name, {}), **own}
         for name in ("devices", "runtimes", "weights", "fleets"):
             if isinstance(given.get(name), str):
                 given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
+            if not isinstance(given.get(name, ()), list | tuple):
+                raise SpecError(f"must be a list of names, not {describe(given[name])}", field=name)
             if name in given and name != "fleets" and not given[name]:
                 raise SpecError("names none; leave it out for the default", field=name)
-        if isinstance(given.get("devices"), list | tuple):
+        if "devices" in given:
             given["devices"] = _devices(given["devices"])
         given["prices"] = _prices(mapping(given.get("prices", {}), "prices"), given.get("devices"))
         for kind in given.get("fleets", ()):
@@ -304,6 +315,8 @@ def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]
             if short_name in one:
                 one[name] = one.pop(short_name)
         if "limits" in one:
-            limits[str(one["name"])] = limits_of(mapping(one.pop("limits"), f"classes[{i}].limits"))
+            limits[str(one["name"])] = limits_of(
+                mapping(one.pop("limits"), f"classes[{i}].limits"), f"classes[{i}].limits"
+            )
         found.append(one)
     return found, limits

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import SpecError, short
-from chipwise.core.fields import whole_number
+from chipwise.core.fields import MOST, whole_number
 
 Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
@@ -110,8 +110,8 @@ class RequestClass:
     prefixes: int = 1
 
     def __post_init__(self) -> None:
-        if not self.share > 0:
-            raise SpecError(f"must be more than 0, not {self.share}", field="share")
+        if not 0 < self.share <= MOST:
+            raise SpecError(f"must be more than 0 and at most {MOST:,}, not {short(self.share)}", field="share")
         for name, least in (("prompt_tokens", 1), ("new_tokens", 0), ("shared_tokens", 0)):
             whole_number(name, getattr(self, name), least=least)
         whole_number("prefixes", self.prefixes, most=MOST_REQUESTS)
@@ -199,6 +199,7 @@ def made(
             "is what clients wait before their next request; requests that come at a rate do not", field="think_s"
         )
     check_arrivals(arrivals, burstiness)
+    whole_number("seed", seed, least=0, most=2**63)
     gaps_rng, kinds_rng, sizes_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
     if clients is not None:
         arrival_s = np.zeros(count)

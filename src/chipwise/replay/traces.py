@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.errors import SpecError, short
+from chipwise.core.fields import describe
 from chipwise.core.files import parse_json, read_text
 from chipwise.replay.load import MOST_REQUESTS, Load
 
@@ -55,8 +56,8 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
         arrivals.append(arrival)
         prompts.append(prompt)
         news.append(new)
-        kinds.append(str(row.get(KIND) or "requests"))
-        prefixes.append(str(row.get(PREFIX) or ""))
+        kinds.append(_text(row, KIND, where, name) or "requests")
+        prefixes.append(_text(row, PREFIX, where, name))
         shared.append(_count(row, (SHARED,), where, name) if row.get(SHARED) not in (None, "") else 0)
         if shared[-1] > prompt:
             raise SpecError(
@@ -121,6 +122,14 @@ def _value(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str
     if not np.isfinite(value):
         raise SpecError(f"{found} must be a number, not {short(row[found])}", file=file, field=where)
     return value
+
+
+def _text(row: Mapping[str, Any], field: str, where: str, file: str) -> str:
+    """A name, or a number that stands for one; empty where there is none."""
+    value = row.get(field)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise SpecError(f"must be a name or a whole number, not {describe(value)}", file=file, field=f"{where}.{field}")
+    return "" if value is None else str(value)
 
 
 def _count(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str) -> int:

@@ -137,6 +137,8 @@ def test_an_interrupted_plan_is_compared_and_not_checked(good: tuple[Path, dict[
         ('{"time_to_first_token": {"unit": [], "avg": 5}}', r"time_to_first_token\.unit: \[\] is no unit"),
         ('{"time_to_first_token": {"unit": "ms", "avg": 0}}', r"time_to_first_token\.avg: 0 is no time"),
         ('{"mean_tpot_ms": 0}', "is no result of"),
+        ('{"time_to_first_token": 5}', "time_to_first_token: must be a mapping of figures"),
+        ('{"latency": {"time_to_first_token": [5]}}', r"latency\.time_to_first_token: must be a mapping of figures"),
         ("[" * 5000, "nested too deep|not valid JSON"),
     ],
 )  # fmt: skip

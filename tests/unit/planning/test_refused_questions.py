@@ -14,6 +14,7 @@ from chipwise.core.errors import ChipwiseError, InputError, SpecError
 from chipwise.core.files import build, write_yaml
 from chipwise.planning.agent_loop import AgentLoop
 from chipwise.planning.chains import read_chain
+from chipwise.planning.evaluating import Evaluator
 from chipwise.planning.question import Question, question_from, read_question
 
 ASKED: dict[str, Any] = {"model": "gpt2", "rate": "2/s", "devices": "l4, a10"}
@@ -37,6 +38,16 @@ DIGITS = int("9" * 300)
         ({"devices": "l4, l4"}, "devices: l4 is named twice"),
         ({"devices": "l4, nvidia-l4"}, "devices: l4 is named twice, as l4 and as nvidia-l4"),
         ({"devices": ","}, "devices: names none"),
+        ({"devices": 3.5, "prices": {"l4": "1 USD/h"}}, "devices: must be a list of names, not a number"),
+        ({"seed": -1, "classes": [{"prompt": 100}]}, "seed: must be at least 0, not -1"),
+        ({"classes": [{"share": 1e308}, {"share": 1e308}]}, r"classes\[0\]\.share: must be more than 0 and at most"),
+        ({"class_limits": {"requests": {"ttft": "1 s"}}}, r"class_limits\.requests\.ttft: no limit has this name"),
+        ({"class_limits": {"requests": 3}}, r"class_limits\.requests: must be a mapping"),
+        (
+            {"classes": [{"name": "a", "limits": {"ttft_p99": 1}}], "class_limits": {"a": {"ttft_p99": "2 s"}}},
+            r"class_limits\.a\.ttft_p99: stands in the class itself, too",
+        ),
+        ({"fleets": 7}, "fleets: must be a list of names, not a whole number"),
         ({"devices": [3]}, r"devices\[0\]: must be the name of a device"),
         ({"budget": "-3 USD/h"}, "budget: must be above zero"),
         ({"power": "0 W"}, "power: must be above zero"),
@@ -49,7 +60,14 @@ DIGITS = int("9" * 300)
 )  # fmt: skip
 def test_a_question_that_cannot_be_meant_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        question_from(ASKED | fields)
+        Evaluator(question_from(ASKED | fields))
+
+
+def test_limits_of_classes_stand_in_the_class_or_beside_it() -> None:
+    kinds = [{"name": "a", "limits": {"ttft_p99": "1 s"}}, {"name": "b"}]
+    beside = {"a": {"e2e_p99": "9 s"}, "b": {"tpot_p50": "40 ms"}}
+    found = question_from(ASKED | {"classes": kinds, "class_limits": beside})
+    assert found.class_limits == {"a": {"e2e_p99": 9.0, "ttft_p99": 1.0}, "b": {"tpot_p50": 0.04}}
 
 
 def test_numbers_that_no_float_holds_are_refused_where_files_are_read(tmp_path: Path) -> None:
@@ -145,6 +163,8 @@ def test_drafts_without_a_model_are_said_to_be_copied() -> None:
         ({"time": "-40 ms"}, r"parts\[0\]\.time: must be above zero"),
         ({"time": "0 s"}, r"parts\[0\]\.time: must be above zero"),
         ({"time": "40"}, r"parts\[0\]\.time: .* has no unit"),
+        ({"time": "40 ms", "instead": {"calls": [1, -2]}}, r"parts\[0\]\.instead\.calls\[1\]: must be at least 1"),
+        ({"model": "gpt2", "device": "l4", "images": -1}, r"parts\[0\]\.images: must be at least 0"),
         ({"time": "40 ms", "calls": 10**30}, r"parts\[0\]\.calls: must be at most 1,000,000,000"),
     ],
 )

@@ -27,6 +27,8 @@ def lines(*rows: dict[str, object]) -> str:
         (lines({}, {"arrival_s": True}), r"request 2: arrival_s must be a number, not True"),
         (lines({"prompt_tokens": True}), r"request 1: prompt_tokens must be a number, not True"),
         (lines({"new_tokens": False}), r"request 1: new_tokens must be a number, not False"),
+        (lines({"class": [1]}), r"request 1\.class: must be a name or a whole number, not a list"),
+        (lines({"prefix": True}), r"request 1\.prefix: must be a name or a whole number, not true or false"),
         (lines({"prefix": "a", "prefix_tokens": 10}), r"request 1\.prefix_tokens: shares 10 tokens of a prompt of 9"),
         (
             lines({}, {"arrival_s": 1e300}),
