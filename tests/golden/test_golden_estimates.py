@@ -32,10 +32,9 @@ TOLERANCE = 1e-3
 
 def numbers(model: str, device: str) -> dict[str, float]:
     """Seconds of every operator, and the whole; or the error's first words."""
+    request = Request(model=model, device=device, weights="own", batch=8, prompt_tokens=2048, new_tokens=256)
     try:
-        found = estimate_of(
-            cost_of(Request(model=model, device=device, batch=8, prompt_tokens=2048, new_tokens=256)), 0
-        )
+        found = estimate_of(cost_of(request), 0)
     except ChipwiseError as error:
         return {f"error: {str(error)[:60]}": 0.0}
     kept = {"ttft": found.ttft_s, "tpot": found.tpot_s}

@@ -8,6 +8,7 @@ from typing import Any
 
 from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
+from chipwise.core.errors import counted
 from chipwise.core.results import Result, ResultTable
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
@@ -88,7 +89,7 @@ def devices() -> ResultTable[DeviceEntry]:
     True
     """
     found = [_device(name) for name in datasheet.names()]
-    return ResultTable(f"{len(found)} devices", found)
+    return ResultTable(counted(len(found), "device"), found)
 
 
 @public
@@ -105,7 +106,7 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
     wanted = (contains or "").lower()
     listed = [name for name in model_names() if wanted in name.lower()]
     found = [_picture_model(name) if name in diffusion.KNOWN else _model(name) for name in listed]
-    return ResultTable(f"{len(found)} models", found)
+    return ResultTable(counted(len(found), "model"), found)
 
 
 def model_names() -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from chipwise.api.this_machine import estimate_here, is_here, profile_here, read_by
 from chipwise.core.arguments import public
-from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
+from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
@@ -84,14 +84,14 @@ def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -112,6 +112,7 @@ def estimate(
     images: int = 0,
     image_size: tuple[int, int] = IMAGE_SIZE,
     audio_s: float | None = None,
+    hypothetical: bool = False,
 ) -> CostEstimate | EstimateTable:
     """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
 
@@ -127,11 +128,12 @@ def estimate(
         device: A data sheet's name, alias or file; ``here`` is this machine, as calibrated, with one thread.
         devices: Several of them, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
-            the device's own, such as vllm on servers and llama.cpp on a Mac.
+            the device's own, such as vllm on servers and llama.cpp on a Mac or a GeForce.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
-        weights: Weight format; the checkpoint's own by default, else bf16.
+        weights: Weight format; ``own`` is the checkpoint's. Default: what suits the chip: ``q4_k_m`` in llama.cpp on
+            chips that people own, the checkpoint's own elsewhere.
         kv: KV-cache dtype; the activations' by default.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
@@ -141,6 +143,7 @@ def estimate(
         image_size: Their width and height in pixels.
         audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10. There is
             no prompt beside it.
+        hypothetical: Whether what does not fit is estimated as if it did; ``does_not_fit`` of the answer then says so.
 
     Raises:
         UnknownName: A name that is not known; similar names are suggested.
@@ -164,7 +167,7 @@ def estimate(
                 model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
                 batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, audio_s=heard,
             )  # fmt: skip
-        return estimate_request(replace(request, device=name))
+        return estimate_request(replace(request, device=name), hypothetical=hypothetical)
 
     if devices is None:
         return answer(device)
@@ -172,7 +175,8 @@ def estimate(
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     elsewhere = [name for name in names if not is_here(name)]
-    found = dict(zip(elsewhere, estimates([replace(request, device=name) for name in elsewhere]), strict=True))
+    asked = estimates([replace(request, device=name) for name in elsewhere], hypothetical=hypothetical)
+    found = dict(zip(elsewhere, asked, strict=True))
     answers = []
     for name in names:
         try:
@@ -180,7 +184,7 @@ def estimate(
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
-    return EstimateTable(f"{_name(model)} on {len(answers)} devices", answers)
+    return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
 
 
 def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
@@ -280,7 +284,7 @@ def compare(
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight.
-        weights: Weight format; each checkpoint's own by default.
+        weights: Weight format. Default: what suits each device, as in :func:`estimate`.
         kv: KV-cache dtype.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.

@@ -76,21 +76,21 @@ def _data(found: Comparison) -> dict[str, object]:
 
 
 def _print(found: Comparison) -> None:
-    from chipwise.cli.estimate import energy_of, million_tokens, read_by
+    from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
     costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
     each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
-    right = {"TTFT": 0, "TPOT": 0, f"{each}s/s": 0, f"energy/{each}": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
+    right = {"TTFT": 0, "TPOT": 0, "tok/s each": 1, f"{each}s/s": 0, f"energy/{each}": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
     problems = []
     for device in found.devices:
         cells = [found.at(model, device) for model in found.models]
-        runtimes = {cell.estimate.runtime for cell in cells if cell.estimate}
-        table.rows.append(f"{device}, {runtimes.pop()}" if len(runtimes) == 1 else device)
+        served = {cell.estimate.served_as for cell in cells if cell.estimate}
+        table.rows.append(f"{device}: {served.pop()}" if len(served) == 1 else device)
         for cell in cells:
             if cell.estimate is None:
                 table.add(f"  {cell.model}", *["–"] * len(columns), "")
@@ -102,6 +102,7 @@ def _print(found: Comparison) -> None:
                 f"  {cell.model}",
                 units.show(cost.ttft_s, "time"),
                 units.show(cost.tpot_s, "time") if cell.generates else "",
+                decoded(cost) if cell.generates else "",
                 units.number(values["throughput"].value),
                 units.show(energy.value, "energy") if energy else "–",
                 *million_tokens(cost),

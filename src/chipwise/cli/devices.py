@@ -93,12 +93,13 @@ def _number(fact: Fact | None) -> float | None:
 def _overview(devices: list[DeviceProfile]) -> Table:
     from chipwise.core import units
     from chipwise.core.dtypes import DType
+    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
 
     formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
     heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}
     shown = Table(
-        title=f"{len(devices)} devices; dense peaks in operations per second, of the fastest engine",
+        title=f"{counted(len(devices), 'device')}; dense peaks in operations per second, of the fastest engine",
         caption="– is not published; every fact with its source: chipwise devices show NAME",
         columns=[Column(head="device"), *(Column(head=head, right=True, drop=drop) for head, drop in heads.items())],
     )

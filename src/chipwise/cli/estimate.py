@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 TABLE_ONLY = ("table", "out", "as_json")
+SHARE_SAID = 0.005  # of TPOT; less waiting than this is not mentioned
 TRAIN_ONLY = ("checkpoint", "microbatches")
 
 
@@ -41,7 +42,7 @@ def command(
         str | None,
         typer.Option(
             autocompletion=completion.runtimes,
-            help="vllm (else torch-compile with --train), sglang, trtllm, llama.cpp, …",
+            help="vllm, sglang, trtllm, llama.cpp, … Default: what suits the chip; torch-compile with --train.",
         ),
     ] = None,
     prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
@@ -50,7 +51,10 @@ def command(
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, fp8_block, nvfp4, mxfp4, int8, int4, …")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="bf16, fp8, nvfp4, int4, q4_k_m, …; own: the checkpoint's. Default: what suits the chip."),
+    ] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
     pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
@@ -70,9 +74,12 @@ def command(
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
+    kernels: Annotated[bool, typer.Option("--kernels", help="Also print every kernel with its time.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
-    """Estimate TTFT, TPOT, memory, energy and price of serving a model, kernel by kernel.
+    """Estimate TTFT, TPOT, memory, energy and price of serving a model; --kernels shows every kernel.
+
+    What does not fit in memory says so first, with what does; its times are then as if it did, and the exit code is 2.
 
     One device: chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
 
@@ -151,9 +158,14 @@ def command(
         json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)
         quality.print_quality(model, None if as_json else train_tokens)
         return
-    found = api.estimate(model, device=device, **sizes)
-    json_of(quality.with_quality(found, model, train_tokens)) if as_json else _print(model, found)
+    found = api.estimate(model, device=device, hypothetical=True, **sizes)
+    if as_json:
+        json_of(quality.with_quality(found, model, train_tokens))
+    else:
+        _print(model, found, kernels=kernels)
     quality.print_quality(model, None if as_json else train_tokens)
+    if found.does_not_fit:
+        raise typer.Exit(2)
 
 
 def _between(value: Predicted, kind: str) -> str:
@@ -195,14 +207,19 @@ def _memory(peak_bytes: float, parts: Mapping[str, float]) -> str:
     return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
 
-def _print(model: str, found: CostEstimate) -> None:
+def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
     from chipwise.cost.model import passes
 
     several = f"{found.devices} x " if found.devices > 1 else ""
-    say(f"{model} on {several}{found.device}, {found.runtime}: {found.provenance}, 90 % intervals", bold=True)
+    where = f"{several}{found.device}, {found.served_as}"
+    if found.does_not_fit:
+        say(f"{model} on {where}: {found.does_not_fit}", bold=True)
+        say(f"hypothetical, as if it did fit: {found.provenance}, 90 % intervals")
+    else:
+        say(f"{model} on {where}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
     generates, read = "tpot_p50" in found.metrics, read_by(found)
     all_read = "tokens read" if read == "token" else f"{read}s"
@@ -211,6 +228,7 @@ def _print(model: str, found: CostEstimate) -> None:
     for name, label, kind in (
         ("ttft_p50", first or f"pass over all {'texts' if read == 'token' else f'{read}s'}", "time"),
         ("tpot_p50", "TPOT", "time"),
+        ("decode_tokens_per_s", "decode, each request", "rate"),
         ("image_s", "seconds per image", "time"),
         ("sound_s", "seconds per sound", "time"),
         ("request_s", "seconds per request", "time"),
@@ -227,6 +245,9 @@ def _print(model: str, found: CostEstimate) -> None:
     ):
         if name in found.metrics:
             table.add(label, _between(found.metrics[name], kind))
+        if name == "tpot_p50" and found.prompts_wait_s > SHARE_SAID * found.tpot_s:
+            waited, step = (units.show(value, "time") for value in (found.prompts_wait_s, found.decode_step_s or 0.0))
+            table.add("  of which", f"{waited} waiting for other requests' prompts; a decode step takes {step}")
     table.add("memory per device", _memory(found.peak_memory_bytes, found.memory_bytes))
     label = "decode is bound by" if generates else "pass is bound by"
     if found.bound:
@@ -235,7 +256,7 @@ def _print(model: str, found: CostEstimate) -> None:
         mfu, mbu = (units.show(used[phase], "share", digits=2) for used in (found.mfu, found.mbu))
         table.add(phase, f"MFU {mfu}, MBU {mbu}")
     print_table(table)
-    for line in passes(found):
+    for line in passes(found) if kernels else ():
         put(line)
     for note in found.notes:
         say(f"note: {note}")
@@ -263,6 +284,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     right = {
         "TTFT": 0,
         "TPOT": 0,
+        "tok/s each": 1,
         f"90 % of {name}": 0,
         f"{each}s/s": 0,
         f"energy/{each}": 3,
@@ -281,6 +303,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
             device,
             units.show(cost.ttft_s, "time"),
             units.show(cost.tpot_s, "time") if "tpot_p50" in values else "",
+            decoded(cost),
             units.interval(best.value, best.low, best.high, "time"),
             units.number(values["throughput"].value),
             units.show(energy.value, "energy") if energy else "–",
@@ -292,6 +315,14 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     for row in answers:
         if row.estimate is None:
             say(f"{row.device}: {row.problem}")
+
+
+def decoded(found: CostEstimate) -> str:
+    """Tokens per second that one request decodes; empty of a model that decodes none."""
+    from chipwise.core import units
+
+    rate = found.metrics.get("decode_tokens_per_s")
+    return "" if rate is None else units.number(rate.value)
 
 
 def million_tokens(found: CostEstimate) -> tuple[str, str]:

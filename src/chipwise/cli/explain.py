@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from chipwise.explaining.explanation import Explanation, PhaseAnswer
 
 WIDTH = 16  # characters of the longest bar
-MOST_ADVICE = 5  # pieces that are shown without --all
 
 
 def command(
@@ -155,9 +155,11 @@ def _print(model: str, found: Explanation, *, every: bool) -> None:
 
     cost, question = found.estimate, found.case.question
     several = f"{cost.devices} x " if cost.devices > 1 else ""
-    say(f"{model} on {several}{cost.device}, {cost.runtime}, weights in {question.weights}", bold=True)
+    served = replace(cost, weights=question.weights).served_as
+    short = f": {found.does_not_fit}" if found.does_not_fit else ""
+    say(f"{model} on {several}{cost.device}, {served}{short}", bold=True)
     say(found.case.asked)
-    say(f"{_times(found)}; {cost.provenance}, 90 % intervals")
+    say(f"{'hypothetical, as if it did fit: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
     for phase in found.phases:
         say(f"{phase.verdict[0].upper()}{phase.verdict[1:]}.", bold=True)
@@ -195,7 +197,10 @@ def _times(found: Explanation) -> str:
     names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
     names = [("step", "step")] if case.training else names
     known = [(label, metrics[name]) for name, label in names if name in metrics]
-    return ", ".join(f"{label} {units.span(each.value, each.low, each.high, 'time')}" for label, each in known)
+    times = [f"{label} {units.span(each.value, each.low, each.high, 'time')}" for label, each in known]
+    if case.generates and (rate := metrics.get("decode_tokens_per_s")) is not None:
+        times.append(f"decode {units.show(rate.value, 'rate')} each request")
+    return ", ".join(times)
 
 
 def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
@@ -240,15 +245,13 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
 
 def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
     from chipwise.cli.output import say
+    from chipwise.explaining.gains import leading
     from chipwise.explaining.wording import factor_text, gain_text, side_effects
 
-    numbered = dict(enumerate(advice, start=1))
-    if not every:  # the best of each rule
-        first = {each.rule: number for number, each in reversed(numbered.items()) if each.worth_showing}
-        numbered = {number: numbered[number] for number in sorted(first.values())[:MOST_ADVICE]}
+    shown = advice if every else leading(advice)  # which come first, so that numbers are the same with --all
     say()
-    say("Advice" if numbered else "Advice: no change is sure to help much", bold=True)
-    for number, each in numbered.items():
+    say("Advice" if shown else "Advice: no change is sure to help much", bold=True)
+    for number, each in enumerate(shown, start=1):
         proposal = each.proposal
         doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"
         say(f"{number:>2}. {proposal.title}", bold=True, hang=4)
@@ -262,7 +265,7 @@ def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
             if text:
                 say(f"{label}: {text}", indent=4)
     if not every:
-        left = len(advice) - len(numbered)
+        left = len(advice) - len(shown)
         say((f"{left} more, and " if left else "") + "changes whose gain is uncertain, with --all")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, counted
 
 if TYPE_CHECKING:
     import pandas
@@ -87,7 +87,7 @@ class ResultTable(Sequence[T], Generic[T]):
         return data_frame(self.rows())
 
     def __repr__(self) -> str:
-        return f"<{self.title}: {len(self)} rows>"
+        return f"<{self.title}: {counted(len(self), 'row')}>"
 
     def __str__(self) -> str:
         rows = self.rows()

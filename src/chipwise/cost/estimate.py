@@ -10,7 +10,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90
 from chipwise.cost.memory import memory_parts
-from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
+from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted, per_second
 from chipwise.cost.pricing import combine, op_price, s_per_byte, total_price, working_set_bytes
 from chipwise.cost.request import throughput
 from chipwise.cost.terms import terms
@@ -48,6 +48,8 @@ def estimate(
         float(throughput(ttft_s, tpot_s, 1 if images else workload.new_tokens, workload.batch))
         for ttft_s, tpot_s in ((first.value, step.value), (first.high, step.high), (first.low, step.low))
     ]
+    if not images:
+        metrics["decode_tokens_per_s"] = per_second(step)
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
     if images:
         each = "request" if isinstance(design.arch.stem, RankingStem) else "image"

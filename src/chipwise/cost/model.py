@@ -60,6 +60,12 @@ class Predicted:
         return None if self.high is None else math.log(self.high / self.value)
 
 
+def per_second(seconds: Predicted) -> Predicted:
+    """How many times a second something happens that takes ``seconds``: of TPOT, the tokens that one user reads."""
+    low, high = (None if end is None else 1 / end for end in (seconds.high, seconds.low))
+    return Predicted(value=1 / seconds.value, low=low, high=high)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CostEstimate(Result):
     """Predicted cost of one design under one workload on one machine, or on several that share it.
@@ -85,6 +91,10 @@ class CostEstimate(Result):
     mbu: dict[str, float] = field(default_factory=dict)  # by phase: bytes moved over what the bandwidth allows
     provenance: str = "predicted"
     notes: tuple[str, ...] = ()
+    weights: str = ""  # format of the matrices; of a mixture, that of its experts
+    defaults: tuple[str, ...] = ()  # which of runtime and weights were not named, but are usual for the device
+    decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` also waits for others' prompts
+    does_not_fit: str = ""  # by how much memory is too small, and what fits; the times are then as if it were not
 
     def __str__(self) -> str:
         """The cost of a request, and the tree of its operators with shares and bounds."""
@@ -98,7 +108,26 @@ class CostEstimate(Result):
             if value
         )
         several = f"{self.devices} x " if self.devices > 1 else ""
-        return f"{several}{self.device}, {self.runtime}: {times}; {self.provenance}"
+        short = "does not fit; as if it did: " if self.does_not_fit else ""
+        return f"{several}{self.device}, {self.served_as}: {short}{times}; {self.provenance}"
+
+    @property
+    def served_as(self) -> str:
+        """The runtime and the weights' format, and which of them are defaults."""
+        if not self.weights:
+            return self.runtime
+        if len(self.defaults) == 2:
+            return f"{self.runtime}, {self.weights} (defaults for this chip)"
+        runtime, weights = (
+            f"{value} (default for this chip)" if name in self.defaults else value
+            for name, value in (("runtime", self.runtime), ("weights", self.weights))
+        )
+        return f"{runtime}, {weights}"
+
+    @property
+    def prompts_wait_s(self) -> float:
+        """Seconds of ``tpot_s`` in which a request waits for the prompts of others."""
+        return 0.0 if self.decode_step_s is None else max(0.0, self.tpot_s - self.decode_step_s)
 
     def rows(self) -> list[dict[str, object]]:
         """One row a metric, with its 90 % interval."""
@@ -125,7 +154,8 @@ def text(found: CostEstimate) -> str:
     if found.decode:
         times += f", TPOT {units.show(found.tpot_s, 'time')}"
     memory = units.show(found.peak_memory_bytes, "bytes")
-    lines = [f"{several}{found.device}, {found.runtime}: {times}, {memory}: {found.provenance}", *passes(found)]
+    lines = [found.does_not_fit] if found.does_not_fit else []
+    lines += [f"{several}{found.device}, {found.served_as}: {times}, {memory}: {found.provenance}", *passes(found)]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
 

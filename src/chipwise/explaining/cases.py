@@ -13,11 +13,13 @@ from chipwise.core.files import read_json
 from chipwise.explaining.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.explaining.question import Case, Pricer, Question
 from chipwise.hardware.device import MachineProfile
-from chipwise.serve.estimate import cost_of, fitting_requests, waiting
+from chipwise.hardware.suited import OWN
+from chipwise.serve.estimate import cost_of, fitting_requests, waiting, with_defaults
 from chipwise.serve.request import Request, resolved
+from chipwise.serve.shortage import shortages
 from chipwise.spec import ArchSpec
 from chipwise.spec.built import require_built
-from chipwise.spec.hf import default_weights, resolve
+from chipwise.spec.hf import resolve
 from chipwise.spec.listening import encoder_alone
 
 TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that a request lacks
@@ -49,7 +51,7 @@ def case_of(question: Question, pricer: Pricer) -> Case:
 
 
 def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
-    """Case of a model on a chip with a data sheet. Default formats are those of the model's checkpoint.
+    """Case of a model on a chip with a data sheet. Default formats are those that suit the chip.
 
     Raises:
         UnknownName: A name that is not known.
@@ -57,23 +59,29 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         Unsupported: The chip has no rate for a format.
     """
     task = {name: asked.pop(name) for name in TASK if name in asked}
-    setting = resolved(Request(model=model, device=device, **asked)).setting
+    request = Request(model=model, device=device, **asked)
+    found = resolved(request)
+    setting, weights = found.setting, found.weights
     asked["runtime"] = setting.runtime
     formats = setting.formats
     asked_for = asked.pop("weights", None)
-    weights = asked_for or (default_weights(model) if isinstance(model, str) else None)
     asked.pop("kv", None)
     kv = formats.cache if formats.cache != formats.activations else None
     if task.get("task") == "train":
-        if asked_for is not None and format_name(asked_for) != formats.activations:
+        if asked_for not in (None, OWN) and format_name(asked_for) != formats.activations:
             raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
         weights, kv = formats.activations, None
     question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
     fitting = question.batch if question.task == "train" or question.batch == 1 else _fitting(question, device)
     if not 0 < fitting < question.batch:
-        return case_of(question, DataSheetPricer(device=device))
+        case = case_of(question, DataSheetPricer(device=device))
+        if question.task == "train":
+            return case
+        lacking = shortages([question.request(device)])[0]
+        short = "" if lacking is None else lacking.line
+        return replace(case, estimate=replace(with_defaults(case.estimate, request), does_not_fit=short))
     case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
-    cost, held = case.estimate, waiting(fitting, question.batch)
+    cost, held = with_defaults(case.estimate, request), waiting(fitting, question.batch)
     notes = (*cost.notes, f"{held}: times are those of {fitting} requests at once")
     return replace(case, estimate=replace(cost, provenance=f"{cost.provenance}; {held}", notes=notes))
 

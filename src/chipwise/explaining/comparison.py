@@ -10,9 +10,10 @@ from chipwise.core.errors import ChipwiseError, InputError
 from chipwise.core.results import Result
 from chipwise.cost.model import Bound, CostEstimate, OpCost
 from chipwise.hardware import datasheet
-from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, remedies, shortage, waiting
+from chipwise.serve.estimate import estimate, estimate_of, fitting_requests, waiting, with_defaults
 from chipwise.serve.groups import cost_groups, grouped
 from chipwise.serve.request import Request, listening, taken_for
+from chipwise.serve.shortage import shortages
 
 ALIKE = 0.95  # share of the other's work: less than this is a reason, more is not
 
@@ -97,7 +98,8 @@ def compare(
             if isinstance(cost, ChipwiseError):
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
             elif (fitting := int(fitting_requests(group, cost.memory)[i])) == 0:
-                problem = f"{shortage(group, cost.memory, i)}; {remedies([requests[row]])[0]}"
+                short = shortages([requests[row]])[0]
+                problem = short.message if short is not None else ""
                 cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
             elif fitting < group.in_flight[i]:
                 cells[row] = Cell(
@@ -111,7 +113,7 @@ def compare(
                 cells[row] = Cell(
                     model=model,
                     device=device,
-                    estimate=estimate_of(cost, i),
+                    estimate=with_defaults(estimate_of(cost, i), requests[row]),
                     generates=group.setting.arch.causal,
                     note="; ".join(notes),
                 )

@@ -82,7 +82,16 @@ class Explanation(Result):
         """The model, the device, and the time of each phase."""
         times = ", ".join(f"{phase.phase} {units.show(phase.seconds, 'time')}" for phase in self.phases)
         advice = f"{len(self.advice)} piece{'' if len(self.advice) == 1 else 's'} of advice"
-        return f"{self.case.question.arch.name} on {self.estimate.device}: {times}; {advice}"
+        short = "does not fit; as if it did: " if self.does_not_fit else ""
+        return f"{self.case.question.arch.name} on {self.estimate.device}: {short}{times}; {advice}"
+
+    @property
+    def does_not_fit(self) -> str:
+        """By how much memory is too small, and what fits; empty where it is large enough."""
+        needed, held = self.estimate.peak_memory_bytes, self.capacity_bytes
+        if self.estimate.does_not_fit or held is None or needed <= held:
+            return self.estimate.does_not_fit
+        return f"does not fit: needs {units.show(needed, 'bytes')}, has {units.show(held, 'bytes')}"
 
     def rows(self) -> list[dict[str, object]]:
         """One row per part of each phase: seconds, share, and cause."""
@@ -117,7 +126,7 @@ def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) 
         advice=tuple(advise(case, every=every, other_chips=other_chips)),
         shared=shared_context(case),
         training=None if case.training else checkpointing(case),
-        notes=(*_notes(case, capacity), *case.estimate.notes),
+        notes=(*_notes(case), *case.estimate.notes),
     )
 
 
@@ -167,18 +176,9 @@ def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) 
     )
 
 
-def _notes(case: Case, capacity: float | None) -> list[str]:
-    notes = []
-    needed = case.estimate.peak_memory_bytes
-    if capacity is not None and needed > capacity:
-        notes.append(
-            f"it does not fit: {units.show(needed, 'bytes')} are needed and there are {units.show(capacity, 'bytes')}; "
-            "times are as if it did"
-        )
+def _notes(case: Case) -> list[str]:
     power = drawn(case)
-    if power is not None:
-        notes.append(power_note(power))
-    return notes
+    return [] if power is None else [power_note(power)]
 
 
 def to_data(found: Explanation) -> dict[str, Any]:
@@ -191,6 +191,8 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "devices": cost.devices,
         "runtime": cost.runtime,
         "weights": question.weights,
+        "defaults": list(cost.defaults),
+        "does_not_fit": found.does_not_fit,
         "kv": question.kv,
         "task": question.task,
         "batch": question.batch,
@@ -208,6 +210,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
         ),
         "phases": plain(found.phases),
         "saturation": plain(found.saturation),
+        "decode_step_s": cost.decode_step_s if found.case.generates else None,
         "memory_bytes": dict(found.memory_bytes),
         "peak_memory_bytes": cost.peak_memory_bytes,
         "capacity_bytes": found.capacity_bytes,

@@ -26,6 +26,8 @@ FORMAT_SPREAD = 0.15
 """The same for all products of one number format together: the kernel model's error for the format."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # least improvement factor shown by default: 1 %
+NOTHING = 0.005  # a factor nearer to 1 than this prints as 1
+MOST_SHOWN = 5  # pieces of advice that are shown without being asked for all
 UNVALIDATED = 0.7  # log half-width of a time without a validated interval: a factor of two
 RATES = frozenset({"throughput"})  # more is better
 SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change without effect on a training step
@@ -39,7 +41,8 @@ def rules() -> dict[str, Rule]:
 def advise(
     case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
 ) -> list[Advice]:
-    """Advice for a case: urgent changes first, then sure gains, largest first.
+    """Advice for a case: what is worth showing first (:func:`leading`), then the rest; of both, urgent changes first,
+    then sure gains, largest first.
 
     Args:
         case: The model, its workload, its chip, and its present cost.
@@ -60,7 +63,22 @@ def advise(
         if not isinstance(answer, ChipwiseError) and (advice := _advice(name, proposal, case, answer)) is not None
     ]
     kept = [advice for advice in found if every or advice.sure]
-    return sorted(kept, key=lambda advice: (not advice.proposal.urgent, not advice.sure, -advice.headline.ratio.value))
+    kept.sort(key=_place)
+    first = leading(kept)
+    shown = set(map(id, first))
+    return [*first, *(advice for advice in kept if id(advice) not in shown)]
+
+
+def leading(advice: Sequence[Advice]) -> list[Advice]:
+    """What is urgent, and the best of each rule that is worth showing: at most ``MOST_SHOWN``, in their order."""
+    best = {each.rule: each for each in reversed(advice) if each.worth_showing}
+    return [each for each in advice if each.proposal.urgent or best.get(each.rule) is each][:MOST_SHOWN]
+
+
+def _place(advice: Advice) -> tuple[bool, bool, float]:
+    """Sort key: urgent advice as its rule orders it, then sure gains, then the rest; of both the largest first."""
+    urgent = advice.proposal.urgent
+    return not urgent, not (urgent or advice.sure), 0.0 if urgent else -advice.headline.ratio.value
 
 
 def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> Advice | None:
@@ -74,7 +92,7 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
         wanted = only if wanted in ("ttft_p50", "tpot_p50") else wanted
     gains = gains_of(case.estimate, after, metrics=metrics, recast=recast)
     headline = next((gain for gain in gains if gain.metric == wanted), None)
-    if headline is None:
+    if headline is None or (not proposal.urgent and abs(headline.ratio.value - 1) < NOTHING):
         return None
     fits = not _too_large(case, proposal, after) or _too_large(case, None, case.estimate)
     sure = (headline.ratio.low or 0.0) > 1 and headline.ratio.value >= WORTH and fits
@@ -117,7 +135,8 @@ def gains_of(
 
 
 def _values(cost: CostEstimate) -> dict[str, float]:
-    found = {name: value.value for name, value in cost.metrics.items() if not name.endswith(("p99", "put_tokens"))}
+    left = ("p99", "put_tokens", "decode_tokens_per_s")  # the last says the same as TPOT
+    found = {name: value.value for name, value in cost.metrics.items() if not name.endswith(left)}
     return {"ttft_p50": cost.ttft_s, "tpot_p50": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +16,7 @@ from chipwise.explaining.wording import factor_text, gain_text, side_effects
 from chipwise.page.document import document
 from chipwise.page.markup import safe, section, table
 
+MEMORY = "Memory"
 _METRICS = {"prefill": "ttft_p50", "decode": "tpot_p50"}
 _LABELS = {"prefill": "TTFT", "decode": "TPOT"}
 _TITLES = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}
@@ -52,16 +54,20 @@ def _head(model: str, found: Explanation) -> str:
     cost, question = found.estimate, found.case.question
     several = f"{cost.devices} × " if cost.devices > 1 else ""
     verdicts = "".join(f'<p class="verdict">{safe(phase.verdict.capitalize())}.</p>' for phase in found.phases)
-    where = f"{several}{cost.device} · {cost.runtime} · weights in {question.weights} · {cost.provenance}"
+    served = replace(cost, weights=question.weights).served_as
+    where = f"{several}{cost.device} · {served} · {cost.provenance}"
     tiles = "".join(
-        f'<div class="tile"><div class="label">{safe(label)}</div><div class="value">{safe(value)}</div>'
+        f'<div class="tile{" broken" if found.does_not_fit and label == MEMORY else ""}">'
+        f'<div class="label">{safe(label)}</div><div class="value">{safe(value)}</div>'
         f'<div class="from">{safe(of)}</div></div>'
         for label, value, of in _tiles(found)
     )
+    short = found.does_not_fit and f"{found.does_not_fit[0].upper()}{found.does_not_fit[1:]}. All times are as if it did."
+    banner = f'<p class="short">{safe(short)}</p>' if short else ""
     return (
         f'<header><div class="brand">chipwise</div><h1>{safe(model)}</h1>'
         f'<div class="muted">{safe(where)} · {safe(found.case.asked)}</div></header>'
-        f'<div class="answer"><h2>What bounds it</h2><div class="tiles">{tiles}</div>{verdicts}</div>'
+        f'<div class="answer">{banner}<h2>What bounds it</h2><div class="tiles">{tiles}</div>{verdicts}</div>'
     )
 
 
@@ -78,10 +84,13 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
         within = [units.interval(known.value, known.low, known.high, "time")] if known else []
         within = ["no validated interval" if text == "–" else text for text in within]
         tiles.append((label, units.show(phase.seconds, "time"), " · ".join([*within, *used])))
+        rate = found.estimate.metrics.get("decode_tokens_per_s")
+        if phase.phase == "decode" and rate is not None:
+            tiles.append(("Decode, each request", units.show(rate.value, "rate"), "1 / TPOT"))
     of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
-    tiles.append(("Memory", units.show(found.estimate.peak_memory_bytes, "bytes"), of))
+    tiles.append((MEMORY, units.show(found.estimate.peak_memory_bytes, "bytes"), of))
     tiles += [
-        ("Saturation", f"{units.number(curve.saturation)}", curve.unit)
+        (f"Saturation in {curve.unit}", f"{units.number(curve.saturation)}", "below it more work is nearly free")
         for curve in found.saturation
         if curve.saturation is not None
     ]

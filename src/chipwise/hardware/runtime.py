@@ -395,13 +395,22 @@ def runtimes_for(device: DeviceProfile) -> list[str]:
 
 
 _READER_OF = {"int8_own": "onnxruntime", "int4_own": "onnxruntime"}
+_OF_ONNX = frozenset({"int8", "int4"})
+_OF_CHECKPOINTS = _OF_ONNX | {"w8a8", "int4_g32", "int4_g128", "fp8", "fp8_block", "nvfp4"}
 
 
-def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False) -> str:
+_GEFORCE = ("GeForce", "TITAN")  # in titles of the cards that NVIDIA makes for people
+
+
+def default_runtime(
+    device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False, decoder: bool = True
+) -> str:
     """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
 
-    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists. Models of ``images``
-    run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one.
+    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists; those in formats of
+    served checkpoints (fp8, int4, …) are read by vLLM on a GeForce, and by ONNX Runtime on the cores of a CPU. Models
+    of ``images`` run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one; what is no ``decoder`` is
+    served by vLLM on a GeForce too.
     """
     platform = platform_of(device)
     if images:
@@ -416,8 +425,16 @@ def default_runtime(device: DeviceProfile, weights: WeightFormat | None = None, 
     if platform == "hailo":
         return "onnxruntime"
     own = platform in ("metal", "cpu", "board", "phone", "old cuda", "old rocm", "xpu") or device.kind == "soc"
+    own = own or device.family in ("rdna", "gcn") or (decoder and any(word in device.title for word in _GEFORCE))
     servers = device.name == "max-1550" or platform == "other"
-    return "vllm" if servers or not (own or device.family in ("rdna", "gcn")) else "llama.cpp"
+    if servers or not own:
+        return "vllm"
+    if weights is not None and weights.name in _OF_CHECKPOINTS:
+        if platform in ("cuda", "rocm"):
+            return "vllm"
+        if platform in ON_CORES and weights.name in _OF_ONNX:
+            return "onnxruntime"
+    return "llama.cpp"
 
 
 def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:

@@ -8,10 +8,11 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.core.errors import DoesNotFit
-from chipwise.serve.estimate import capacity_bytes, remedies, shortage
+from chipwise.serve.estimate import capacity_bytes
 from chipwise.serve.groups import Group, grouped, memory_of
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.request import Request, resolved
+from chipwise.serve.shortage import changes_that_fit, shortage_text, would_fit
 
 UTILISATION = 0.9
 """Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
@@ -75,8 +76,8 @@ def cache_of(
 
 def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
     least = replace(request, batch=1, prompt_tokens=16, new_tokens=1)
-    said = shortage(group, memory, 1) or (
+    said = shortage_text(group, memory, 1) or (
         f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
         f"{units.show(UTILISATION, 'share')}"
     )
-    return f"{said}; {remedies([least])[0]}"
+    return f"{said}; {would_fit(changes_that_fit([least])[0])}"

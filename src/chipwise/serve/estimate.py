@@ -8,30 +8,30 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core import units
 from chipwise.core.dtypes import DType, weight_format
 from chipwise.core.errors import ChipwiseError, DoesNotFit, Unsupported
-from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted
+from chipwise.cost.model import Bound, CostEstimate, OpCost, Predicted, per_second
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.serve.energy import Energies, energies, energy_j_per_token
 from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
-from chipwise.serve.remedies import Remedy, remedies_of
 from chipwise.serve.request import Request, resolved, taken_for
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
+from chipwise.serve.shortage import shortages
 from chipwise.serve.steps import PassTimes, class_of
 from chipwise.serve.towers import SOUND, place_of
 
 WORTH_NOTING = 0.01  # of a pass
 
 
-def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
+def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = False) -> CostEstimate:
     """Estimates one request, kernel by kernel.
 
     Where memory holds fewer concurrent requests than asked for, the engine makes the others wait; the estimate is then
-    for as many as fit, and its provenance says so.
+    for as many as fit, and its provenance says so. ``hypothetical``: what does not fit at all is estimated as if it
+    did, and ``does_not_fit`` of the estimate says so.
 
     Raises:
         UnknownName: A model, device, runtime or format that is not known.
@@ -39,7 +39,7 @@ def estimate(request: Request, *, fold: str | None = None) -> CostEstimate:
         Unsupported: The device lacks a rate.
         DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
-    found = estimates([request], fold=fold)[0]
+    found = estimates([request], fold=fold, hypothetical=hypothetical)[0]
     if isinstance(found, ChipwiseError):
         raise found
     return _with_served_power(found, request)
@@ -61,11 +61,13 @@ def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
     return replace(found, metrics=found.metrics | drawn)
 
 
-def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[CostEstimate | ChipwiseError]:
+def estimates(
+    requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
+) -> list[CostEstimate | ChipwiseError]:
     """Estimates of many requests, priced together, in their order; what :func:`estimate` would raise in its place."""
     groups, errors = grouped(requests)
     answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
-    short: dict[int, str | None] = {}
+    short: list[int] = []
     fitting = []
     for group in groups:
         try:
@@ -74,12 +76,13 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
             answers |= dict.fromkeys(group.rows, error)
             continue
         held = fitting_requests(group, memory)
-        for i in np.flatnonzero(held == 0).tolist():
-            short[group.rows[i]] = shortage(group, memory, i)
+        short += [group.rows[i] for i in np.flatnonzero(held == 0).tolist()]
+        if hypothetical:
+            held = np.where(held == 0, group.in_flight, held)
         if held.any():
             fitting.append(group.served(held))
-    for (row, said), change in zip(short.items(), remedies([requests[row] for row in short]), strict=True):
-        answers[row] = DoesNotFit(f"{said}; {change}")
+    lacking = dict(zip(short, shortages([requests[row] for row in short]), strict=True))
+    answers |= {row: DoesNotFit(each.message) for row, each in lacking.items() if each is not None}
     costs: list[GroupCost] = []
     for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
         if isinstance(cost, Unsupported):
@@ -89,7 +92,9 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
     for cost, energy in zip(costs, energies(costs), strict=True):
         for i, row in enumerate(cost.group.rows):
             request, fits = requests[row], int(cost.group.in_flight[i])
-            found = estimate_of(cost, i, energy)
+            found = with_defaults(estimate_of(cost, i, energy), request)
+            if (lack := lacking.get(row)) is not None:
+                found = replace(found, does_not_fit=lack.line)
             if fits < request.batch:
                 few = waiting(fits, request.batch)
                 found = _noted(found, f"{few}: times are those of {fits} requests at once", few)
@@ -102,6 +107,12 @@ def estimates(requests: Sequence[Request], *, fold: str | None = None) -> list[C
 def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
     """With a note, which its provenance repeats, or ``origin`` in its place."""
     return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
+
+
+def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
+    """The estimate, which says what of runtime and weights was not named but is usual for the chip."""
+    named = {"runtime": request.runtime, "weights": request.weights}
+    return replace(found, defaults=tuple(name for name, value in named.items() if value is None))
 
 
 def waiting(fitting: int, asked: int) -> str:
@@ -134,71 +145,9 @@ def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
     return found
 
 
-def shortage(group: Group, memory: DeviceMemory, i: int) -> str | None:
-    """Message that says by how much request ``i`` of the group does not fit; None where it does."""
-    device = group.device
-    needed, held = float(memory.peak_bytes[i]), capacity_bytes(device)
-    if needed <= held:
-        return None
-    parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in memory.row(i).items())
-    plan = group.setting.plan
-    each = " on each device" if plan.devices > 1 else ""
-    return (
-        f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.label} has "
-        f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
-    )
-
-
 def capacity_bytes(device: DeviceProfile) -> float:
     """Bytes of the device's memory that a model may use."""
     return device.mem_capacity_bytes
-
-
-def remedies(requests: Sequence[Request]) -> list[str]:
-    """The smallest changes that make each request fit: narrower weights, more devices, fewer requests in flight."""
-    sorts = [remedies_of(weights=each.weights, tp=each.tp, batch=each.batch) for each in requests]
-    found: dict[tuple[int, int], Remedy] = {}
-    left = {(row, i): sort for row, each in enumerate(sorts) for i, sort in enumerate(each)}
-    while left:
-        tried: dict[tuple[int, int], tuple[Remedy, Group]] = {}
-        for place, sort in left.items():
-            if (fitting := _first_that_fits(requests[place[0]], sort)) is not None:
-                tried[place] = fitting
-        # the device may lack a rate for a weight format, which pricing tells; all of them are priced together
-        doubtful = [place for place, (remedy, group) in tried.items() if _may_lack_a_rate(remedy, group)]
-        priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
-        found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
-        left = {place: _after(left[place], tried[place][0]) for place in tried.keys() - found.keys()}
-    return [
-        _would_fit([found[row, i].option for i in range(len(each)) if (row, i) in found])
-        for row, each in enumerate(sorts)
-    ]
-
-
-def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:
-    return sort[sort.index(tried) + 1 :]
-
-
-def _would_fit(options: Sequence[str]) -> str:
-    if not options:
-        return "neither 4-bit weights, nor 8 devices, nor one request at a time would fit"
-    return f"{' or '.join(options)} would fit"
-
-
-def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Remedy, Group] | None:
-    """The first change that memory allows, and the request with it."""
-    for remedy in sort:
-        try:
-            group = group_of(replace(request, **{remedy.field: remedy.value}))
-            if shortage(group, memory_of(group), 0) is None:
-                return remedy, group
-        except ChipwiseError:
-            continue
-    return None
-
-
-def _may_lack_a_rate(remedy: Remedy, group: Group) -> bool:
-    return remedy.field == "weights" and not group.setting.runtime.local
 
 
 def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None = None) -> CostEstimate:
@@ -219,6 +168,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     metrics = {"ttft_p50": Predicted.around(float(cost.prefill_s[i]), first)}
     if group.generates:
         metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
+        metrics["decode_tokens_per_s"] = per_second(metrics["tpot_p50"])
     metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
     each = setting.arch.reads
     if each != "token":
@@ -264,6 +214,8 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         model=MODEL,
         device=device.label,
         runtime=setting.runtime.name,
+        weights=setting.formats.stated,
+        decode_step_s=float(cost.step_s[i]) if group.generates else None,
         devices=setting.plan.devices,
         memory_bytes=cost.memory.row(i),
         bound=bound_of(cost.decode)[i],

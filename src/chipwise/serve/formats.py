@@ -34,6 +34,11 @@ class Formats:
         """Format of the token table."""
         return weight_format(self.weights).table or self.activations
 
+    @property
+    def stated(self) -> str:
+        """The format as people name it: that of a mixture's experts where only they are narrower."""
+        return "mixed" if self.layers else self.experts
+
     def of_layer(self, number: int) -> Formats:
         """The formats of one layer, which are the same for layers alike."""
         if number in self.wide_layers:

@@ -15,6 +15,7 @@ from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
+from chipwise.hardware.suited import OWN, check_reads, default_format
 from chipwise.serve.checkpoints import default_cache
 from chipwise.serve.formats import Formats, formats_of, wide_format
 from chipwise.serve.plan import Plan, whole_number
@@ -40,7 +41,8 @@ class Request:
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
     had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     With ``images`` the prompt is longer by their tokens, and the tower that reads them is held and run.
-    ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8`` (``spec/formats.py``).
+    ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8`` (``spec/formats.py``);
+    None is what suits the chip (``hardware/suited.py``), ``own`` the checkpoint's own.
     """
 
     model: str | Path | ArchSpec
@@ -110,6 +112,7 @@ class Resolved:
 
     setting: Setting
     device: DeviceProfile
+    weights: str | None  # as named, or as suits the chip; None for the checkpoint's own 16 bits
 
 
 def resolved(request: Request) -> Resolved:
@@ -118,7 +121,7 @@ def resolved(request: Request) -> Resolved:
     Raises:
         UnknownName: A model, device, runtime or format is unknown; the message suggests similar names.
         SpecError: The plan does not divide the model.
-        Unsupported: The runtime does not run on the device.
+        Unsupported: The runtime does not run on the device, or does not read the weights.
     """
     model, device = _named(request.model), _named(request.device)
     return _resolved(
@@ -159,22 +162,51 @@ def _resolved(
         arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
     found = _device(device, device_changed) if isinstance(device, str) else device
     layers: tuple[str, ...] = ()
+    named_weights = weights
     if weights is not None and mixed(weights):
-        each = read_formats(weights, len(arch.layers))
-        if each.matrices:
+        stated = read_formats(weights, len(arch.layers))
+        if stated.matrices:
             raise SpecError("single matrices are priced on a calibrated machine alone", field="weights")
-        weights, layers = each.head, each.layers
-    stored = weight_format(format_name(weights)) if weights else None
-    named = default_runtime(found, stored, images=arch.stem is not None) if runtime is None else runtime
-    found_runtime = on_device(_runtime(named) if isinstance(named, str) else named, found)
-    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+        weights, layers = stated.head, stated.layers
     name = model if isinstance(model, str) else None
+    found_runtime, weights = _served(arch, name, found, runtime, weights)
+    for each in layers:
+        check_reads(found_runtime, each)
+    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
     formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found, found_runtime), mixture)
     if layers:
         formats = replace(formats, layers=layers)
     if wide_layers:
         formats = _keeping(formats, wide_layers, arch)
-    return Resolved(Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime), found)
+    setting = Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime)
+    return Resolved(setting, found, named_weights if layers else weights)
+
+
+def _served(
+    arch: ArchSpec, name: str | None, device: DeviceProfile, runtime: str | Runtime | None, weights: str | None
+) -> tuple[Runtime, str | None]:
+    """The runtime and the weights as they were named, else as they suit the chip.
+
+    Raises:
+        Unsupported: The runtime does not run on the device, or does not read the weights.
+    """
+    unnamed, decoder = weights in (None, OWN), _decodes(arch)
+    shipped = default_weights(name) if name is not None and unnamed else None
+    stated = shipped if unnamed else weights
+    stored = None if stated is None else weight_format(format_name(stated))
+    if runtime is None:
+        runtime = default_runtime(device, stored, images=arch.stem is not None, decoder=decoder)
+    found = on_device(_runtime(runtime) if isinstance(runtime, str) else runtime, device)
+    if unnamed:
+        weights = default_format(device, found, shipped, own=weights == OWN or not decoder)
+    if weights is not None:
+        check_reads(found, format_name(weights))
+    return found, weights
+
+
+def _decodes(arch: ArchSpec) -> bool:
+    """Whether the model reads text and writes more of it, with a decoder alone."""
+    return arch.causal and not arch.encoder and arch.stem is None and arch.encoder_stem is None
 
 
 def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:
@@ -239,10 +271,8 @@ def _runtime(name: str) -> Runtime:
 def _formats(
     model: str | None, changed: int, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
 ) -> Formats:
-    if model is not None:
-        weights = weights or default_weights(model)
-        if weights is not None:
-            kv = kv or default_cache(model, format_name(weights), runtime)
+    if model is not None and weights is not None:
+        kv = kv or default_cache(model, format_name(weights), runtime)
     return formats_of(weights, kv, wide=wide, mixture=mixture)
 
 

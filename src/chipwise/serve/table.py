@@ -17,10 +17,11 @@ from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.errors import ChipwiseError, SpecError, Unsupported, short
 from chipwise.core.files import check_output
 from chipwise.serve.energy import Energies, energies
-from chipwise.serve.estimate import bound_of, fitting_requests, shortage, waiting
+from chipwise.serve.estimate import bound_of, fitting_requests, waiting
 from chipwise.serve.groups import Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.plan import node_plan
 from chipwise.serve.request import IMAGE_SIZE, Request, listening, problem_of, taken_for
+from chipwise.serve.shortage import shortage_text
 
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
@@ -130,7 +131,7 @@ def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Gro
     fits = fitting_requests(group, memory)
     for i in np.flatnonzero(fits == 0).tolist():
         answers[places[group.rows[i]]] |= {
-            "error": shortage(group, memory, i),
+            "error": shortage_text(group, memory, i),
             "peak_memory_bytes": round(float(memory.peak_bytes[i])),
         }
     return group.served(fits) if fits.any() else None

@@ -51,7 +51,7 @@ def test_without_pandas_the_error_says_how_to_install_it(monkeypatch: pytest.Mon
 
 
 def test_estimates_of_several_devices_are_one_table() -> None:
-    found = chipwise.estimate("meta-llama/Llama-3.1-8B", devices=["l4", "h100-sxm", "raspberry-pi-4"])
+    found = chipwise.estimate("meta-llama/Llama-3.1-8B", devices=["l4", "h100-sxm", "raspberry-pi-4"], weights="own")
     assert found[0].device == "h100-sxm"
     assert found[0].estimate.tpot_s == chipwise.estimate("meta-llama/Llama-3.1-8B", device="h100-sxm").tpot_s
     assert found[2].estimate is None

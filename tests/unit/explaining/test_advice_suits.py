@@ -32,7 +32,7 @@ def test_options_are_those_of_the_runtime(runtime: str) -> None:
 
 
 def test_other_chips_are_suggested_only_where_asked_for() -> None:
-    model = {"device": "rtx-4090", "runtime": "llama.cpp", "weights": "int8"}
+    model = {"device": "rtx-4090", "runtime": "llama.cpp", "weights": "q8_0"}
     assert all(each.proposal.touches != "hardware" for each in api.explain("gpt2", every=True, **model).advice)
     found = api.explain("gpt2", device="a100-pcie-80gb", every=True, other_chips=True).advice
     assert any(each.proposal.touches == "hardware" for each in found)

@@ -24,7 +24,7 @@ def test_fewer_kv_heads_win_long_decodes_by_moving_less() -> None:
 
 
 def test_what_does_not_fit_says_so_and_does_not_win() -> None:
-    found = api.compare(MODELS, devices=["rtx-4080"], prompt=8192)
+    found = api.compare(MODELS, devices=["rtx-4080"], prompt=8192, weights="own")
     cell = found.at(MODELS[0], "rtx-4080")
     assert cell.estimate is None
     assert "too much" in cell.problem

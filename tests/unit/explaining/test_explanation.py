@@ -137,7 +137,9 @@ def test_operators_add_up_and_the_largest_comes_first() -> None:
 
 def test_what_does_not_fit_is_said_first() -> None:
     found = explain_case(case("meta-llama/Llama-2-70b-hf"))
-    assert found.notes[0].startswith("it does not fit: ")
+    assert found.does_not_fit.startswith("does not fit: needs ")
+    assert "; fp8 fits (" in found.does_not_fit
+    assert "does not fit; as if it did: prefill " in found.headline()
     assert "fits" in {advice.rule for advice in found.advice}
 
 

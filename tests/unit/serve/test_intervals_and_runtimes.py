@@ -122,7 +122,11 @@ def test_a_runtime_that_does_not_exist_on_a_device_is_refused_with_those_that_do
     [
         ("h100-sxm", "vllm"),
         ("mi300x", "vllm"),
-        ("rtx-4090", "vllm"),
+        ("rtx-4090", "llama.cpp"),
+        ("gtx-1650", "llama.cpp"),
+        ("titan-rtx", "llama.cpp"),
+        ("rtx-a6000", "vllm"),
+        ("rtx-6000-ada", "vllm"),
         ("tpu-v5e", "vllm"),
         ("trainium2", "vllm"),
         ("apple-m4", "llama.cpp"),

@@ -156,7 +156,7 @@ def test_a_path_is_as_good_as_its_name(tmp_path: Path) -> None:
 def test_an_estimate_prints_as_a_tree_whose_shares_add_up() -> None:
     found = api.estimate("gpt2", device="l4")
     lines = str(found).splitlines()
-    assert lines[0].startswith("l4, vllm: TTFT ")
+    assert lines[0].startswith("l4, vllm, bf16 (defaults for this chip): TTFT ")
     groups = [line for line in lines if line.startswith(("├── ", "└── "))]
     shares = [float(line.split()[-2]) for line in groups]  # of two passes
     assert sum(shares) == pytest.approx(200, abs=0.5)

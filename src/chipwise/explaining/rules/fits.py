@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from chipwise.core.errors import ChipwiseError, Unsupported
 from chipwise.explaining.advice import Proposal, Touches
 from chipwise.explaining.question import Case
-from chipwise.serve.remedies import remedies_of
+from chipwise.serve.remedies import Remedy, remedies_of, together
 
 TOUCHES: dict[str, Touches] = {"weights": "precision", "tp": "parallelism", "batch": "batching"}
 
@@ -23,18 +23,28 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.estimate.peak_memory_bytes <= capacity:
         return
     now = case.question
-    for sort in remedies_of(weights=now.weights, tp=now.tp, batch=now.batch):
-        questions = [now.but(**{remedy.field: remedy.value}) for remedy in sort]
-        answers = case.pricer.price(questions)
-        for remedy, question, answer in zip(sort, questions, answers, strict=True):
-            if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= capacity:
-                yield Proposal(
-                    title=f"{remedy.words}, so that it fits",
-                    touches=TOUCHES[remedy.field],
-                    how=f"serve with {remedy.words}",
-                    changed=question,
-                    headline="peak_memory",
-                    urgent=True,
-                    source="memory counted from the kernels: chipwise estimate",
-                )
-                break
+    sorts = remedies_of(
+        runtime=now.served_by, device=case.sheet, weights=now.weights, tp=now.tp, batch=now.batch
+    )
+    found = [proposal for sort in sorts if (proposal := _first(case, sort, capacity)) is not None]
+    if not found and (proposal := _first(case, together(sorts), capacity)) is not None:
+        found = [proposal]
+    yield from found
+
+
+def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | None:
+    """The first change of ``sort`` with which the model fits."""
+    questions = [case.question.but(**dict(remedy.changes)) for remedy in sort]
+    answers = case.pricer.price(questions)
+    for remedy, question, answer in zip(sort, questions, answers, strict=True):
+        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= capacity:
+            return Proposal(
+                title=f"{remedy.words}, so that it fits",
+                touches=TOUCHES[remedy.field],
+                how=f"serve with {remedy.words} ({remedy.option})",
+                changed=question,
+                headline="peak_memory",
+                urgent=True,
+                source="memory counted from the kernels: chipwise estimate",
+            )
+    return None

@@ -13,10 +13,11 @@ from chipwise.core.dtypes import weight_format
 from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-from chipwise.explaining.rules.options import WEIGHTS, weights_option
+from chipwise.explaining.rules.options import CONVERTED, advisable
 from chipwise.spec.formats import formats_word
 
 KEPT = (0.1, 0.25)  # shares of the layers that are kept wide
+EIGHT_BITS = ("fp8", "int8", "q8_0", "mlx_8bit")
 HERE = {"fp32": "int8", "int8": "int4"}  # the next narrower of the formats exported here
 RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
 
@@ -30,7 +31,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     if weight_format(question.weights).dtype.bits < 16 or layers < 8:
         return
     name = _narrow(case)
-    if weights_option(case, name) is None:
+    if name is None:
         return
     for share in KEPT:
         kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
@@ -70,19 +71,18 @@ def _here(case: Case) -> Iterator[Proposal]:
 
 def _ignore(case: Case) -> str:
     """The option that excludes layers, for runtimes that read checkpoints of llm-compressor."""
-    return " (llm-compressor: ignore)" if case.question.served_by.name not in WEIGHTS else ""
+    return "" if case.question.served_by.name in CONVERTED else " (llm-compressor: ignore)"
 
 
-def _narrow(case: Case) -> str:
-    """fp8 where the chip multiplies it, else int8, which at least is read faster."""
-    try:
-        if case.sheet is not None:
+def _narrow(case: Case) -> str | None:
+    """The widest format of 8 bits that the runtime reads: fp8 where the chip multiplies it; None where there is none."""
+    read = [name for name in EIGHT_BITS if name in advisable(case)]
+    if "fp8" in read and case.sheet is not None:
+        try:
             case.sheet.peak("fp8")
-        if case.question.served_by.name in WEIGHTS:
-            return "int8"
-    except Unsupported:
-        return "int8"
-    return "fp8"
+        except Unsupported:
+            read.remove("fp8")
+    return read[0] if read else None
 
 
 def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from chipwise.core.dtypes import weight_format
 from chipwise.explaining.question import Case
+from chipwise.hardware.runtime import SERVING
+from chipwise.hardware.suited import GGUF, NARROWER
 
 REQUESTS = {
     "vllm": "vLLM: --max-num-seqs {0}",
@@ -37,15 +40,17 @@ INTEGER_CACHE = {
     "trtllm": "TensorRT-LLM: kv_cache_quant_algo INT8 when the checkpoint is quantised",
     "llama.cpp": "llama.cpp: --cache-type-k q8_0 --cache-type-v q8_0 with flash attention",
 }
-WEIGHTS = {
-    "llama.cpp": {"int8": "llama-quantize to Q8_0", "int4": "llama-quantize to Q4_0 or Q4_K_M"},
-    "onnxruntime": {
-        "int8": "quantise the ONNX model with onnxruntime.quantization",
-        "int4": "quantise the ONNX model with MatMulNBitsQuantizer",
-    },
-    "openvino": {"int8": "nncf.compress_weights to INT8", "int4": "nncf.compress_weights to INT4"},
+CONVERTED = {
+    "llama.cpp": "llama-quantize to {0}",
+    "llama.cpp-vulkan": "llama-quantize to {0}",
+    "ik-llama.cpp": "llama-quantize to {0}",
+    "mlx": "mlx_lm.convert -q --q-bits {1}",
+    "mlx-vlm": "mlx_vlm.convert -q --q-bits {1}",
+    "vllm-mlx": "mlx_lm.convert -q --q-bits {1}",
+    "onnxruntime": "quantise the ONNX model to {0} with onnxruntime.quantization",
+    "openvino": "nncf.compress_weights to {0}",
 }
-"""Runtimes with their own formats; the others serve checkpoints of llm-compressor and similar tools."""
+"""How weights of a runtime with files of its own are converted; the others serve checkpoints of llm-compressor."""
 
 
 def option(table: dict[str, str], case: Case, *values: object) -> str:
@@ -53,9 +58,17 @@ def option(table: dict[str, str], case: Case, *values: object) -> str:
     return table.get(case.question.served_by.name, "").format(*values)
 
 
-def weights_option(case: Case, name: str) -> str | None:
-    """Instructions to produce weights in a format for the case's runtime; None where it does not read the format."""
-    own = WEIGHTS.get(case.question.served_by.name)
+def advisable(case: Case) -> frozenset[str]:
+    """The formats that weights may be converted to for the case's runtime; the chip may lack a rate for some."""
+    runtime = case.question.served_by
+    fp4 = {"nvfp4"} if runtime.name in SERVING else set()
+    return frozenset(NARROWER.get(runtime.name, ())) | fp4
+
+
+def weights_option(case: Case, name: str) -> str:
+    """Instructions to produce weights in a format for the case's runtime."""
     if case.sheet is None:
         return f"export it so: --weights {name}"
-    return f"quantise the checkpoint to {name} (llm-compressor) and serve that" if own is None else own.get(name)
+    bits = weight_format(name).dtype.bits
+    usual = "quantise the checkpoint to {0} (llm-compressor) and serve that"
+    return CONVERTED.get(case.question.served_by.name, usual).format(name.upper() if name in GGUF else name, bits)

@@ -8,6 +8,7 @@ from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
 from chipwise.explaining.rules.options import TENSOR_PARALLEL, option
+from chipwise.hardware.suited import most_devices
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -18,9 +19,9 @@ def rule(case: Case) -> Iterator[Proposal]:
         case.sheet.link("device")
     except Unsupported:
         return
-    tp = case.question.tp
+    tp, most = case.question.tp, most_devices(case.sheet, case.question.served_by)
     for more in (2 * tp, 4 * tp):
-        if more <= 8:
+        if more <= most:
             yield Proposal(
                 title=f"tensor-parallel degree {tp} -> {more}",
                 touches="parallelism",
