@@ -16,7 +16,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import Op
-from chipwise.predict.kernels import times_of
+from chipwise.predict.kernels.one_row import served_times
 from chipwise.predict.kernels.times import Situation
 
 
@@ -89,7 +89,7 @@ def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCall
     figures = np.empty((len(FIGURES), int(stops[-1]) if len(calls) else 0))
     situations: list[Situation] = ["seen"] * len(calls)
     for batch in batches(calls):
-        times = times_of(batch.op, batch.device, stack=batch.stack, fold=fold)
+        times = served_times(batch.op, batch.device, stack=batch.stack, fold=fold)
         columns = np.concatenate([np.arange(stops[i] - calls[i].rows, stops[i]) for i in batch.members])
         for row, name in enumerate(FIGURES):
             value = getattr(times, name)

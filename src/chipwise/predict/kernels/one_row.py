@@ -1,0 +1,42 @@
+"""Products of one row as engines may run them: with a second row of padding where that is faster.
+
+The tables that kernels were fitted to hold vLLM 0.24's FP8 products on data-centre Blackwell (B200, B300, GB200,
+GB300): one row takes 13 to 16 microseconds longer than two, at every size (256 x 256 too, 18.6 against 5.3 µs), so 2.2
+times as long in the median. No such step is in the same kernels on Hopper or Ada, nor in SGLang's or TensorRT-LLM's on the
+same chips: it is a choice of the library, not a limit of the chip. Whoever meets it pads the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.ops import Matmul, Op
+from chipwise.predict.kernels import times_of
+from chipwise.predict.kernels.times import KernelTimes
+
+SCATTER = 1.25  # one row over two: neighbouring rows of the tables differ by less
+
+
+def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
+    """Seconds of ``op`` as :func:`times_of` gives them, but of a product of one row at most those of two rows.
+
+    Raises:
+        Unsupported: The device lacks a rate that the operator needs.
+    """
+    found = times_of(op, device, stack=stack, fold=fold)
+    if not isinstance(op, Matmul) or not _narrow_floats(op):
+        return found
+    alone = np.broadcast_to(np.asarray(op.m) == 1, np.shape(found.latency_s))
+    if not alone.any():
+        return found
+    padded = times_of(replace(op, m=np.maximum(op.m, 2)), device, stack=stack, fold=fold).latency_s
+    slower = alone & (found.latency_s > SCATTER * padded)
+    return replace(found, latency_s=np.where(slower, padded, found.latency_s)) if slower.any() else found
+
+
+def _narrow_floats(op: Matmul) -> bool:
+    """Whether activations may be narrowed to the weights' floats, in a kernel of its own."""
+    return op.weights.startswith(("fp8", "nvfp4", "mxfp4"))
