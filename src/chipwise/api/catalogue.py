@@ -13,7 +13,7 @@ from chipwise.core.results import Result, ResultTable
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
 from chipwise.predict import diffusion
-from chipwise.predict.picture_models import PICTURE_MODELS
+from chipwise.predict.picture_models import PICTURE_MODELS, UNet
 from chipwise.profile.backends import NEEDS, missing, table_name
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, resolve
@@ -56,7 +56,7 @@ class ModelEntry(_Entry):
     """One bundled model: its Hugging Face id and sizes.
 
     Models of pictures are listed by the part of their ids by which they are known. Layers and width are those of the
-    part that runs in every step; parameters are all parts' where those are known, else that part's.
+    part that runs in every step (of a UNet, layers with attention and the widest width); parameters are all parts' where those are known, else that part's.
     """
 
     parameters: int
@@ -164,12 +164,13 @@ def _device(name: str) -> DeviceEntry:
 def _picture_model(name: str) -> ModelEntry:
     model, whole = diffusion.KNOWN[name], PICTURE_MODELS.get(name)
     parameters = round(model.parameters) if whole is None else sum(whole.parts().values())
+    unet = whole.transformer if whole is not None and isinstance(whole.transformer, UNet) else None
     return ModelEntry(
         name=name,
         parameters=parameters,
         active_parameters=parameters,
-        layers=model.layers,
-        d_model=model.width,
+        layers=model.layers if unet is None else unet.layers,
+        d_model=model.width if unet is None else max(unet.widths),
         vocab_size=0,
         max_tokens=0,
         kind="pictures",

@@ -16,8 +16,9 @@ from typing import Any
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict import vision
 from chipwise.predict.picture_models import PICTURE_MODELS, JointTransformer, UNet
-from chipwise.predict.sums import Amount, Law, Terms, named
+from chipwise.predict.sums import Amount, Law, Terms, named, value_of
 
 KERNELS_A_LAYER = 30.0
 BYTES = 2.0  # of a 16-bit weight
@@ -212,6 +213,30 @@ def _peak(device: DeviceProfile) -> float:
     raise Unsupported(f"{device.name} lists no rate of 16-bit products, which diffusion transformers need")
 
 
+def rated_by_images(device: DeviceProfile) -> bool:
+    """Whether products are rated as in image models: on NVIDIA's cards without HBM, where no pictures were timed."""
+    return device.vendor == "NVIDIA" and not device.level("dram").technology.startswith("HBM")
+
+
+def _products(picture: Picture) -> Amount:
+    """The products' seconds: at the rates of whole pictures where such runs were seen, on GPUs with HBM.
+
+    On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near the
+    peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since their
+    peaks are far above what the kernels between products let through; that share says nothing of a card whose peak is a
+    sixth of an H100's beside a third of its bandwidth.
+    """
+    device, model = picture.device, picture.model
+    if not rated_by_images(device):
+        return Amount(picture.product_s, 0, named("products", picture.levels))
+    setup = vision.Setup(device=device, runtime="pytorch eager", dtype="bf16")
+    tokens = model.tokens(picture.height, picture.width, picture.frames)
+    flops = picture.batch * model.product_flops(tokens, picture.steps) / picture.devices
+    rated = Amount(flops / setup.peak_flops_per_s, 0, named("products", setup.levels))
+    seconds = float(value_of([rated], vision.constants().terms()))
+    return Amount(seconds, 0, (("products", 0.0),))  # the term only names it
+
+
 def picture_law(picture: Picture) -> Law:
     """The summands of the seconds of a batch."""
     model, levels = picture.model, picture.levels
@@ -220,7 +245,7 @@ def picture_law(picture: Picture) -> Law:
     tokens = picture.batch * model.tokens(picture.height, picture.width, picture.frames)
     bytes_moved = tokens * model.width * model.layers * picture.steps * model.passes * BYTES
     law = [
-        Amount(picture.product_s, 0, named("products", levels)),
+        _products(picture),
         Amount(picture.attention_s, 1, named("attention", levels)),
         Amount(launches, 0, named("launches", levels)),
         Amount(

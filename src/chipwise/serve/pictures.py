@@ -9,7 +9,7 @@ from chipwise.cost.whole_run import RunEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict import diffusion
-from chipwise.predict.diffusion import KNOWN, Picture, base_name, known_name, picture_law
+from chipwise.predict.diffusion import KNOWN, Picture, base_name, known_name, picture_law, rated_by_images
 from chipwise.predict.drawn import Shares, mean_watts, watts_law
 from chipwise.predict.picture_models import PICTURE_MODELS
 from chipwise.predict.sums import value_of
@@ -138,7 +138,8 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
         notes.append(f"no price: {error}")
     if _far(sheet):
         notes.append(
-            f"no run on {sheet.vendor}'s or on people's own GPUs was seen: the interval is that of whole vendors"
+            f"no pictures were timed on {sheet.name} or chips like it: the interval is that of whole vendors"
+            + ("; products are rated as in image models, which were timed on such cards" if rated_by_images(sheet) else "")
         )
     known = PICTURE_MODELS.get(known_name(model) or "")
     parts = {} if known is None else known.parts()

@@ -99,3 +99,14 @@ def test_a_record_is_one_line_and_a_row_for_each_trial() -> None:
     )  # fmt: skip
     assert repr(record) == "<RunRecord: notes, partial: 2 trials, no winner yet>"
     assert [row["tpot_p50"] for row in record.rows()] == [1e-3, None]
+
+
+def test_a_unet_is_listed_with_the_layers_and_the_width_that_it_has() -> None:
+    """Stable Diffusion XL: 70 layers with attention, the widest of 1,280 (its config's block_out_channels)."""
+    found = next(model for model in chipwise.models() if model.name == "stable-diffusion-xl")
+    assert (found.layers, found.d_model) == (70, 1280)
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    assert repr(chipwise.estimate("gpt2", devices=["l4"])) == "<gpt2 on 1 device: 1 row>"
+    assert chipwise.estimate("gpt2", devices=["l4", "t4"]).title == "gpt2 on 2 devices"
