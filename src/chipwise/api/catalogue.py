@@ -56,7 +56,8 @@ class ModelEntry(_Entry):
     """One bundled model: its Hugging Face id and sizes.
 
     Models of pictures are listed by the part of their ids by which they are known. Layers and width are those of the
-    part that runs in every step (of a UNet, layers with attention and the widest width); parameters are all parts' where those are known, else that part's.
+    part that runs in every step (of a UNet, layers with attention and the widest width); parameters
+    are all parts' where those are known, else that part's.
     """
 
     parameters: int

@@ -83,7 +83,16 @@ def _print(found: Comparison) -> None:
 
     costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
     each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
-    right = {"TTFT": 0, "TPOT": 0, "tok/s each": 1, f"{each}s/s": 0, f"energy/{each}": 2, "$/M in": 0, "$/M out": 0, "memory": 1}
+    right = {
+        "TTFT": 0,
+        "TPOT": 0,
+        "tok/s each": 0,
+        f"{each}s/s": 0,
+        f"energy/{each}": 3,
+        "$/M in": 2,
+        "$/M out": 0,
+        "memory": 1,
+    }
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
     problems = []

@@ -284,11 +284,11 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     right = {
         "TTFT": 0,
         "TPOT": 0,
-        "tok/s each": 1,
+        "tok/s each": 0,
         f"90 % of {name}": 0,
         f"{each}s/s": 0,
-        f"energy/{each}": 3,
-        "$/M in": 0,
+        f"energy/{each}": 4,
+        "$/M in": 3,
         "$/M out": 0,
     }
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]

@@ -62,7 +62,9 @@ def _head(model: str, found: Explanation) -> str:
         f'<div class="from">{safe(of)}</div></div>'
         for label, value, of in _tiles(found)
     )
-    short = found.does_not_fit and f"{found.does_not_fit[0].upper()}{found.does_not_fit[1:]}. All times are as if it did."
+    short = (
+        found.does_not_fit and f"{found.does_not_fit[0].upper()}{found.does_not_fit[1:]}. All times are as if it did."
+    )
     banner = f'<p class="short">{safe(short)}</p>' if short else ""
     return (
         f'<header><div class="brand">chipwise</div><h1>{safe(model)}</h1>'

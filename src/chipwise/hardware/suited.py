@@ -91,9 +91,7 @@ def narrower(runtime: Runtime, weights: str | None) -> tuple[str, ...]:
     return tuple(name for name in NARROWER.get(runtime.name, ()) if weight_format(name).bits_per_weight < bits)
 
 
-def default_format(
-    device: DeviceProfile, runtime: Runtime, stored: str | None, *, own: bool = False
-) -> str | None:
+def default_format(device: DeviceProfile, runtime: Runtime, stored: str | None, *, own: bool = False) -> str | None:
     """The weights that a model is run with on ``device`` in ``runtime``; None for the checkpoint's own.
 
     On chips that people own, whose usual runtime reads files in 4 bits, these; elsewhere the checkpoint's own. What a

@@ -221,10 +221,10 @@ def rated_by_images(device: DeviceProfile) -> bool:
 def _products(picture: Picture) -> Amount:
     """The products' seconds: at the rates of whole pictures where such runs were seen, on GPUs with HBM.
 
-    On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near the
-    peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since their
-    peaks are far above what the kernels between products let through; that share says nothing of a card whose peak is a
-    sixth of an H100's beside a third of its bandwidth.
+    On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near
+    the peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since
+    their peaks are far above what the kernels between products let through; that share says nothing of a card whose
+    peak is a sixth of an H100's beside a third of its bandwidth.
     """
     device, model = picture.device, picture.model
     if not rated_by_images(device):

@@ -139,7 +139,11 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
     if _far(sheet):
         notes.append(
             f"no pictures were timed on {sheet.name} or chips like it: the interval is that of whole vendors"
-            + ("; products are rated as in image models, which were timed on such cards" if rated_by_images(sheet) else "")
+            + (
+                "; products are rated as in image models, which were timed on such cards"
+                if rated_by_images(sheet)
+                else ""
+            )
         )
     known = PICTURE_MODELS.get(known_name(model) or "")
     parts = {} if known is None else known.parts()

@@ -15,7 +15,6 @@ from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of, together
 from chipwise.serve.request import Request
 
-
 NOTHING = "neither a narrower format, nor more devices, nor fewer requests would fit"
 
 
@@ -33,7 +32,11 @@ class Fitting:
         size = units.show(self.needed_bytes, "bytes")
         if "tp" in named:
             held = f"{named['tp']} devices"
-            return f"{held} fit ({size} on each)" if len(named) == 1 else f"{named['weights']} on {held} fits ({size} each)"
+            return (
+                f"{held} fit ({size} on each)"
+                if len(named) == 1
+                else f"{named['weights']} on {held} fits ({size} each)"
+            )
         return f"{named['weights']} fits ({size})" if "weights" in named else f"{self.remedy.words} fit ({size})"
 
 
@@ -102,9 +105,7 @@ def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
         except Unsupported:
             continue
     found = _fitting({row: (requests[row], group) for row, (group, *_) in short.items()})
-    return [
-        _shortage(*short[row], fitting=found[row]) if row in short else None for row in range(len(requests))
-    ]
+    return [_shortage(*short[row], fitting=found[row]) if row in short else None for row in range(len(requests))]
 
 
 def changes_that_fit(requests: Sequence[Request]) -> list[tuple[Fitting, ...]]:
@@ -166,9 +167,7 @@ def _first_fitting(
         priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
         found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
         left = {place: _after(left[place], tried[place][0].remedy) for place in tried.keys() - found.keys()}
-    return {
-        row: tuple(found[row, i] for i in range(len(each)) if (row, i) in found) for row, each in sorts.items()
-    }
+    return {row: tuple(found[row, i] for i in range(len(each)) if (row, i) in found) for row, each in sorts.items()}
 
 
 def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:

@@ -63,7 +63,11 @@ def test_what_is_less_known_is_less_sure(law: str) -> None:
 @pytest.mark.parametrize(
     ("device", "low_s", "high_s"),
     [
-        ("rtx-4090", 3.0, 5.5),  # 56 passes of 6 TFLOP are 2.0 s at its 165 TFLOP/s; people report about 4 s for 28 steps
+        (
+            "rtx-4090",
+            3.0,
+            5.5,
+        ),  # 56 passes of 6 TFLOP are 2.0 s at its 165 TFLOP/s; people report about 4 s for 28 steps
         ("rtx-3090", 6.0, 12.0),  # 4.7 s at its 71 TFLOP/s
         ("l40s", 2.5, 5.0),
         ("h100-sxm", 2.0, 3.5),
@@ -78,7 +82,7 @@ def test_stable_diffusion_xl_takes_what_the_chip_allows(device: str, low_s: floa
 
 
 def test_cards_without_hbm_multiply_as_they_do_in_image_models() -> None:
-    """A share of 0.7 to 1.1 of the peak in image models on an RTX 3090 and 4090; a fifth of it in pictures on an H100."""
+    """A share of 0.7 to 1.1 of the peak in image models on an RTX 3090 and 4090; a fifth in pictures on an H100."""
     model = model_named("flux.1-dev", 12e9)
     for device, low, high in (("rtx-4090", 0.7, 1.1), ("rtx-3090", 0.7, 1.1), ("h100-sxm", 0.15, 0.3)):
         picture = Picture(model=model, device=datasheet.load(device), height=1024, width=1024)

@@ -2,8 +2,8 @@
 
 The tables that kernels were fitted to hold vLLM 0.24's FP8 products on data-centre Blackwell (B200, B300, GB200,
 GB300): one row takes 13 to 16 microseconds longer than two, at every size (256 x 256 too, 18.6 against 5.3 µs), so 2.2
-times as long in the median. No such step is in the same kernels on Hopper or Ada, nor in SGLang's or TensorRT-LLM's on the
-same chips: it is a choice of the library, not a limit of the chip. Whoever meets it pads the row.
+times as long in the median. No such step is in the same kernels on Hopper or Ada, nor in SGLang's or TensorRT-LLM's on
+the same chips: it is a choice of the library, not a limit of the chip. Whoever meets it pads the row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Narrower weights read fewer bytes: at one request they are never slower, whatever a library's kernel does with one row."""
+"""Narrower weights read fewer bytes: at one request they are not slower, whatever a kernel does with one row."""
 
 from __future__ import annotations
 
