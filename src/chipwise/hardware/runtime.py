@@ -403,14 +403,14 @@ _GEFORCE = ("GeForce", "TITAN")  # in titles of the cards that NVIDIA makes for 
 
 
 def default_runtime(
-    device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False, decoder: bool = True
+    device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False, one_user: bool = True
 ) -> str:
     """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
 
     Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists; those in formats of
     served checkpoints (fp8, int4, …) are read by vLLM on a GeForce, and by ONNX Runtime on the cores of a CPU. Models
-    of ``images`` run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one; what is no ``decoder`` is
-    served by vLLM on a GeForce too.
+    of ``images`` run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one. What is not a decoder that
+    ``one_user`` runs, such as a fleet's server, is vLLM on a GeForce too.
     """
     platform = platform_of(device)
     if images:
@@ -425,7 +425,7 @@ def default_runtime(
     if platform == "hailo":
         return "onnxruntime"
     own = platform in ("metal", "cpu", "board", "phone", "old cuda", "old rocm", "xpu") or device.kind == "soc"
-    own = own or device.family in ("rdna", "gcn") or (decoder and any(word in device.title for word in _GEFORCE))
+    own = own or device.family in ("rdna", "gcn") or (one_user and any(word in device.title for word in _GEFORCE))
     servers = device.name == "max-1550" or platform == "other"
     if servers or not own:
         return "vllm"

@@ -104,7 +104,7 @@ class ArrangementSpace:
         return np.array([len(axis) for axis in self.axes], np.int64)
 
     def _runtime(self, device: DeviceProfile) -> str:
-        return default_runtime(device, images=self.stem)
+        return default_runtime(device, images=self.stem, one_user=False)
 
     def arrangement(self, row: Rows) -> Arrangement | None:
         """The arrangement of a row, (8,); None where it is none or that of another row."""

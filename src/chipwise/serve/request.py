@@ -195,7 +195,7 @@ def _served(
     stated = shipped if unnamed else weights
     stored = None if stated is None else weight_format(format_name(stated))
     if runtime is None:
-        runtime = default_runtime(device, stored, images=arch.stem is not None, decoder=decoder)
+        runtime = default_runtime(device, stored, images=arch.stem is not None, one_user=decoder)
     found = on_device(_runtime(runtime) if isinstance(runtime, str) else runtime, device)
     if unnamed:
         weights = default_format(device, found, shipped, own=weights == OWN or not decoder)

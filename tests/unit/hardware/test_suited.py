@@ -8,7 +8,7 @@ from chipwise import api
 from chipwise.core.dtypes import FORMATS
 from chipwise.core.errors import Unsupported
 from chipwise.hardware import datasheet
-from chipwise.hardware.runtime import RUNTIMES, runtime_named
+from chipwise.hardware.runtime import RUNTIMES, default_runtime, runtime_named
 from chipwise.hardware.suited import NARROWER, check_reads, most_devices, narrower, nearest, reads
 from chipwise.serve.request import Request, resolved
 
@@ -106,3 +106,8 @@ def test_every_runtime_has_formats_to_advise_and_reads_them() -> None:
 )
 def test_a_model_is_spread_over_as_many_chips_as_a_machine_may_have(device: str, runtime: str, most: int) -> None:
     assert most_devices(datasheet.load(device), runtime_named(runtime)) == most
+
+
+@pytest.mark.parametrize(("device", "runtime"), [("rtx-4090", "vllm"), ("apple-m4-max", "llama.cpp"), ("l4", "vllm")])
+def test_a_fleet_of_geforces_is_served_by_vllm(device: str, runtime: str) -> None:
+    assert default_runtime(datasheet.load(device), one_user=False) == runtime
