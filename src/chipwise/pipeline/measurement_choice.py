@@ -178,7 +178,7 @@ def next_to_measure(
     front = front[non_dominated(front)] if len(front) else front
     corner = np.minimum(reference, limits)
     held = hypervolume(front, reference) if len(front) else 0.0
-    hopeful = np.flatnonzero(~done & (low <= limits).all(axis=1) & (low < corner).all(axis=1))
+    hopeful = np.flatnonzero(~done & (low < corner).all(axis=1))  # within the limits, too
     if not len(hopeful):
         return None
     gains = np.array([hypervolume(np.vstack([front, low[i]]), reference) - held for i in hopeful])

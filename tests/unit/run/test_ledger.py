@@ -64,3 +64,15 @@ def test_this_process_and_its_children_count_by_user_and_system_time(monkeypatch
     process = SimpleNamespace(children=lambda recursive: children if recursive else [])
     monkeypatch.setattr("chipwise.run.ledger.psutil.Process", lambda: process)
     assert Ledger._used() == 255.0
+
+
+def test_the_ledger_is_written_once_so_much_more_was_spent(tmp_path, monkeypatch) -> None:
+    used = [0.0]
+    monkeypatch.setattr(Ledger, "_used", staticmethod(lambda: used[0]))
+    ledger = Ledger({}, file=tmp_path / "spent.json")
+    ledger.begin("training")
+    used[0] = 2.0
+    assert ledger.saved_total_s(at_least_s=2.5) == 0.0
+    assert not (tmp_path / "spent.json").exists()
+    assert ledger.saved_total_s(at_least_s=2.0) == 2.0
+    assert (tmp_path / "spent.json").exists()

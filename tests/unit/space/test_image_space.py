@@ -258,12 +258,12 @@ DRAWN: dict[str, Any] = {"size": 28, "classes": 10, "patch": [4, 7], "steps": [1
 @pytest.mark.parametrize(
     ("taken", "refused", "field"),
     [
-        ({"steps": [1]}, {"steps": [0]}, "steps"),
-        ({"guidance": [1, 100]}, {"guidance": [0.9]}, "guidance"),
-        ({"guidance": [1, 100]}, {"guidance": [100.1]}, "guidance"),
-        ({"shift": [0.01, 100]}, {"shift": [0.009]}, "shift"),
-        ({"shift": [0.01, 100]}, {"shift": [100.1]}, "shift"),
-        ({"latents": [1, 2, 4]}, {"latents": [3]}, "latents"),
+        ({"steps": [1]}, {"steps": [4, 0]}, "steps"),
+        ({"guidance": [1, 100]}, {"guidance": [1, 0.9]}, "guidance"),
+        ({"guidance": [1, 100]}, {"guidance": [1, 100.1]}, "guidance"),
+        ({"shift": [0.01, 100]}, {"shift": [1, 0.009]}, "shift"),
+        ({"shift": [0.01, 100]}, {"shift": [1, 100.1]}, "shift"),
+        ({"latents": [1, 2, 4]}, {"latents": [1, 3]}, "latents"),
         ({"latents": [2]}, {"latents": [2], "square": ["none", "7x7"]}, "square"),
         ({"training": ["flow", "shortcut"]}, {"training": ["shortcut"], "steps": [3, 6]}, "steps"),
         ({"training": ["shortcut"], "steps": [3, 8]}, {"training": ["shortcut"], "guidance": [2]}, "guidance"),
