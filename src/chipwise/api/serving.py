@@ -131,9 +131,12 @@ def simulate(
 
     if (rate is not None) + (clients is not None) + (trace is not None) != 1:
         raise SpecError("give one of rate, clients and trace", field="rate")
-    for name, count, most in (("seeds", seeds, 100), ("replicas", replicas, 100_000),
-                              ("decode_replicas", decode_replicas, 100_000)):  # fmt: skip
-        whole_number(name, count, most=most)
+    whole_number("seeds", seeds, most=100)
+    whole_number("decode_tp", decode_tp, most=1024)
+    for name, count in (("replicas", replicas), ("decode_replicas", decode_replicas)):
+        whole_number(name, count, most=100_000)
+    if not 0 <= acceptance <= 1:
+        raise SpecError(f"must be from 0 to 1, not {acceptance:g}", field="acceptance")
     if not 0.01 <= step_scale <= 100:
         raise SpecError(f"must be from 0.01 to 100, not {step_scale:g}", field="step_scale")
     if think_s and clients is None:
@@ -424,6 +427,8 @@ def plan(
     path = None if out is None else Path(out)
     if path is not None:
         check_output(path)
+    elif resume:
+        raise SpecError("needs out, the file of the plan", field="resume")
     known = known_of(path, question) if path is not None and resume else {}
     found = planned(
         question,

@@ -19,7 +19,7 @@ from chipwise.replay.load import Arrivals, RequestClass, check_arrivals
 from chipwise.replay.outcome import METRICS
 from chipwise.replay.policy import Speculation
 
-MOST_RATE = 1e7
+LEAST_RATE, MOST_RATE = 1e-6, 1e7
 FleetKind = Literal["together", "apart", "mixed"]
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
 
@@ -42,6 +42,8 @@ def rate_of(text: object, field: str = "rate") -> float:
         if match is None:
             raise SpecError(f"must be a rate such as 20/s, 90/min or 1200/h, not {short(text)}", field=field)
         value = float(match[1].replace("_", "")) / {"s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}[match[2]]
+    if 0 < value < LEAST_RATE:
+        raise SpecError(f"{short(text)} is less than a request in 10 days", field=field)
     if not math.isfinite(value) or not 0 < value <= MOST_RATE:
         raise SpecError(f"must be above 0 and at most {MOST_RATE:,.0f} requests/s, not {short(text)}", field=field)
     return value

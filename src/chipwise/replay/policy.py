@@ -111,8 +111,10 @@ class Policy:
         for name in ("request_s", "answer_s", "jitter_s"):
             if not 0 <= getattr(self, name) <= MOST_WAIT_S:
                 raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {getattr(self, name):g} s", field=name)
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise SpecError(f"must be more than 0, not {self.timeout_s}", field="timeout_s")
+        if self.timeout_s is not None and not 0 < self.timeout_s <= MOST_WAIT_S:
+            raise SpecError(
+                f"must be more than 0 and at most {MOST_WAIT_S:,.0f} s, not {self.timeout_s:g} s", field="timeout_s"
+            )
 
 
 MOST_TOGETHER = 256

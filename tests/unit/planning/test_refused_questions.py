@@ -131,6 +131,10 @@ SIMULATED: dict[str, Any] = {"device": "l4", "rate": "2/s", "prompt": 200, "new"
         ({"request_s": 1e300}, r"request_s: must be from 0 to 86,400 s, not 1e\+300 s"),
         ({"step_scale": 1e300}, "step_scale: must be from 0.01 to 100"),
         ({"also": "a10:2:inf"}, "also: needs 1 to 100,000 replicas and a weight above 0"),
+        ({"timeout_s": 1e308}, r"timeout_s: must be more than 0 and at most 86,400 s"),
+        ({"acceptance": 7.0}, "acceptance: must be from 0 to 1, not 7"),
+        ({"decode_tp": 0}, "decode_tp: must be at least 1"),
+        ({"rate": 1e-300}, "rate: 1e-300 is less than a request in 10 days"),
         ({"clients": 10**12, "rate": None}, "clients: must be at most"),
     ],
 )
@@ -147,6 +151,11 @@ def test_texts_beyond_an_encoders_positions_are_refused() -> None:
             ask("sentence-transformers/all-MiniLM-L6-v2", rate="2/s", prompt=100_000, **where)
     found = chipwise.simulate("sentence-transformers/all-MiniLM-L6-v2", **SIMULATED | {"prompt": 512})
     assert found.times["ttft_p99"].value > 0
+
+
+def test_nothing_is_resumed_without_a_file() -> None:
+    with pytest.raises(SpecError, match="resume: needs out, the file of the plan"):
+        chipwise.plan("gpt2", rate=2, prompt=200, devices=["l4"], resume=True)
 
 
 def test_drafts_without_a_model_are_said_to_be_copied() -> None:
