@@ -3,11 +3,12 @@
     nice python benchmarks/torture.py --inputs 500 --kills 100 --seed 1 --out torture.csv
     nice python benchmarks/torture.py --inputs 5000 --slice 0:200 --kills 0 --out part.csv
 
-Inputs are drawn from ``torture_inputs.py`` (run files, configs, broken files, options, names and tables at the command
-line, each in a process of its own and an empty folder, and wrong arguments of the Python API) and, one in five, from
-``torture_folders.py`` (damaged model folders). Every one must end in exit code 1 or 2 (an API call: a ChipwiseError)
-with a message that contains a word of the case. One in --fresh runs in a new interpreter; the others in a fork of this
-one, which has the imports behind it.
+All inputs that were once answered wrongly (``torture_reported.py``, ``torture_data.py``; these alone with --inputs 0)
+are tried; others are drawn from ``torture_inputs.py`` (run files, configs, broken files, options, names and tables at
+the command line, each in a process of its own and an empty folder, and wrong arguments of the Python API) and, one in
+five, from ``torture_folders.py`` (damaged model folders). Every one must end in exit code 1 or 2 (an API call: a
+ChipwiseError) with a message that contains a word of the case. One in --fresh runs in a new interpreter; the others in
+a fork of this one, which has the imports behind it.
 
 Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) at random moments with SIGKILL, SIGINT or
 SIGTERM, sent to the search, one of its workers or the whole group, the first time after a training is finished; the
@@ -39,9 +40,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -49,8 +51,10 @@ import psutil
 import yaml
 
 from provenance import stamp
+from torture_data import data_cases
 from torture_folders import folders
 from torture_inputs import FIFO, FOLDER, SMOKE, ZERO, Case, changed, every
+from torture_reported import reported
 
 FITTING = Path(__file__).resolve().parents[1] / "fitting" / "src"  # `validate` lives there
 sys.path.insert(0, str(FITTING))
@@ -97,14 +101,17 @@ def in_fork(case: Case, folder: Path) -> int:
         os.setsid()
         os.chdir(folder / "work")
         resource.setrlimit(resource.RLIMIT_AS, (12 * 2**30,) * 2)
-        for number, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        for number, name in ((1, case.out or folder / "out"), (2, folder / "err")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        os.environ.update(case.environment)
+        encoding = case.environment.get("PYTHONIOENCODING")
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False, encoding=encoding) for number in (1, 2))  # noqa: SIM115
         code = run_call(case) if case.call else run_command(case)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
@@ -136,9 +143,10 @@ def run_call(case: Case) -> int:
 
 def in_new_process(case: Case, folder: Path) -> int:
     """Starts the command line in an interpreter of its own."""
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+    with Path(case.out or folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         command = [sys.executable, "-c", MAIN, *case.arguments]
-        return subprocess.Popen(command, cwd=folder / "work", stdout=out, stderr=err, start_new_session=True).pid
+        options: dict[str, Any] = {"cwd": folder / "work", "env": {**os.environ, **case.environment}}
+        return subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True, **options).pid
 
 
 def attempt(case: Case, folder: Path, *, fresh: bool) -> Outcome:
@@ -147,6 +155,8 @@ def attempt(case: Case, folder: Path, *, fresh: bool) -> Outcome:
     work.mkdir(parents=True)
     for name, content in case.files.items():
         place(work, name, content)
+    for name, target in case.links.items():
+        (work / name).symlink_to(target)
     begun = time.monotonic()
     usable = fresh and not case.call and all("\0" not in part for part in case.arguments)
     child = in_new_process(case, folder) if usable else in_fork(case, folder)
@@ -400,8 +410,11 @@ def written(outcomes: Iterable[Outcome], path: Path) -> list[Outcome]:
 
 
 def drawn(count: int, seed: int, only: str) -> list[Case]:
-    """``count`` cases whose names contain ``only``, one in five a damaged folder, in random order."""
-    chance, found = random.Random(f"inputs {seed}"), []
+    """All reported cases and ``count`` others whose names contain ``only``, one in five a damaged folder, mixed."""
+    chance, found = (
+        random.Random(f"inputs {seed}"),
+        [case for case in (*reported(), *data_cases()) if only in case.name],
+    )
     for made, wanted in ((every(), count - count // 5), (list(folders()), count // 5)):
         cases = [case for case in made if only in case.name]
         found += chance.sample(cases, min(wanted, len(cases)))

@@ -34,6 +34,9 @@ class Case:
     arguments: tuple[str, ...] = ()
     files: dict[str, str | bytes] = field(default_factory=dict)
     call: Callable[[], object] | None = None
+    out: str = ""  # where standard output goes, in place of a file
+    environment: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)  # symbolic links, by name
     rows: bool = False  # a table: bad rows may be answered with errors of their own
 
 

@@ -237,7 +237,7 @@ def _require_onnx(path: Path) -> None:
     """Raises SpecError for a file that is no ONNX graph; unchecked where onnx is not installed."""
     try:
         import onnx
-        from google.protobuf.message import DecodeError
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         return
     try:

@@ -293,9 +293,9 @@ def _inverse_rest(spread: Float64Array, scaled: Float64Array) -> Float64Array:
     kept = 1 + 1e-9
     turned = scaled.transpose(0, 2, 1)
     if m <= size:
-        return np.linalg.inv(kept * np.eye(m) - spread @ turned)
-    inner = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
-    return (np.eye(m) + spread @ inner) / kept
+        return np.asarray(np.linalg.inv(kept * np.eye(m) - spread @ turned), np.float64)
+    inner: Float64Array = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
+    return np.asarray((np.eye(m) + spread @ inner) / kept, np.float64)
 
 
 def groups_of(models: Sequence[str]) -> list[Places]:
