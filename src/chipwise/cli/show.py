@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rich.console import Group
@@ -16,7 +16,7 @@ from rich.table import Table
 from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
-from chipwise.hardware.device import MachineProfile
+from chipwise.hardware.device import CheckError, MachineProfile, label_of
 from chipwise.reporting import unmet
 from chipwise.reporting.record import RunRecord
 from chipwise.reporting.tables import constraint_table, contenders, final_table
@@ -159,6 +159,19 @@ def ending(record: RunRecord) -> int:
     return UNMET if unmet.unmet(record) else 0
 
 
+def _checks(checks: Mapping[str, CheckError]) -> columns.Table:
+    """The errors of calibration's check: one row for each quantity and range of sizes."""
+    heads = ("mean error", "rank corr.", "models", "MB of weights")
+    table = columns.Table(
+        title="check: whole models, each predicted by a fit without it",
+        columns=[columns.Column(head="predicted"), *(columns.Column(head=head, right=True) for head in heads)],
+    )
+    for name, check in checks.items():
+        rank = "" if check.kendall_tau is None else f"{check.kendall_tau:.2f}"
+        table.add(label_of(name), units.show(check.mape, "share"), rank, str(check.models), check.megabytes)
+    return table
+
+
 def profile(found: MachineProfile, path: Path) -> None:
     """Prints a calibrated profile."""
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
@@ -172,7 +185,7 @@ def profile(found: MachineProfile, path: Path) -> None:
         table.add(f"bandwidth, {name}", units.show(rate, "bandwidth"))
     table.add("memory of a process without a model", units.show(found.memory.base_bytes, "bytes"))
     print_table(table)
-    say(found.check_errors)
+    print_table(_checks(found.checks))
     for note in found.notes:
         say(f"note: {note}")
     put(f"profile: {path}")

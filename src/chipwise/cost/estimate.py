@@ -41,7 +41,7 @@ def estimate(
         tail = profile.tails[graph.phase.value]
         metrics[f"{name}_p50"] = interval(median, profile.check(graph.phase.value, stored))
         metrics[f"{name}_p99"] = interval(
-            tail.ratio * median + design.arch.passes * tail.extra_s, profile.check(f"{graph.phase.value}_p99", stored)
+            float(tail.p99_s(median, passes=design.arch.passes)), profile.check(f"{graph.phase.value}_p99", stored)
         )
     first, step = metrics["ttft_p50"], metrics.get("tpot_p50", Predicted.around(0.0, 0.0))
     rates = [

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.core.errors import SpecError, Unsupported, counted
 from chipwise.core.files import build, read_json, write_json
 from chipwise.hardware.detect import Machine
 
@@ -41,10 +43,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The 99th percentile as ``ratio`` times the median plus ``extra_s``."""
+    """The 99th percentile as ``ratio`` times the median plus ``extra_s``; never less than the median."""
 
     ratio: float
     extra_s: float
+
+    def p99_s(self, median_s: Any, *, passes: Any = 1) -> Any:
+        """Seconds of the 99th percentile of ``passes`` passes whose median is ``median_s``; both may be arrays."""
+        return np.maximum(median_s, self.ratio * median_s + passes * self.extra_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +93,23 @@ class CheckError:
 
     def sentence(self, name: str) -> str:
         """One line for people."""
-        text = f"{name.removesuffix(LARGE).replace('_p99', ' P99')}: mean error {units.show(self.mape, 'share')}"
+        text = f"{label_of(name)}: mean error {units.show(self.mape, 'share')}"
         if self.kendall_tau is not None:
             text += f", rank correlation {self.kendall_tau:.2f}"
-        sizes = ""
-        if self.least_bytes is not None and self.most_bytes is not None:
-            sizes = f" of {_megabytes(self.least_bytes)} to {_megabytes(self.most_bytes)} MB"
-        return f"{text}, over {self.models} models{sizes}, each predicted by a fit without it"
+        sizes = f" of {self.megabytes} MB" if self.megabytes else ""
+        return f"{text}, over {counted(self.models, 'model')}{sizes}, each predicted by a fit without it"
+
+    @property
+    def megabytes(self) -> str:
+        """Least and most megabytes of the checked models' weights; empty where they are not known."""
+        if self.least_bytes is None or self.most_bytes is None:
+            return ""
+        return f"{_megabytes(self.least_bytes)} to {_megabytes(self.most_bytes)}"
+
+
+def label_of(check: str) -> str:
+    """What a check is of, in words: ``decode_p99.large`` is ``decode P99``."""
+    return check.removesuffix(LARGE).replace("_p99", " P99")
 
 
 def _megabytes(size_bytes: float) -> str:

@@ -270,8 +270,11 @@ def fit_residual(table: PhaseTable) -> Residual:
 
 
 def fit_tail(table: PhaseTable) -> Tail:
-    """The 99th percentile as a function of the median."""
+    """The 99th percentile as a function of the median, nowhere below it."""
     ratio, extra = fit_relative(np.stack([table.median_s, np.ones(len(table.median_s))], axis=1), table.p99_s)
+    if ratio < 1:  # then slow models would have a P99 below their median: least squares of relative errors at 1
+        weights = table.p99_s**-2.0
+        ratio, extra = 1.0, max(0.0, float(weights @ (table.p99_s - table.median_s) / weights.sum()))
     return Tail(ratio=float(ratio), extra_s=float(extra))
 
 
@@ -328,7 +331,7 @@ def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Float64Arr
         if phase.value in profile.residuals:
             median = median * factors(table.parts, table.figures, profile.residuals[phase.value], PARTS)
         tail = profile.tails[phase.value]
-        found[phase.value], found[f"{phase.value}_p99"] = median, tail.ratio * median + tail.extra_s
+        found[phase.value], found[f"{phase.value}_p99"] = median, tail.p99_s(median)
     found["memory"] = np.array([parts.peak_bytes(profile.memory) for parts in seen.memory])
     return found
 

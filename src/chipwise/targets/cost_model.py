@@ -161,7 +161,7 @@ class CostModel:
                 continue
             tail = self.profile.tails[_PHASE[quantity].value]
             values[f"{quantity}_p50"] = median
-            values[f"{quantity}_p99"] = tail.ratio * median + tail.extra_s * self._space.passes(rows)
+            values[f"{quantity}_p99"] = tail.p99_s(median, passes=self._space.passes(rows))
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
         if self._one_pass:
             factors = real_time(corrected["ttft_p50"], self._space.spec.sound_s)
