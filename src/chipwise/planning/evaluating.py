@@ -33,7 +33,7 @@ from chipwise.replay.fleet import (
     serve_apart,
     serve_mixed,
 )  # fmt: skip
-from chipwise.replay.load import Load, made
+from chipwise.replay.load import Load, RequestClass, made
 from chipwise.replay.outcome import metrics_of, outcome, steady
 from chipwise.replay.policy import Policy, policy_of
 from chipwise.replay.saturation import Saturation, saturation
@@ -113,6 +113,8 @@ class Evaluator:
                     "says what such requests meet",
                     file=question.trace,
                 )
+            if arch.stem is None:
+                self.question = replace(question, classes=(_typical(self._trace, generates=arch.causal),))
         else:
             self.rate_per_s = question.rate_per_s
         self.longest = int(self.load(1).longest)
@@ -334,6 +336,12 @@ def _policy(request: Request, arrangement: Arrangement) -> Policy:
     if not setting.arch.causal:
         raise Unsupported(f"{setting.arch.name} generates nothing that could be drafted")
     return replace(policy, speculation=arrangement.speculation)
+
+
+def _typical(load: Load, *, generates: bool) -> RequestClass:
+    """A class of requests of a trace's mean sizes."""
+    new = round(float(load.new_tokens.mean())) if generates else 0
+    return RequestClass(prompt_tokens=max(round(float(load.prompt_tokens.mean())), 1), new_tokens=new)
 
 
 def _rows(served: Served, rows: np.ndarray) -> Served:

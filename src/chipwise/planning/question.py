@@ -171,6 +171,10 @@ class Question:
         for name, price in self.prices.items():
             above_zero(price, f"prices.{name}")
         check_arrivals(self.arrivals, self.burstiness)
+        if self.trace is not None and self.class_limits:
+            raise SpecError(
+                "is of classes that a question names, and the trace says what is asked", field="class_limits"
+            )
         if not self.classes:
             raise SpecError("must name at least one", field="classes")
         names = [each.name for each in self.classes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,14 @@ def test_even_odds_need_no_margin() -> None:
     assert option.margin is None
     assert option.about_margin == ""
     assert math.isfinite(option.chance)
+
+
+def test_a_trace_is_priced_at_its_own_sizes(tmp_path: Path) -> None:
+    """Evenly spaced requests of a rate, written down as a trace, cost the same energy and the same dollars."""
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,new_tokens\n" + "".join(f"{i / 5},3000,100\n" for i in range(60)))
+    kinds = (RequestClass(prompt_tokens=3000, new_tokens=100),)
+    rate = planned(asked(classes=kinds, arrivals="constant", limits={"ttft_p99": 5.0})).best
+    trace = planned(asked(rate_per_s=1.0, classes=(RequestClass(),), trace=str(path), limits={"ttft_p99": 5.0})).best
+    assert trace.joules_per_output_token == pytest.approx(rate.joules_per_output_token, rel=0.05)
+    assert trace.usd_per_million_output_tokens == pytest.approx(rate.usd_per_million_output_tokens, rel=0.05)
