@@ -10,11 +10,14 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array
 
 BLOCK = 32  # values along k that share one int4 scale
+# Largest int8 weight. x86 processors without VNNI multiply uint8 activations by int8 weights and add two neighbouring
+# products in 16 bits, which hold at most 32,767: 2 * 255 * 64 fits, 2 * 255 * 127 saturates and the answer is wrong.
+MOST_INT8 = 64
 
 
 def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
-    """Rows of ``matrix`` (n, k) as int8 and their scales (n,): ``matrix ≈ values * scales[:, None]``."""
-    scales = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
+    """Rows of ``matrix`` (n, k) as int8 in -64 … 64 and their scales (n,): ``matrix ≈ values * scales[:, None]``."""
+    scales = (np.abs(matrix).max(axis=1) / MOST_INT8).astype(np.float32)
     scales[scales == 0] = 1.0
     return np.round(matrix / scales[:, None]).astype(np.int8), scales
 

@@ -71,6 +71,7 @@ def measurement_table(
         table.add("MBU of decode", units.show(used.mbu, "share", digits=2), "", f"of {used.ceiling}", "")
     energy = "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy")
     table.add("energy", energy, "", "", "")
+    table.add("instruction set", found.instructions, "", "", "")
     print_table(table)
     for quantity in quantities:
         put(histogram(found, quantity, bins=min(BINS, width() - 45)))

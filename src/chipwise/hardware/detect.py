@@ -8,7 +8,21 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from chipwise.core.fields import later
+
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CPU_INFO = Path("/proc/cpuinfo")
+INSTRUCTIONS = {  # by the flag in /proc/cpuinfo, the best for integer products first
+    "amx_int8": "AMX-INT8",
+    "avx512_vnni": "AVX512-VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512bw": "AVX-512 without VNNI",
+    "avx2": "AVX2 without VNNI",
+    "sse4_1": "SSE4.1",
+    "i8mm": "NEON with I8MM",
+    "asimddp": "NEON with dot products",
+    "asimd": "NEON",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +35,7 @@ class Machine:
     memory_bytes: int
     l2_bytes: int | None = None  # of one core
     l3_bytes: int | None = None  # shared
+    instructions: str | None = later(None)  # noqa: RUF009  (the best for integer products; None: not known)
 
 
 def detect() -> Machine:
@@ -29,16 +44,40 @@ def detect() -> Machine:
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
-        name=f"{cpu}, {cores} cores", cpu=cpu, cores=cores, memory_bytes=memory, l2_bytes=_cache(2), l3_bytes=_cache(3)
+        name=f"{cpu}, {cores} cores",
+        cpu=cpu,
+        cores=cores,
+        memory_bytes=memory,
+        l2_bytes=_cache(2),
+        l3_bytes=_cache(3),
+        instructions=instructions(),
     )
 
 
+def instructions(cpu_info: str | None = None) -> str | None:
+    """The best instruction set for integer products that the processor has; None where the system does not tell it.
+
+    ``cpu_info`` is the text of ``/proc/cpuinfo``, this machine's unless given.
+    """
+    flags = _field(r"(?:flags|Features)", _read_cpu_info() if cpu_info is None else cpu_info)
+    known = set() if flags is None else set(flags.split())
+    return next((name for flag, name in INSTRUCTIONS.items() if flag in known), None)
+
+
 def _cpu_name() -> str:
+    return _field("model name", _read_cpu_info()) or platform.processor() or platform.machine() or "unknown CPU"
+
+
+def _read_cpu_info() -> str:
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return _CPU_INFO.read_text()
     except OSError:
-        match = None
-    return match[1].strip() if match else platform.processor() or platform.machine() or "unknown CPU"
+        return ""
+
+
+def _field(name: str, cpu_info: str) -> str | None:
+    match = re.search(rf"^{name}\s*:\s*(.+)$", cpu_info, re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _cache(level: int) -> int | None:

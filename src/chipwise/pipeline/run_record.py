@@ -147,6 +147,7 @@ def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | Non
         or (profile.runtime_version if profile is not None else None),
         threads=spec.target.threads,
         confidence=spec.confidence_share if spec.targets else None,
+        instructions=machine.instructions,
     )
 
 

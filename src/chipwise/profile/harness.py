@@ -324,6 +324,7 @@ def measurement_of(
 ) -> Measurement:
     """The worker's reply as a Measurement."""
     here = "machine" not in reply  # the worker describes its machine where that is not this one
+    machine = detect()
     processor = {  # with one thread, what a sample would take if nothing else ran on its core
         f"{quantity}_cpu_p{share}": float(np.quantile(reply[f"{quantity}_cpu_s"], share / 100))
         for quantity in ("ttft", "tpot")
@@ -338,7 +339,7 @@ def measurement_of(
         runtime_version=reply["runtime_version"],
         threads=threads,
         workload=workload,
-        device=detect().name if here else reply["machine"],
+        device=machine.name if here else reply["machine"],
         ttft_s=tuple(reply["ttft_s"]),
         tpot_s=tuple(reply["tpot_s"]),
         cpu_s=reply["cpu_s"],
@@ -359,6 +360,7 @@ def measurement_of(
             "load_before": reply["load_before"],
             "load_after": reply["load_after"],
             **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
+            "instructions": machine.instructions if here else reply.get("instructions"),
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
             **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
             **({"image": image} if (image := reply["facts"].get("image")) else {}),

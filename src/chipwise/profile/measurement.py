@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -194,9 +194,19 @@ class Measurement(Result):
     @property
     def noise_level(self) -> float:
         """The worst reading of the machine's load over its limit; below 1 is clean."""
-        readings = self.environment.get("rounds", [self.environment])  # of a joined measurement
-        known = [{name: v for name, v in each.items() if isinstance(v, int | float)} for each in readings]
+        known = [{name: v for name, v in each.items() if isinstance(v, int | float)} for each in self._rounds]
         return max(judge(each).score for each in known)
+
+    @property
+    def instructions(self) -> str:
+        """The processor's instruction set, as ``hardware/detect.py`` names it, or unknown."""
+        return str(self._rounds[0].get("instructions") or "unknown")
+
+    @property
+    def _rounds(self) -> Sequence[Mapping[str, Any]]:
+        """The environment of each round of a joined measurement, else the only one."""
+        found: Sequence[Mapping[str, Any]] = self.environment.get("rounds", [self.environment])
+        return found
 
     @property
     def digest(self) -> str:

@@ -90,7 +90,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     return {
         "cpus": list(cpus),
-        **({"machine": _machine()} if request.get("describe") else {}),
+        **(_machine() if request.get("describe") else {}),
         "runtime_version": runtime.version(),
         "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image", "seconds", "request")},
         "ttft_s": loop.ttft_s,
@@ -123,11 +123,12 @@ def requested(session: Session, generator: np.random.Generator, *, batch: int, p
     return generator.integers(0, session.vocab_size, (batch, prompt))
 
 
-def _machine() -> str:
-    """This machine's name, for measurements over ssh."""
+def _machine() -> dict[str, str | None]:
+    """This machine's name and instruction set, for measurements over ssh."""
     from chipwise.hardware.detect import detect
 
-    return detect().name
+    machine = detect()
+    return {"machine": machine.name, "instructions": machine.instructions}
 
 
 def _limit(what: int, amount: float) -> None:

@@ -36,7 +36,7 @@ def card(record: RunRecord) -> str:
     if step := unmet.next_step(record):
         parts.append(line_of(step))
     parts += ["## What chip?", _chip(record)]
-    parts += ["## How fast?", _speed(winner)]
+    parts += ["## How fast?", _speed(record, winner)]
     each = words.entries() if words.one_pass() else words.asked().words.tokens
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
@@ -116,7 +116,7 @@ def _chip(record: RunRecord) -> str:
     )
 
 
-def _speed(winner: Trial | None) -> str:
+def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []
@@ -132,6 +132,14 @@ def _speed(winner: Trial | None) -> str:
         sentences.append(f"Real-time factor of the model: {words.show(factor.value, 'rtf')} ({factor.source}).")
     memory = facts.value(winner, "peak_memory")
     sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
+    if winner.measured is not None:
+        known = record.target.instructions
+        sentences.append(
+            f"Measured on a processor with {line_of(known)}; others take other times and give the same answers, but for "
+            "the order of sums."
+            if known
+            else "The instruction set of the processor that measured is unknown."
+        )
     if winner.clean is False:
         sentences.append("The machine was busy while measuring, so these numbers are not clean.")
     return " ".join(sentences)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from chipwise.core.errors import SpecError
-from chipwise.core.fields import losses_renamed
+from chipwise.core.fields import later, losses_renamed
 from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.ops import Workload
@@ -107,6 +107,7 @@ class Target:
     cores: int | None = None
     runtime_version: str | None = None
     threads: int = 1
+    instructions: str | None = later(None)  # noqa: RUF009  (of the processor that measured; None: not known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
