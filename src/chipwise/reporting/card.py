@@ -135,8 +135,8 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner.measured is not None:
         known = record.target.instructions
         sentences.append(
-            f"Measured on a processor with {line_of(known)}; others take other times and give the same answers, but for "
-            "the order of sums."
+            f"Measured on a processor with {line_of(known)}; others take other times and give the same answers, but "
+            "for the order of sums."
             if known
             else "The instruction set of the processor that measured is unknown."
         )

@@ -107,7 +107,7 @@ class Target:
     cores: int | None = None
     runtime_version: str | None = None
     threads: int = 1
-    instructions: str | None = later(None)  # noqa: RUF009  (of the processor that measured; None: not known)
+    instructions: str | None = later(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,12 @@ import pytest
 from hypothesis import Phase, find, settings
 from onnx import ModelProto, numpy_helper
 
+from chipwise.api.measuring import timed
 from chipwise.blocks import quantize
 from chipwise.deploy.onnx import build, export, random_weights
+from chipwise.deploy.saturation import saturates
+from chipwise.ops import Workload
+from chipwise.profile.measurement import Measurement
 from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
 from chipwise.spec.forms import Form, form_of
 from chipwise.spec.hf import from_config
@@ -102,6 +106,38 @@ def test_no_product_of_any_export_can_saturate(kind: str) -> None:
     for values in products:
         assert values.dtype == np.int8
         assert 2 * LAST_UINT8 * int(np.abs(values.astype(np.int64)).max()) <= LAST_16_BIT
+
+
+def full_range(folder: Path) -> Path:
+    """A file as earlier versions exported it, with weights in -127 … 127."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantize, "MOST_INT8", 127)
+        arch = toy_arch()
+        return export(Design(arch=arch, weights="int8"), random_weights(arch, seed=0), folder / "old.onnx")
+
+
+def test_files_of_the_full_range_are_told_from_those_that_are_right_everywhere(tmp_path: Path) -> None:
+    arch = toy_arch()
+    for form in ("fp32", "int8", "int4"):
+        design = Design(arch=arch, weights=form)
+        assert not saturates(export(design, random_weights(arch, seed=0), tmp_path / f"{form}.onnx"))
+    assert saturates(full_range(tmp_path))
+
+
+@pytest.mark.parametrize(("known", "noted"), [("AVX2 without VNNI", True), ("AVX512-VNNI", False), (None, False)])
+def test_measuring_an_old_file_where_its_products_saturate_says_so(
+    known: str | None, noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Measurement(
+        design="", name="old", runtime="onnxruntime", runtime_version="1", threads=1, workload=Workload(), device="toy",
+        ttft_s=(1e-3,), tpot_s=(1e-4,), cpu_s=1.0, peak_memory_bytes=None, clean=True,
+        environment={"instructions": known},
+    )  # fmt: skip
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
+    monkeypatch.setattr("chipwise.profile.harness.measure", lambda *_, **__: found)
+    for path, warned in ((full_range(tmp_path), noted), (tmp_path / "model.gguf", False)):
+        notes = timed(path, None, Workload(), runtime="onnxruntime", threads=1, keep=False).notes
+        assert [f"({known}); export it again" in note for note in notes] == [True] * warned
 
 
 ANSWERS = """

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from chipwise.cli.app import app
 from chipwise.cli.measured import drift_sentence, measurement_table
 from chipwise.core.errors import InputError
+from chipwise.hardware.detect import instructions
 from chipwise.ops import Workload
 from chipwise.profile.drift import Drift
 from chipwise.profile.measurement import Measurement
@@ -40,6 +41,7 @@ def test_measure_then_list_export_delete_import(spec: str, tmp_path) -> None:
     said = " ".join(ask("measure", spec, "--runtime", "fake", "--batch", "2", "--prompt", "4", "--new", "5").split())
     for words in ("ttft_p50", "tpot_p99", "measured (95 %)", "tokens/s", "energy", "unavailable", "batch 2", "clean"):
         assert words in said
+    assert f"instruction set {instructions() or 'unknown'}" in said
     (row,) = json.loads(ask("measurements", "--json"))
     assert (row["runtime"], row["source"]) == ("fake", "measure")
     assert row["id"] in ask("measurements", "show", row["id"][:8])

@@ -36,6 +36,12 @@ def test_the_card_answers_the_four_questions(record):
     assert "Licence: HPO licence" in text
 
 
+def test_the_card_says_with_which_instructions_it_was_measured(record):
+    assert "The instruction set of the processor that measured is unknown." in card(record)
+    target = dataclasses.replace(record.target, instructions="AVX2 without VNNI")
+    assert "Measured on a processor with AVX2 without VNNI;" in card(dataclasses.replace(record, target=target))
+
+
 def test_a_thousand_tokens_take_the_requests_that_make_them(record):
     # 64 new tokens a request: one first token and 63 steps, so 1,000 tokens are 15.625 requests
     measured = record.trial(record.winner).measured
