@@ -7,7 +7,7 @@ import pytest
 
 from chipwise.optim import Goal, Limit, Problem
 from chipwise.optim.history import History
-from chipwise.optim.insights import importance, relaxations, sweet_spot
+from chipwise.optim.insights import _gain, importance, relaxations, sweet_spot
 
 
 def _trained(problem: Problem, objectives: list[list[float]], rows: np.ndarray | None = None) -> History:
@@ -96,3 +96,20 @@ def test_importance_counts_a_kind_once_and_acting_together_twice() -> None:
     assert found["x"] == pytest.approx(1, abs=0.1)
     assert found["y"] == pytest.approx(1, abs=0.1)
     assert len(found) == 2
+
+
+def test_a_row_is_new_where_it_is_let_in_or_one_of_its_objectives_changes() -> None:
+    """In spans of the new front, (0, 1) to (1, 0), with a corner at 1.1, by pencil."""
+    now = np.array([[0.0, 1.0], [1.0, 0.5], [5.0, 5.0]])
+    held, all_in = np.array([True, True, False]), np.array([True, True, False])
+    assert _gain(now, held, now, all_in) == (0.0, None)  # nothing changed
+    better = np.array([[0.0, 1.0], [1.0, 0.0], [5.0, 5.0]])  # the second gains in one objective alone
+    share, at = _gain(now, held, better, all_in)
+    before = 1.1 * 0.1 + 0.1 * 0.5  # (0, 1), and what (1, 0.5) adds below it
+    assert at == 1
+    assert share == pytest.approx((1.1 * 0.1 + 0.1 * 1.0) / before - 1)
+    let_in = np.array([True, True, True])
+    worse = np.array([[0.0, 1.0], [1.0, 0.5], [2.0, 2.0]])
+    assert _gain(now, held, worse, let_in) == (0.0, None)  # the third is let in, behind the others
+    assert _gain(now, np.zeros(3, bool), better, all_in) == (float("inf"), 0)  # nobody was in before
+    assert _gain(now[:, :1], held, np.array([[-0.5], [1.0], [5.0]]), all_in) == (0.5 / 1e-300, 0)
