@@ -235,6 +235,8 @@ def _print_chain(found: Chain) -> None:
     for plan, count in zip(found.plans, found.replicas, strict=True):
         more = f" ({count} replicas, for the chain's limits)" if count != plan.best.replicas else ""
         say(f"{plan.question.model}: {plan.headline()}{more}")
+        for left in plan.left_out if plan.question.devices else ():
+            say(f"not {left.device}: {left.reason}", indent=2)
         for line in plan.best.commands:
             put(line)
 

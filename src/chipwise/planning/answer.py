@@ -196,7 +196,8 @@ class Plan(Result):
             price = "price unknown" if second.usd_per_h is None else f"${second.usd_per_h:,.2f}/h"
             share = self.rank_confidence
             sure = "" if share is None else f" (more expensive in {units.show(share, 'share', digits=2)} of draws)"
-            text += f". Next best: {second.label} at {price}{sure}"
+            more = f" ({second.about_margin})" if second.pays_for_certainty else ""
+            text += f". Next best: {second.label} at {price}{sure}{more}"
         return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
 
     def rows(self) -> list[Mapping[str, object]]:
@@ -439,7 +440,9 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
     found = [
         line
         for candidate, count in fleet.pools
-        for line in commands_of(model, candidate.arrangement, count, candidate.copy.policy, finder.longest)
+        for line in commands_of(
+            model, candidate.arrangement, count, candidate.copy.policy, finder.longest, context=finder.evaluator.context
+        )
     ]
     return tuple(found), ""
 

@@ -12,6 +12,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from chipwise.core.errors import UnknownName
+from chipwise.core.fields import MOST
 from chipwise.replay.policy import Policy
 from chipwise.spec import families
 
@@ -44,9 +45,20 @@ def served_name(model: str) -> str:
     return known + more
 
 
-def commands_of(model: str, where: Arrangement, replicas: int, policy: Policy, longest: int) -> tuple[str, ...]:
-    """One command a replica (behind a router, where there are several); none for runtimes without a server here."""
-    length = -(-longest // 1024) * 1024
+def commands_of(
+    model: str, where: Arrangement, replicas: int, policy: Policy, longest: int, *, context: int | None = None
+) -> tuple[str, ...]:
+    """One command a replica (behind a router, where there are several); none for runtimes without a server here.
+
+    Args:
+        model: The model, as it was named.
+        where: How a replica is arranged.
+        replicas: How many there are.
+        policy: How its steps are formed.
+        longest: Positions of the longest request.
+        context: Positions that the model has, if limited: engines refuse to serve more.
+    """
+    length = min(-(-longest // 1024) * 1024, context or MOST)
     name = shlex.quote(served_name(model))
     if where.runtime == "vllm":
         parts = [f"vllm serve {name} --max-model-len {length}", *_vllm(where)]
