@@ -294,7 +294,7 @@ def _inverse_rest(spread: Float64Array, scaled: Float64Array) -> Float64Array:
     turned = scaled.transpose(0, 2, 1)
     if m <= size:
         return np.asarray(np.linalg.inv(kept * np.eye(m) - spread @ turned), np.float64)
-    inner: Float64Array = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
+    inner = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
     return np.asarray((np.eye(m) + spread @ inner) / kept, np.float64)
 
 
