@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,7 +63,7 @@ class Exported(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that the result holds, as plain values."""
-        return dict(plain(replace(self, folder=str(self.folder))))  # type: ignore[type-var]
+        return {**plain(self), "folder": str(self.folder)}
 
 
 @public

@@ -61,8 +61,8 @@ def command(
         size = units.show(group.bytes, "bytes")
         table.add(group.part, group.layers or "–", group.format, f"{group.parameters:,}", size)
     print_table(table)
-    for name, size in found.files.items():
-        put(f"{found.folder / name}: {units.show(size, 'bytes')}")
+    for name, stored in found.files.items():
+        put(f"{found.folder / name}: {units.show(stored, 'bytes')}")
     for check in found.verified:
         say(f"verified: {check.text()}")
     if found.sample:

@@ -67,6 +67,7 @@ class GgufTokenizer:
         """The tokenizer of a file with these fields; None where it has none.
 
         Raises:
+            SpecError: A field is damaged.
             Unsupported: It is of another model than gpt2 and llama.
         """
         own = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}
@@ -75,12 +76,21 @@ class GgufTokenizer:
             return None
         if model not in ("gpt2", "llama"):
             raise Unsupported(f"{file}: its tokenizer is {model!r}; gpt2 and llama are read")
-        tokens = own["tokens"]
+        tokens = own.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise SpecError("must be a list of texts", file=file, field="tokenizer.ggml.tokens")
+        kinds = own.get("token_type", [NORMAL] * len(tokens))
+        if not isinstance(kinds, list) or len(kinds) != len(tokens):
+            raise SpecError(f"must be a list of {len(tokens)}, one for each token", file=file, field="token_type")
+        for key in ROLE_KEYS.values():
+            number = own.get(key, 0)
+            if not isinstance(number, int) or not 0 <= number < len(tokens):
+                raise SpecError(f"is none of {len(tokens)} tokens", file=file, field=f"tokenizer.ggml.{key}")
         return cls(
             model=model,
             pre=own.get("pre", "default"),
             tokens=tokens,
-            kinds=own.get("token_type", [NORMAL] * len(tokens)),
+            kinds=kinds,
             merges=own.get("merges", ()),
             scores=own.get("scores", ()),
             roles={role: own[key] for role, key in ROLE_KEYS.items() if key in own},
@@ -128,13 +138,15 @@ def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufToken
         raise SpecError("must hold the vocabulary", file=str(path), field="model.vocab")
     if model.get("type") != "BPE":
         raise Unsupported(f"{path}: llama.cpp's tokenizers are BPE; this one is {model.get('type')}")
+    if not isinstance(model["vocab"], dict) or not all(isinstance(i, int) for i in model["vocab"].values()):
+        raise SpecError("must be the numbers of tokens", file=str(path), field="model.vocab")
     added = {token.id: token for token in added_tokens(data, file=str(path))}
     words = {number: word for word, number in model["vocab"].items()} | {i: t.content for i, t in added.items()}
     if max(words, default=-1) >= vocab_size:
         raise SpecError(f"has {max(words) + 1} tokens; the model has {vocab_size}", file=str(path))
     tokens = [words.get(number, f"[unused {number}]") for number in range(vocab_size)]
     kinds = [_kind(number, words, added) for number in range(vocab_size)]
-    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
+    merges = _merges(path, model.get("merges", []))
     used = read_tokenizer(path, max_tokens=max_tokens)
     settings: dict[str, Any] = {
         "tokens": tokens,
@@ -149,6 +161,17 @@ def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufToken
     return GgufTokenizer(model="gpt2", pre=pre, kinds=kinds, merges=[" ".join(pair) for pair in merges], **settings)
 
 
+def _merges(path: Path, held: Any) -> list[tuple[str, ...]]:
+    """Pairs of tokens, which a file has as texts with a space between or as lists."""
+    found = []
+    for place, pair in enumerate(held if isinstance(held, list) else [None]):
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise SpecError("must be two tokens", file=str(path), field=f"model.merges[{place}]")
+        found.append(tuple(parts))
+    return found
+
+
 def _kind(number: int, words: Mapping[int, str], added: Mapping[int, AddedToken]) -> int:
     if number in added:
         return CONTROL if added[number].special else USER_DEFINED
@@ -159,7 +182,8 @@ def _steps(part: Any, inside: str) -> list[dict[str, Any]]:
     """The steps of a normalizer or pre-tokenizer, which may be a sequence of them."""
     if not isinstance(part, dict):
         return []
-    return list(part.get(inside, [])) if part.get("type") == "Sequence" else [part]
+    steps = part.get(inside, []) if part.get("type") == "Sequence" else [part]
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
 
 def _split_name(path: Path, data: Mapping[str, Any]) -> str:

@@ -140,7 +140,7 @@ class AttentionBlock(nn.Module):
         x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
         if self.shift:
             x = torch.roll(x, (-self.shift, -self.shift), (1, 2))
-            apart = self.hidden(count * side, x).repeat(batch, 1, 1)[:, None]
+            apart = self.hidden(count, side, x).repeat(batch, 1, 1)[:, None]
             bias = apart if bias is None else bias + apart
         parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
         y = self.attend(parts.reshape(-1, side * side, width), bias)
@@ -150,9 +150,9 @@ class AttentionBlock(nn.Module):
             y = torch.roll(y, (self.shift, self.shift), (1, 2))
         return y[:, :grid, :grid].reshape(batch, tokens, width)
 
-    def hidden(self, filled: int, like: Tensor) -> Tensor:
+    def hidden(self, count: int, side: int, like: Tensor) -> Tensor:
         """What hides positions from each other that only the move brought together, (squares, side², side²)."""
-        side, count = self.square, filled // self.square
+        filled = count * side
         place = torch.arange(filled, device=like.device)
         region = (place >= filled - side).long() + (place >= filled - self.shift).long()
         both = (region[:, None] * 3 + region).reshape(count, side, count, side).transpose(1, 2)

@@ -163,7 +163,7 @@ def write_hf(source: Source, design: Design, folder: Path) -> tuple[list[str], l
     return sorted(path.name for path in folder.iterdir()), notes
 
 
-def _beside(source: Source) -> dict[str, str | bytes]:
+def _beside(source: Source) -> dict[str, bytes]:
     if not source.path.is_dir():
         return {}
     return {name: (source.path / name).read_bytes() for name in _BESIDE if (source.path / name).is_file()}

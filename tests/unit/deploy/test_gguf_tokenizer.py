@@ -215,11 +215,34 @@ def test_what_gguf_cannot_express_is_refused_by_name(tmp_path, data, named) -> N
         gguf_tokenizer(path, vocab_size=400, max_tokens=64)
 
 
-def test_damaged_files_and_too_many_tokens(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ({}, r"model\.vocab"),
+        ({"type": "BPE", "vocab": ["a"]}, r"model\.vocab"),
+        ({"type": "BPE", "vocab": {"a": "b"}}, r"model\.vocab"),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": "a b"}, r"model\.merges\[0\]"),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": ["a a", "a"]}, r"model\.merges\[1\]"),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": [["a", 1]]}, r"model\.merges\[0\]"),
+    ],
+)
+def test_damaged_tokenizers_name_the_field(tmp_path, model, field) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "pre_tokenizer": {"type": "Sequence"}}))
+    with pytest.raises(SpecError, match=field):
+        gguf_tokenizer(tmp_path / "tokenizer.json", vocab_size=400, max_tokens=64)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokens": None}, {"tokens": [1]}, {"token_type": [1]}, {"eos_token_id": 9}, {"bos_token_id": "a"}]
+)
+def test_damaged_fields_of_a_file_are_named(changes) -> None:
+    fields = {"model": "gpt2", "tokens": ["a", "b"], "token_type": [1, 1]} | changes
+    with pytest.raises(SpecError, match=next(iter(changes))):
+        GgufTokenizer.of_fields({f"tokenizer.ggml.{name}": value for name, value in fields.items()}, file="m.gguf")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text('{"model": {}}')
-    with pytest.raises(SpecError, match=r"model\.vocab"):
-        gguf_tokenizer(path, vocab_size=400, max_tokens=64)
     saved(tmp_path, byte_level(SPLITS["gpt-2"]))
     with pytest.raises(SpecError, match="the model has 40"):
         export(
