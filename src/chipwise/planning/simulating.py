@@ -13,7 +13,7 @@ from chipwise.core.errors import ChipwiseError
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
-from chipwise.planning.arrangements import Arrangement
+from chipwise.planning.arrangements import Arrangement, positions_of
 from chipwise.planning.evaluating import UNCHECKED_PROMPT
 from chipwise.planning.serving_commands import commands_of, dynamo_yaml
 from chipwise.replay.engine import Served
@@ -224,19 +224,7 @@ def _simulation(
         notes=(*free, *notes),
         model=_name(pools),
         load=about_load,
-        commands=()
-        if apart is not None
-        else tuple(
-            line
-            for pool in pools
-            for line in commands_of(
-                _name(pools),
-                _arrangement(pool),
-                pool.replicas,
-                pool.replica.policy,
-                max(load.longest for load in loads),
-            )
-        ),
+        commands=() if apart is not None else _commands(pools, max(load.longest for load in loads)),
         deployment="" if apart is None else dynamo_yaml(_name(pools), *((_arrangement(p), p.replicas) for p in pools)),
         state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
     )
@@ -254,6 +242,16 @@ def _name(pools: Sequence[Pool]) -> str:
     """The model, as it was named."""
     model = pools[0].replica.request.model
     return str(getattr(model, "name", model))
+
+
+def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
+    """The commands that serve the pools."""
+    model, context = _name(pools), positions_of(resolved(pools[0].replica.request).setting.arch)
+    return tuple(
+        line
+        for pool in pools
+        for line in commands_of(model, _arrangement(pool), pool.replicas, pool.replica.policy, longest, context=context)
+    )
 
 
 def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple[float | None, str]:

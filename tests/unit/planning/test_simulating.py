@@ -197,6 +197,12 @@ def test_engines_get_the_id_that_they_can_load(named: str, served: str) -> None:
     assert f'"--model", "{served}"' in deployed
 
 
+def test_no_engine_is_asked_for_more_positions_than_the_model_has() -> None:
+    """BERT has 512; requests of 200 tokens would round up to 1,024, which vLLM refuses."""
+    found = chipwise.simulate("bert-large-uncased", device="l4", rate=2, prompt=200, requests=50, seeds=1)
+    assert found.commands[0].startswith("vllm serve google-bert/bert-large-uncased --max-model-len 512 ")
+
+
 def test_a_folder_is_served_by_its_path_and_drafts_by_their_id(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     drafts = Speculation(drafted=4, acceptance=0.7, draft="qwen3-0.6b")
