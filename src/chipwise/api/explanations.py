@@ -87,7 +87,7 @@ def explain(
         model: As in :func:`estimate`.
         device: A data sheet, or ``here``: this machine, as calibrated.
         runtime: As in :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
-        weights: Number format of the matrices; that of the checkpoint unless given.
+        weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype; that of the activations unless given.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.

@@ -89,7 +89,7 @@ def simulate(
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: How many are replayed for each seed; a trace is replayed whole.
         runtime: As in :func:`estimate`.
-        weights: Weight format; the checkpoint's own by default, else bf16.
+        weights: Weight format; what suits the chip by default, as in :func:`estimate`.
         kv: KV-cache dtype.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.

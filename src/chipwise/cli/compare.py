@@ -30,7 +30,7 @@ def command(
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[str | None, typer.Option(help="Weight format. Default: that of each checkpoint.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weight format. Default: what suits each chip.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
@@ -94,15 +94,19 @@ def _print(found: Comparison) -> None:
         "memory": 1,
     }
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
-    table = Table(columns=[Column(head="model"), *columns, Column(head="bound")])
+    more = [Column(head="bound", drop=2), Column(head="weights", drop=1)]
+    table = Table(columns=[Column(head="model"), *columns, *more])
     problems = []
     for device in found.devices:
         cells = [found.at(model, device) for model in found.models]
-        served = {cell.estimate.served_as for cell in cells if cell.estimate}
-        table.rows.append(f"{device}: {served.pop()}" if len(served) == 1 else device)
+        costs = [cell.estimate for cell in cells if cell.estimate]
+        served, runtimes = {cost.served_as for cost in costs}, {cost.runtime for cost in costs}
+        alike = len(served) == 1
+        named = served if alike else runtimes
+        table.rows.append(f"{device}: {named.pop()}" if len(named) == 1 else device)
         for cell in cells:
             if cell.estimate is None:
-                table.add(f"  {cell.model}", *["–"] * len(columns), "")
+                table.add(f"  {cell.model}", *["–"] * len(columns), "", "")
                 problems.append(f"{cell.model} on {device}: {cell.problem}")
                 continue
             cost, values = cell.estimate, cell.estimate.metrics
@@ -117,6 +121,7 @@ def _print(found: Comparison) -> None:
                 *million_tokens(cost),
                 units.show(cost.peak_memory_bytes, "bytes"),
                 cost.bound.value if cost.bound else "",
+                "" if alike else cost.weights,
             )
     print_table(table)
     for problem in problems:

@@ -293,9 +293,10 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
     }
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(
-        columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="runtime", drop=1)],
+        columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="served as", drop=1)],
         title=f"{model}: predicted, {name} with its 90 % interval; {_runtimes(found)}",
     )
+    served = {(cost.runtime, cost.weights) for _, cost in found}
     for device, cost in found:
         values, best = cost.metrics, cost.metrics[main]
         energy = energy_of(cost)
@@ -309,7 +310,7 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
             units.show(energy.value, "energy") if energy else "–",
             *million_tokens(cost),
             cost.bound.value if cost.bound else "",
-            cost.runtime if len({each.runtime for _, each in found}) > 1 else "",
+            f"{cost.runtime}, {cost.weights}" if len(served) > 1 else "",
         )
     print_table(table)
     for row in answers:
@@ -335,9 +336,9 @@ def million_tokens(found: CostEstimate) -> tuple[str, str]:
 
 
 def _runtimes(found: Sequence[tuple[str, CostEstimate]]) -> str:
-    """The one runtime of all answers, or that there are several."""
-    names = {cost.runtime for _, cost in found}
-    return f"all in {names.pop()}" if len(names) == 1 else "each in its usual runtime"
+    """The one runtime and format of all answers, or that there are several."""
+    names = {f"{cost.runtime}, {cost.weights}" for _, cost in found}
+    return f"all in {names.pop()}" if len(names) == 1 else "each as it is usual there"
 
 
 def _main(found: CostEstimate) -> str:

@@ -46,7 +46,8 @@ def command(
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
-        str | None, typer.Option(help="Weights: bf16, fp8, int4, q4_k_m, … Default: the checkpoint's.")
+        str | None,
+        typer.Option(help="bf16, fp8, q4_k_m, …; own: the checkpoint's. Default: what suits the chip."),
     ] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,

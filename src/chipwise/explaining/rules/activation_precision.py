@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.explaining.rules.options import multiplies
 
 
 def rule(case: Case) -> Iterator[Proposal]:
@@ -18,7 +17,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         return
     if case.sheet is None or now == "w8a8" or weight_format(now).dtype.bits < 8:
         return
-    if not _multiplies(case.sheet, "int8") or _multiplies(case.sheet, "fp8"):
+    if not multiplies(case.sheet, "int8") or multiplies(case.sheet, "fp8"):
         return
     yield Proposal(
         title="weights and activations in int8 (w8a8)",
@@ -29,11 +28,3 @@ def rule(case: Case) -> Iterator[Proposal]:
         quality="below what most benchmarks resolve once outliers are smoothed; large without that",
         source="Xiao et al. 2022, SmoothQuant, arXiv:2211.10438",
     )
-
-
-def _multiplies(sheet: DeviceProfile, name: str) -> bool:
-    try:
-        sheet.peak(name)
-    except Unsupported:
-        return False
-    return True

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-from chipwise.explaining.rules.options import FLOAT_CACHE, INTEGER_CACHE, option
+from chipwise.explaining.rules.options import FLOAT_CACHE, INTEGER_CACHE, multiplies, option
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Proposes an FP8 cache where the device computes in FP8, else an integer cache where the runtime has one.
+    """Proposes an FP8 cache where runtime and device have it, else an integer cache where the runtime has one.
 
     Only where attention takes a tenth of a decode step or more.
     """
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
     if case.sheet is None or case.question.kv in ("fp8", "int8") or share < 0.1:
         return
-    try:
-        case.sheet.peak("fp8")
-    except Unsupported:
+    name, how = "fp8", option(FLOAT_CACHE, case)
+    if not how or not multiplies(case.sheet, name):
         name, how = "int8", option(INTEGER_CACHE, case)
-    else:
-        name, how = "fp8", option(FLOAT_CACHE, case)
     if not how:
         return
     yield Proposal(

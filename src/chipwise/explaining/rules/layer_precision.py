@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from chipwise.core import units
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-from chipwise.explaining.rules.options import CONVERTED, advisable
+from chipwise.explaining.rules.options import CONVERTED, advisable, multiplies
 from chipwise.spec.formats import formats_word
 
 KEPT = (0.1, 0.25)  # shares of the layers that are kept wide
@@ -77,11 +76,8 @@ def _ignore(case: Case) -> str:
 def _narrow(case: Case) -> str | None:
     """The format of 8 bits that the runtime reads, fp8 where the chip multiplies it; None where there is none."""
     read = [name for name in EIGHT_BITS if name in advisable(case)]
-    if "fp8" in read and case.sheet is not None:
-        try:
-            case.sheet.peak("fp8")
-        except Unsupported:
-            read.remove("fp8")
+    if "fp8" in read and case.sheet is not None and not multiplies(case.sheet, "fp8"):
+        read.remove("fp8")
     return read[0] if read else None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from chipwise.core.dtypes import weight_format
+from chipwise.core.errors import Unsupported
 from chipwise.explaining.question import Case
+from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import SERVING
 from chipwise.hardware.suited import GGUF, NARROWER
 
@@ -56,6 +58,15 @@ CONVERTED = {
 def option(table: dict[str, str], case: Case, *values: object) -> str:
     """The option of the case's runtime; empty where it has none."""
     return table.get(case.question.served_by.name, "").format(*values)
+
+
+def multiplies(sheet: DeviceProfile, name: str) -> bool:
+    """Whether the chip has a rate for products in a number format."""
+    try:
+        sheet.peak(name)
+    except Unsupported:
+        return False
+    return True
 
 
 def advisable(case: Case) -> frozenset[str]:

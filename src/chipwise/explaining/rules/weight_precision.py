@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import Unsupported
 from chipwise.explaining.advice import Proposal
 from chipwise.explaining.question import Case
-from chipwise.explaining.rules.options import advisable, weights_option
+from chipwise.explaining.rules.options import advisable, multiplies, weights_option
 from chipwise.spec.formats import read_formats
 
 # Format, number format that the device must have a rate for, and cost in quality.
@@ -37,11 +36,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     for name, rate, quality in _HERE if case.sheet is None else _SHEET:
         if weight_format(name).bits_per_weight >= widest or (case.sheet is not None and name not in read):
             continue
-        if rate and case.sheet is not None:
-            try:
-                case.sheet.peak(rate)
-            except Unsupported:
-                continue
+        if rate and case.sheet is not None and not multiplies(case.sheet, rate):
+            continue
         yield Proposal(
             title=f"weights in {name}",
             touches="precision",

@@ -31,7 +31,8 @@ def test_the_list_is_that_of_nvidias_data_centre_chips_with_fp8() -> None:
 def test_fp8_is_never_slower_than_bf16_at_one_request(runtime: str) -> None:
     """Half the bytes of weights, and at most one small kernel a product more: 1 % of margin for what launches cost.
 
-    SGLang's FP8 kernels of the RTX PRO 6000 are left out: they were timed slower than 16 bits at every number of rows.
+    SGLang's FP8 kernels of the RTX PRO 6000 are left out: up to 256 rows they were timed slower than 16 bits, 1.4 to
+    2.3 times in the median, whatever the number of rows.
     """
     devices = [name for name in DATA_CENTRE if (runtime, name) != ("sglang", "rtx-pro-6000-server")]
     cases = [(model, device) for model in MODELS for device in devices]
