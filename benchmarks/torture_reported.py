@@ -79,11 +79,11 @@ def questions() -> Iterator[Case]:
         *("--drafted 4", "--draft gpt2", "--batching requests", "--dp 4", "--request-time 1e300s"),
         "--html no/such/x.html",
     ):
-        option = given.split()[0].partition("=")[0]
-        words = (option, option.strip("-"), "folder" if "html" in option else option)
-        yield Case(
-            name=f"reported simulate {given}", words=words, arguments=(*SIMULATE, "--rate", "1/s", *given.split())
-        )
+        option = given.split()[0].partition("=")[0].strip("-")
+        words = (option, option.partition("-")[0], "folder" if "html" in option else option)
+        arguments = (*SIMULATE, "--rate", "1/s", *given.split())
+        drafted = option == "drafted"  # n-grams draft where no model is named, and the answer says so
+        yield Case(name=f"reported simulate {given}", words=words, arguments=arguments, rows=drafted)
     part = "name: r\nbudget: 2 s\ndevice: l4\nparts:\n  - {name: act, time: %s, calls: %s}\n"
     for time, calls, word in (("-40 ms", "2", "time"), ("40 ms", str(10**30), "calls")):
         yield Case(

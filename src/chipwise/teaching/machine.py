@@ -192,10 +192,11 @@ def teach_machine(
     teaching = _profile(own, sheet, version, posterior, checked, rows, machine=machine, source=str(source))
     again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)
     proposals = propose(posterior, rows, sheet, widen=checked.widen) if propose_more else []
-    path = teaching.save() if keep else None
     drifted: Drifted | None = None
     if drift_from is not None:
         drifted, _ = _followed(teaching, sheet, drift_from, mapped, where, runtime, version + 1)
+    path = teaching.save() if keep else None
+    if drifted is not None:
         teaching = drifted.teaching
         path = teaching.save() if keep else None
     found = _result(teaching, path, table, tuple(proposals), drift=drifted)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import InputError, SpecError
-from chipwise.hardware.taught import Teaching
+from chipwise.hardware.taught import Teaching, versions
 from chipwise.teaching.machine import teach_machine
 from chipwise.teaching.posterior import _inverse_rest
 from chipwise.teaching.reading import MOST_LINES, read_table
@@ -60,7 +60,8 @@ def test_nothing_to_add_to_and_the_same_rows_as_another_day(tmp_path: Path, monk
     with pytest.raises(InputError, match="--add: new-box has no earlier version"):
         teach_machine("new-box", path, base="raspberry-pi-4", add=True)
     with pytest.raises(InputError, match="these are the times that it learnt from"):
-        teach_machine("new-box", path, base="raspberry-pi-4", drift_from=path, propose_more=False, keep=False)
+        teach_machine("new-box", path, base="raspberry-pi-4", drift_from=path, propose_more=False)
+    assert versions("new-box") == []
 
 
 @pytest.mark.parametrize(

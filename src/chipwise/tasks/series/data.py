@@ -54,7 +54,7 @@ def read_series(data: Mapping[str, Any], base: Path) -> tuple[SeriesSpec, list[F
     learnt = [one[: len(one) * 8 // 10] for one in found]
     for number, (one, part) in enumerate(zip(found, learnt, strict=True), start=1):
         if np.abs(one).max() > MOST_VALUE:
-            raise DataError(f"series {number} has values above {MOST_VALUE:g}; scale it first", field="data")
+            raise DataError(f"series {number} holds numbers above {MOST_VALUE:g}; scale it first", field="data")
         if part.min() == part.max():
             raise DataError(f"series {number} is one constant where it is learnt from; leave it out", field="data")
     return spec, [(one - part.mean()) / part.std() for one, part in zip(found, learnt, strict=True)]
