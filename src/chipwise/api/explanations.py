@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chipwise.api.this_machine import is_here, profile_here, read_by, weights_of_winner
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
-from chipwise.serve.request import IMAGE_SIZE, listening
+from chipwise.serve.request import IMAGE_SIZE, listening, taken_for
 from chipwise.spec import ArchSpec
-from chipwise.spec.hf import default_weights, resolve
+from chipwise.spec.hf import alike, default_weights, resolve
 
 if TYPE_CHECKING:
     from chipwise.explaining.explanation import Explanation
@@ -80,6 +81,7 @@ def explain(
     threads: int = 1,
     every: bool = False,
     other_chips: bool = False,
+    like: str | None = None,
 ) -> Explanation:
     """Explains where the time of ``model`` goes on a chip, and what each change would gain.
 
@@ -106,6 +108,7 @@ def explain(
         threads: Threads of this machine's runtime.
         every: Also keep advice whose gain is uncertain.
         other_chips: Also suggest other devices.
+        like: As in :func:`estimate`.
 
     Raises:
         InputError: ``here`` was not calibrated in this runtime, or an argument does not fit the others.
@@ -116,6 +119,9 @@ def explain(
     from chipwise.explaining.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
     from chipwise.explaining.explanation import explain_case
 
+    if threads != 1 and not is_here(device):
+        raise InputError("threads: is for this machine; on a data sheet name its cores, such as core-i7-13700k:4-cores")
+    model = alike.named(model, like)
     model = model if isinstance(model, ArchSpec) else str(model)
     if checkpoint and not train:
         raise InputError("checkpoint: activations are recomputed in training only; set train as well")
@@ -148,7 +154,9 @@ def explain(
         if error.field != "sensitivity" or not isinstance(sensitivity, str | Path):
             raise
         raise error.inside(file=str(sensitivity)) from None
-    return explain_case(case, every=every, other_chips=other_chips)
+    found = explain_case(case, every=every, other_chips=other_chips)
+    said = taken_for(model, None if is_here(device) else device)
+    return replace(found, notes=tuple(dict.fromkeys((*said, *found.notes))))
 
 
 @public

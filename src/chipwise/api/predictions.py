@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,10 @@ from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.request import IMAGE_SIZE, Request, listening
+from chipwise.serve.request import IMAGE_SIZE, Request, listening, taken_for
 from chipwise.serve.training_step import TrainingEstimate
 from chipwise.spec import ArchSpec
-from chipwise.spec.hf import resolve
+from chipwise.spec.hf import alike, resolve
 
 if TYPE_CHECKING:
     import pandas
@@ -84,14 +85,14 @@ def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
+    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -113,6 +114,7 @@ def estimate(
     image_size: tuple[int, int] = IMAGE_SIZE,
     audio_s: float | None = None,
     hypothetical: bool = False,
+    like: str | None = None,
 ) -> CostEstimate | EstimateTable:
     """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
 
@@ -144,6 +146,7 @@ def estimate(
         audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10. There is
             no prompt beside it.
         hypothetical: Whether what does not fit is estimated as if it did; ``does_not_fit`` of the answer then says so.
+        like: The family, such as ``llama``, whose fields the ``config.json`` of an unknown ``model_type`` has.
 
     Raises:
         UnknownName: A name that is not known; similar names are suggested.
@@ -154,7 +157,7 @@ def estimate(
     from chipwise.serve.estimate import estimate as estimate_request
     from chipwise.serve.estimate import estimates
 
-    model, heard = listening(model, audio_s)
+    model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
         model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
         batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,
@@ -163,10 +166,11 @@ def estimate(
 
     def answer(name: str | Path | DeviceProfile) -> CostEstimate:
         if is_here(name):
-            return estimate_here(
+            priced = estimate_here(
                 model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
                 batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, audio_s=heard,
             )  # fmt: skip
+            return replace(priced, notes=(*taken_for(model), *priced.notes))
         return estimate_request(replace(request, device=name), hypothetical=hypothetical)
 
     if devices is None:
@@ -274,6 +278,7 @@ def compare(
     images: int = 0,
     image_size: tuple[int, int] = IMAGE_SIZE,
     audio_s: float | None = None,
+    like: str | None = None,
 ) -> Comparison:
     """Compares models side by side on ``devices`` (all that ship by default).
 
@@ -293,6 +298,7 @@ def compare(
         images: Images of each request; every model must read them.
         image_size: Their width and height in pixels.
         audio_s: Seconds of sound that a request reads; every model must hear. Default: each model's usual.
+        like: The family of those models that are files, as in :func:`estimate`.
 
     Raises:
         UnknownName: A model or device that is not known.
@@ -305,6 +311,7 @@ def compare(
         raise SpecError("name at least one model", field="models")
     if devices is not None and not devices:
         raise SpecError("name at least one device", field="devices")
+    models = [alike.named(model, like) if os.path.exists(model) else model for model in models]
     for model in models:
         resolve(model)
     shared: dict[str, Any] = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}

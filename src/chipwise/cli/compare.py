@@ -29,6 +29,7 @@ def command(
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
+    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[str | None, typer.Option(help="Weight format. Default: what suits each chip.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
@@ -50,7 +51,7 @@ def command(
         return
     found = api.compare(
         models, devices=devices, runtime=runtime, prompt=prompt, new=new, batch=batch, weights=weights, kv=kv, tp=tp,
-        images=images, image_size=image_size.parse(size), audio_s=audio,
+        images=images, image_size=image_size.parse(size), audio_s=audio, like=like,
     )  # fmt: skip
     json_of(_data(found)) if as_json else _print(found)
 

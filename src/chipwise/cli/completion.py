@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+LIKE = "Read a config.json of an unknown model_type as one of this family, such as llama."
+
 
 def devices(incomplete: str) -> list[str]:
     """Devices whose name starts as typed, and ``here`` and ``all`` where commands take them."""

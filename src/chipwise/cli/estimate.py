@@ -50,6 +50,7 @@ def command(
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
+    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
         str | None,
@@ -106,7 +107,7 @@ def command(
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core.csvfile import own_columns
     from chipwise.serve.table import ALSO_ASKED, ANSWERED, ASKED
-    from chipwise.spec.hf import resolve
+    from chipwise.spec.hf import alike, resolve
 
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
@@ -130,6 +131,7 @@ def command(
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
+    model = alike.named(model, like)
     if audio is not None and not resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}

@@ -44,6 +44,7 @@ def command(
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
     size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
     audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
+    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
     batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
     weights: Annotated[
         str | None,
@@ -87,7 +88,9 @@ def command(
     from chipwise.cli.whole_runs import explained
     from chipwise.core.extras import require
     from chipwise.core.files import check_output, write_output
+    from chipwise.spec.hf import alike
 
+    model = alike.named(model, like)
     if explained(context, model, as_json=as_json):
         return
     if not train:

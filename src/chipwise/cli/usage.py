@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 
-from chipwise.core.errors import InputError, nearest, short
+from chipwise.core.errors import InputError, listed, nearest, short
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 _PLAIN = (  # what the parsers of typer say of a value, and how the rest of chipwise says it
@@ -23,7 +24,43 @@ _PLAIN = (  # what the parsers of typer say of a value, and how the rest of chip
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
     (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
 )
-_MEANT = dict.fromkeys(("convert", "gguf", "onnx", "quantise", "quantize", "save"), "export")  # names of other tools
+OTHER_WORDS = {  # what other tools call a command, and those that do it here
+    "bench": ("measure",),
+    "benchmark": ("measure",),
+    "best": ("compare",),
+    "calc": ("estimate",),
+    "chips": ("devices",),
+    "convert": ("export",),
+    "cost": ("estimate",),
+    "diff": ("compare",),
+    "finetune": ("train",),
+    "gguf": ("export",),
+    "gpus": ("devices",),
+    "info": ("models", "devices"),
+    "list": ("models", "devices"),
+    "ls": ("models", "devices"),
+    "memory": ("estimate",),
+    "onnx": ("export",),
+    "optimise": ("search", "explain"),
+    "optimize": ("search", "explain"),
+    "package": ("kit",),
+    "perf": ("measure",),
+    "predict": ("estimate",),
+    "price": ("estimate",),
+    "profile": ("explain", "calibrate"),
+    "prune": ("shrink",),
+    "ps": ("devices",),
+    "quant": ("export",),
+    "quantise": ("export",),
+    "quantize": ("export",),
+    "recommend": ("compare",),
+    "run": ("measure", "search"),
+    "save": ("export",),
+    "serve": ("plan", "simulate"),
+    "status": ("report",),
+    "tune": ("search",),
+    "why": ("explain",),
+}
 
 
 def plain_error(error: Any) -> InputError:
@@ -47,13 +84,16 @@ def plain_error(error: Any) -> InputError:
         if parameter is not None:
             said = f"{_name(parameter)}: {said}"
     if match := re.match(r"No such command ['\"](.*?)['\"](?:[.]|$)", said, re.DOTALL):
-        meant = _MEANT.get(match[1].lower())
-        known = _commands(context)
-        like = f"did you mean {meant!r}?" if meant in known else nearest(match[1], known)
-        said = f"there is no command {short(match[1])}; {like}"
+        said = f"there is no command {short(match[1])}; {_instead(match[1], _commands(context))}"
     said = said.removesuffix(".")
     said = said[:1].lower() + said[1:] if said[1:2].islower() else said
     return InputError(f"{said} (see {context.command_path} --help)" if context is not None else said)
+
+
+def _instead(typed: str, known: Sequence[str]) -> str:
+    """The half sentence that says which command does what ``typed`` means in other tools, or else looks like it."""
+    meant = [each for each in OTHER_WORDS.get(typed.lower(), ()) if each in known]
+    return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 
 
 def _name(parameter: Any) -> str:

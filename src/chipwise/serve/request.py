@@ -24,7 +24,7 @@ from chipwise.serve.towers import IMAGE, SOUND, place_of
 from chipwise.spec import ArchSpec, families
 from chipwise.spec.feed_forward import MixtureOfExperts
 from chipwise.spec.formats import mixed, read_formats
-from chipwise.spec.hf import default_weights, resolve
+from chipwise.spec.hf import alike, default_weights, read_model, resolve
 from chipwise.spec.sound import LONGEST_S
 
 IMAGE_SIZE = (1024, 768)
@@ -233,6 +233,7 @@ def _changed(name: object) -> int:
     """
     if not isinstance(name, str):
         return 0
+    name, _ = alike.split(name)
     try:
         found = os.stat(name)
         if stat.S_ISDIR(found.st_mode):
@@ -248,13 +249,22 @@ def _model(name: str, changed: int) -> ArchSpec:
 
 
 def taken_for(model: object, device: object = None) -> list[str]:
-    """Sentences that say which known model and device were taken, where their names leave that open."""
-    found = []
-    if isinstance(model, str) and not os.path.exists(model) and not model.endswith((".json", ".yaml", ".yml")):
-        found.append(families.said_of(model))
+    """What an answer has to say of a model and a device: which were taken where names are open, and fields not read."""
+    found: list[str | None] = []
+    if isinstance(model, str | Path):
+        place, like = alike.split(model)
+        is_file = os.path.exists(place) or place.endswith((".json", ".yaml", ".yml"))
+        if like is not None:
+            found.append(f"read as a config.json of the family {like}, since its own model_type is not known")
+        found.append(_remark(os.fspath(model), _changed(os.fspath(model))) if is_file else families.said_of(place))
     if isinstance(device, str):
         found.append(datasheet.said_of(device))
     return [each for each in found if each is not None]
+
+
+@functools.lru_cache(maxsize=4096)
+def _remark(model: str, changed: int) -> str | None:
+    return read_model(model).remark()
 
 
 @functools.lru_cache(maxsize=4096)

@@ -28,6 +28,13 @@ MOE = LLAMA | {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
 }
+WAVES = {
+    "model_type": "wav2vec2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 
 
 @pytest.mark.parametrize(
@@ -57,6 +64,13 @@ MOE = LLAMA | {
         (LLAMA, {"rope_scaling": "magic"}, "rope_scaling", "mapping"),
         (LLAMA, {"torch_dtype": "float7"}, "torch_dtype", "unknown number type 'float7'"),
         (LLAMA, {"layer_types": ["full_attention"] * 3}, "layer_types", "must name 4 layers, not 3"),
+        (LLAMA, {"sliding_window": -5}, "sliding_window", "must be a whole number of tokens, not -5"),
+        (LLAMA, {"sliding_window": "wide"}, "sliding_window", "must be a whole number of tokens, not 'wide'"),
+        (LLAMA, {"architectures": "x"}, "architectures", "must be a list of names, not 'x'"),
+        (LLAMA, {"id2label": "x"}, "id2label", "must be a mapping of fields, not 'x'"),
+        (LLAMA, {"num_labels": 10**15}, "num_labels", "1,000,000,000"),
+        (WAVES, {"conv_dim": []}, "conv_dim", "at least one convolution"),
+        (WAVES, {"num_conv_pos_embedding_groups": 7}, "num_conv_pos_embedding_groups", "7 groups do not divide"),
         (LLAMA, {"layer_types": "all"}, "layer_types", "must name 4 layers, not 'all'"),
         (LLAMA, {"hidden_act": "mish"}, "hidden_act", "unknown activation 'mish'"),
         (LLAMA, {"model_type": ["llama"]}, "model_type", "are not read"),

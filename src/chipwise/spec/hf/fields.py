@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chipwise.core.errors import SpecError, nearest, short
-from chipwise.core.fields import MOST, convert
+from chipwise.core.fields import MOST, convert, whole_number
 from chipwise.spec.arch import check_depth
 from chipwise.spec.feed_forward import Activation
 
@@ -27,6 +27,20 @@ NEUTRAL = {
     "name_or_path", "pad_token_id", "pretraining_tp", "reorder_and_upcast_attn", "resid_pdrop", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params",
     "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id", "use_cache", "vocab_size",
+}  # fmt: skip
+
+# Fields that may change logits, or only training and text, and cost nothing that a pass would show.
+COSTLESS = {
+    "attention_multiplier", "attn_scale", "attn_temperature_tuning", "aux_loss_alpha", "begin_suppress_tokens",
+    "classifier_activation", "classifier_dropout", "classifier_pooling", "cls_token_id", "decoder_start_token_id",
+    "dropout", "dropout_rate", "embedding_multiplier", "ep_size", "final_logit_softcapping", "floor_scale",
+    "hidden_dropout", "hidden_dropout_prob", "id2label", "init_std", "initializer_cutoff_factor", "initializer_factor",
+    "is_decoder", "is_encoder_decoder", "label2id", "logits_scaling", "mask_token_id", "max_window_layers", "n_group",
+    "norm_topk_prob", "num_labels", "output_attentions", "output_hidden_states", "output_router_logits", "problem_type",
+    "qk_head_dim", "quantization_config", "query_pre_attn_scalar", "relative_attention_max_distance",
+    "residual_multiplier", "return_dict", "rope_interleave", "rope_scaling", "routed_scaling_factor",
+    "router_aux_loss_coef", "router_jitter_noise", "scale_decoder_outputs", "scoring_func", "sep_token_id", "seq_aux",
+    "sparse_pred_ignore_index", "suppress_tokens", "swiglu_alpha", "swiglu_limit", "topk_group", "topk_method",
 }  # fmt: skip
 
 
@@ -144,7 +158,7 @@ class Fields:
         return float(self.take("rope_theta", float, 10_000.0))
 
     def check_names(self) -> None:
-        """Checks number types and rotary scaling, whether or not this family's costs depend on them.
+        """Checks number types, windows, labels and rotary scaling, whether or not this family's costs depend on them.
 
         Raises:
             SpecError: One is unknown.
@@ -153,6 +167,18 @@ class Fields:
             value = self._config.get(name)
             if value is not None and str(value).removeprefix("torch.") not in VALUE_TYPES:
                 raise SpecError(f"unknown number type {short(value)}; {nearest(str(value), VALUE_TYPES)}", field=name)
+        window = self._config.get("sliding_window")
+        if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 0):
+            raise SpecError(f"must be a whole number of tokens, not {short(window)}", field="sliding_window")
+        for name, kind, words in (
+            ("architectures", list, "a list of names"),
+            ("id2label", Mapping, "a mapping of fields"),
+        ):
+            value = self._config.get(name)
+            if value is not None and not isinstance(value, kind):
+                raise SpecError(f"must be {words}, not {short(value)}", field=name)
+        if self._config.get("num_labels") is not None:
+            whole_number("num_labels", self._config["num_labels"], least=0)
         for name in ("rope_scaling", "rope_parameters"):
             rotary = self._config.get(name)
             if rotary is not None and not isinstance(rotary, Mapping):
@@ -183,6 +209,6 @@ class Fields:
         return SpecError(error.message, file=error.file, field=next(iter(given or names), error.field))
 
     def unread(self) -> list[str]:
-        """Notes on fields that change what is computed and that chipwise does not know."""
-        rest = sorted(name for name in self._config.keys() - self._read - NEUTRAL if not name.startswith("_"))
-        return [f"{short(name, quoted=False)}: not known to chipwise" for name in rest if self._config[name]]
+        """Fields that may change what is computed and that chipwise does not know."""
+        rest = sorted(str(name) for name in self._config.keys() - self._read - NEUTRAL)
+        return [name for name in rest if not name.startswith("_") and self._config[name]]

@@ -16,6 +16,7 @@ from typing import Any
 from chipwise.core.errors import SpecError
 from chipwise.core.files import read_json
 from chipwise.spec import families
+from chipwise.spec.hf import alike
 
 FIELD = "quantization_config"
 MODELOPT = "hf_quant_config.json"  # beside config.json
@@ -36,7 +37,8 @@ def default_weights(model: str) -> str | None:
         SpecError: A quantisation that is not read.
         UnknownName: Neither a file nor a known model.
     """
-    return stored_at(Path(model)).weights if os.path.exists(model) else families.default_weights(model)
+    place, _ = alike.split(model)
+    return stored_at(Path(place)).weights if os.path.exists(place) else families.default_weights(model)
 
 
 def stored_at(path: Path) -> Stored:

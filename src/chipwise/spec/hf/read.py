@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import SpecError, short
+from chipwise.core.errors import SpecError, nearest, short
 from chipwise.core.fields import describe
 from chipwise.core.files import read_json
 from chipwise.spec import families, io
 from chipwise.spec.arch import ArchSpec
-from chipwise.spec.hf import dense, encoders, experts, gemma, gpt, hybrid, images, multimodal, sound
-from chipwise.spec.hf.fields import Fields
+from chipwise.spec.hf import alike, dense, encoders, experts, gemma, gpt, hybrid, images, multimodal, sound
+from chipwise.spec.hf.fields import COSTLESS, Fields
 
 OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
 
@@ -29,10 +29,17 @@ class Reading:
     """An architecture and what its config holds beyond it.
 
     ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
+    ``unread`` are fields that chipwise does not know: nobody can say what they cost.
     """
 
     arch: ArchSpec
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def remark(self) -> str | None:
+        """The note of an answer on fields that were not read and may cost something; None where there are none."""
+        rest = [name for name in self.unread if name.rpartition(".")[2] not in COSTLESS]
+        return f"config.json fields not read: {', '.join(short(name, quoted=False) for name in rest)}" if rest else None
 
 
 def resolve(model: str | Path) -> ArchSpec:
@@ -42,17 +49,32 @@ def resolve(model: str | Path) -> ArchSpec:
         SpecError: The file cannot be read as a model.
         UnknownName: Neither a path that exists nor a known name.
     """
+    return read_model(model).arch
+
+
+def read_model(model: str | Path) -> Reading:
+    """The architecture that ``model`` names, and what its file holds beyond it.
+
+    ``FOLDER as llama`` is a ``config.json`` of an unknown ``model_type``, read as one of Llama's.
+
+    Raises:
+        SpecError: The file cannot be read as a model, or the family is unknown or not needed.
+        UnknownName: Neither a path that exists nor a known name.
+    """
     if not isinstance(model, str | Path):
         raise SpecError(f"must be a name or a path, not {describe(model)}", field="model")
-    path = Path(model)
+    place, like = alike.split(model)
+    path = Path(place)
     if os.path.isdir(path):  # pathlib would raise at what can be no file's name
         path = path / "config.json"
         if not path.exists():
             raise SpecError("this folder holds no config.json", file=str(path.parent))
     if not os.path.exists(path) and path.suffix not in {".json", ".yaml", ".yml"}:
-        return from_config(families.config_of(str(model)), name=str(model))
+        return Reading(arch=from_config(families.config_of(str(model)), name=str(model)))
     if path.suffix != ".json":
-        return io.load(path)
+        if like is not None:
+            raise SpecError(f"is for a config.json, not for {path}", field="like")
+        return Reading(arch=io.load(path))
     data = read_json(path)
     if not isinstance(data, dict):
         raise SpecError("a model is a mapping of fields", file=str(path))
@@ -62,8 +84,25 @@ def resolve(model: str | Path) -> ArchSpec:
         )
     if "model_type" in data:
         name = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
-        return from_config(data, name=name, file=str(path))
-    return io.from_data(data, file=str(path))
+        return read_config(data if like is None else as_family(data, like), name=name, file=str(path))
+    return Reading(arch=io.from_data(data, file=str(path)))
+
+
+def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
+    """``config``, whose ``model_type`` is unknown, as one of the family ``like``; of a nested one the text part.
+
+    Raises:
+        SpecError: ``like`` is no family, or the config's own type is known.
+    """
+    if like not in READERS:
+        raise SpecError(f"no family has this name; {nearest(like, READERS)}", field="like")
+    kind, inner = config.get("model_type"), config.get("text_config")
+    own = inner.get("model_type", kind) if isinstance(inner, Mapping) else kind
+    if multimodal.sees(config) or kind in READERS or own in READERS:
+        raise SpecError(f"is for an unknown model_type, and {short(kind)} is known", field="like")
+    if not isinstance(inner, Mapping):
+        return {**config, "model_type": like}
+    return {**config, "text_config": {**inner, "model_type": like}}
 
 
 def from_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> ArchSpec:
@@ -83,26 +122,35 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
         reading = read_config(multimodal.text_part(config), name=name or config.get("_name_or_path"), file=file)
         tower = multimodal.tower_of(config, reading.arch)
         notes = ("vision_config: weights of towers are not read", *reading.notes)
-        return Reading(arch=replace(reading.arch, towers=(tower,)), notes=notes)
+        return replace(reading, arch=replace(reading.arch, towers=(tower,)), notes=notes)
     inner = config.get("text_config")
     if str(kind) not in READERS and isinstance(inner, Mapping):
         kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
         reading = read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
-        return replace(reading, notes=("text_config: of this model only the part that reads text", *reading.notes))
+        beside = Fields({**config, "text_config": None}).unread()
+        beside += [f"text_config.{name}" for name in reading.unread]
+        notes = ("text_config: of this model only the part that reads text", *reading.notes)
+        return replace(reading, notes=notes, unread=tuple(beside))
     fields = Fields(config)
     try:
         if kind == OWN_TYPE:
             return Reading(arch=io.from_data(fields.take("arch", dict)))
         if not isinstance(kind, str) or kind not in READERS:
             known = ", ".join(sorted([*READERS, OWN_TYPE]))
-            raise SpecError(f"models of type {short(kind)} are not read; known: {known}", field="model_type")
+            raise SpecError(
+                f"models of type {short(kind)} are not read; if it is much like a known type, name that, such as with "
+                f"--like llama; known: {known}",
+                field="model_type",
+            )
         fields.check_names()
         values = READERS[kind](fields)
         arch = ArchSpec(name=name or str(config.get("_name_or_path") or kind), **values)
         fields.check_layer_types(len(arch.layers))
     except SpecError as error:
         raise fields.in_config(error).inside(file=file) from None
-    return Reading(arch=arch, notes=(*fields.notes, *fields.unread()))
+    unread = fields.unread()
+    notes = (*fields.notes, *(f"{short(name, quoted=False)}: not known to chipwise" for name in unread))
+    return Reading(arch=arch, notes=notes, unread=tuple(unread))
 
 
 READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {

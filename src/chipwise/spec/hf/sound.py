@@ -280,7 +280,21 @@ def _ffn(fields: Fields, name: str, default: str, width: int, *, gated: bool, bi
     return FeedForward(width=width, activation=fields.activation(name, default), gated=gated, bias=bias)
 
 
+def _groups(fields: Fields) -> int:
+    """Groups of the convolution that tells positions.
+
+    Raises:
+        SpecError: They do not divide the width.
+    """
+    groups, width = fields.size("num_conv_pos_embedding_groups", 16), fields.size("hidden_size")
+    if width % groups:
+        raise SpecError(f"{groups} groups do not divide a width of {width}", field="num_conv_pos_embedding_groups")
+    return groups
+
+
 def _samples_stem(fields: Fields) -> SoundStem:
+    if fields.maybe("conv_dim") == []:
+        raise SpecError("must name at least one convolution", field="conv_dim")
     channels = fields.items("conv_dim") or [512] * 7
     strides = fields.items("conv_stride") or [5, 2, 2, 2, 2, 2, 2]
     kernels = fields.items("conv_kernel") or [10, 3, 3, 3, 3, 2, 2]
@@ -305,7 +319,7 @@ def _samples_stem(fields: Fields) -> SoundStem:
         matrix=True,
         matrix_norm=bool(fields.take("feat_proj_layer_norm", bool, True)),
         position_taps=fields.size("num_conv_pos_embeddings", 128),
-        position_groups=fields.size("num_conv_pos_embedding_groups", 16),
+        position_groups=_groups(fields),
         mask_token=masked,
     )
 
