@@ -117,7 +117,7 @@ def test_resolve_reads_names_files_and_folders(tmp_path) -> None:
     save(toy_arch(), tmp_path / "toy.json")
     assert resolve(str(tmp_path / "toy.json")) == toy_arch()
     assert resolve("GPT2").name == "GPT2"
-    with pytest.raises(UnknownName, match="did you mean 'SmolLM2-135M'"):
+    with pytest.raises(UnknownName, match="did you mean 'HuggingFaceTB/SmolLM2-135M'"):
         resolve("SmolLM-135M")
     with pytest.raises(UnknownName, match=r"did you mean 'siglip-base-patch16-224', .*\(and 2 more\)"):
         resolve("SigLIP")

@@ -138,8 +138,8 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
         if not isinstance(kind, str) or kind not in READERS:
             known = ", ".join(sorted([*READERS, OWN_TYPE]))
             raise SpecError(
-                f"models of type {short(kind)} are not read; if it is much like a known type, name that, such as with "
-                f"--like llama; known: {known}",
+                f"models of type {short(kind)} are not read; known: {known}; a config much like one of these is "
+                "read with that name, such as --like llama",
                 field="model_type",
             )
         fields.check_names()
