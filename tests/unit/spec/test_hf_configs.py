@@ -119,7 +119,7 @@ def test_resolve_reads_names_files_and_folders(tmp_path) -> None:
     assert resolve("GPT2").name == "GPT2"
     with pytest.raises(UnknownName, match="did you mean 'HuggingFaceTB/SmolLM2-135M'"):
         resolve("SmolLM-135M")
-    with pytest.raises(UnknownName, match=r"did you mean 'siglip-base-patch16-224', .*\(and 2 more\)"):
+    with pytest.raises(UnknownName, match=r"did you mean 'google/siglip-base-patch16-224', "):
         resolve("SigLIP")
     with pytest.raises(UnknownName, match=r"none of \d+ known names is like it; list them with: chipwise models"):
         resolve("zzzz")
