@@ -7,6 +7,7 @@ punctuation do not matter and no typed word is dropped without a decision.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ _WORD = re.compile(
     r"|(?<![a-z])[a-z]\d+(?:\.\d+)*"  # r1, k2.5, v0.3, m4, a100
     r"|\d+(?:\.\d+)*"
     r"|[a-z]+"
+    r"|[^\s\-_:/.,()'\"®™]"  # whatever else is no punctuation: nothing of a name is dropped
 )
 LEAST_SHARED = 0.34  # of a name's words, for it to be suggested
 
@@ -57,7 +59,8 @@ def alike(words: Sequence[str], known: Mapping[str, Sequence[str]], *, most: int
         weight = sum(_weight(word) for word in shared)
         if weight:
             whole = sum(map(_weight, words)) + sum(map(_weight, others))
-            scored.append((-2 * weight / whole, len(others), name))
+            spelled = difflib.SequenceMatcher(None, " ".join(words)[:100], " ".join(others)).ratio()
+            scored.append((-2 * weight / whole, -spelled, name))
     return [name for share, _, name in sorted(scored)[:most] if -share >= LEAST_SHARED]
 
 

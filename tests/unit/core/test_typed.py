@@ -20,6 +20,8 @@ from chipwise.core.typed import alike, left_of, memory_bytes, words_of
         ("4070ti", ("4070", "ti")),
         ("m4max", ("m4", "max")),
         ("rtx 3060 12 GB", ("rtx", "3060", "12gb")),
+        ("gpt2\0", ("gpt", "2", "\0")),
+        ("Core™ i7-13700K", ("core", "i7", "13700", "k")),
         ("Xeon 8480+", ("xeon", "8480", "plus")),
     ],
 )
