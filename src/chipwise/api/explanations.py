@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.api.this_machine import is_here, profile_here, read_by, weights_of_winner
+from chipwise.api.this_machine import is_here, profile_here, read_by, weights_here
 from chipwise.core.arguments import public
 from chipwise.core.errors import InputError, SpecError
 from chipwise.serve.request import IMAGE_SIZE, listening, taken_for
@@ -144,7 +144,7 @@ def explain(
     try:
         if is_here(device):
             priced_here(heard if isinstance(heard, ArchSpec) else resolve(heard), images=images, audio_s=sound_s)
-            asked["weights"] = weights or weights_of_winner(model)
+            asked["weights"] = weights_here(model, weights)
             profile = profile_here(runtime or "onnxruntime", threads, **read_by(model))
             case = calibrated_case(named, profile, **asked)
         else:

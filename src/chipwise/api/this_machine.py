@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.model import CostEstimate
+from chipwise.hardware.suited import OWN
 from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
 from chipwise.spec.hf import resolve
 
@@ -32,6 +33,11 @@ def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
 def is_here(device: object) -> bool:
     """Whether a device's name means this machine."""
     return isinstance(device, str) and device.lower() in NAMES
+
+
+def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
+    """The format that was named; else, and for ``own``, that of a winner's folder; None of anything else."""
+    return weights_of_winner(model) if named in (None, OWN) else named
 
 
 def weights_of_winner(model: str | ArchSpec) -> str | None:
@@ -88,6 +94,6 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
 
     name = model if isinstance(model, ArchSpec) else str(model)
     priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})
-    asked["weights"] = asked.get("weights") or weights_of_winner(name)
+    asked["weights"] = weights_here(name, asked.get("weights"))
     profile = profile_here(runtime or "onnxruntime", **read_by(name))
     return calibrated_case(name, profile, **asked).estimate

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import chipwise
+from chipwise.api.this_machine import weights_here
 from chipwise.cli.app import app
 from chipwise.core.errors import InputError, Unsupported
 from chipwise.cost.request import throughput
@@ -107,3 +108,9 @@ def test_a_model_of_phones_parts_is_priced_here_as_any_other(tmp_path: Path, mon
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
     done = CliRunner().invoke(app, ["estimate", "whisper-tiny", "--device", "here"])
     assert "run: chipwise calibrate --runtime onnxruntime --threads 1 --sounds" in str(done.exception)
+
+
+def test_own_weights_of_this_machine_are_those_of_the_model() -> None:
+    assert weights_here("gpt2", "own") is None
+    assert weights_here("gpt2", None) is None
+    assert weights_here("gpt2", "int8") == "int8"
