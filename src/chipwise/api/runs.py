@@ -13,7 +13,7 @@ from chipwise.core.units import parse_field
 from chipwise.profile.backends import RUNTIMES
 from chipwise.reporting.record import RunRecord
 from chipwise.run.folder import RunFolder, holds_run
-from chipwise.run.progress import Status, silent
+from chipwise.run.progress import Status, seen, silent
 from chipwise.run.spec import RunSpec
 from chipwise.run.start_spec import StartSpec, any_spec, load_any
 from chipwise.spec import ArchSpec
@@ -52,23 +52,28 @@ def search(
     workers: int | None = None,
     train_on: str | None = None,
     storage: str | None = None,
-    on_progress: Callable[[Status], None] = silent,
+    on_progress: Callable[[Status], None] | None = None,
 ) -> RunRecord:
     """Runs a search to its end and returns its record.
 
     Args:
         spec: A run file, its fields as a dict, or a :class:`RunSpec`. With ``start_from`` it shrinks that model.
         out: The run's folder; ``runs/<name>`` by default.
-        resume: Continue the run that the folder holds.
+        resume: Continue the run that the folder holds; limits, the budget and the seed may have changed since.
         restart: Put that run aside and start again.
         workers: Trainings side by side; the file's number by default.
         train_on: Where to train instead of what the file says: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
         storage: Where trials are kept: ``postgresql://…``, ``sqlite:///…`` or a journal's path; the folder by default.
-        on_progress: Called with the search's status at every change.
+        on_progress: Called with the search's status at every change. By default a line shows it in a terminal and in a
+            notebook, and nothing elsewhere; ``lambda status: None`` turns it off.
+
+    A search that ends without a winner that is known to keep every limit returns the one that comes closest; its record
+    says so (:func:`chipwise.reporting.unmet.unmet`).
 
     Raises:
-        SpecError: The run file is wrong; file and field are named.
-        Infeasible: No candidate can meet the constraints.
+        SpecError: The run file is wrong, or differs from the run that is resumed in more than limits, budget and seed;
+            file and field are named.
+        Infeasible: No candidate is predicted within the constraints, so nothing was trained, or every training failed.
         StudyError: The folder cannot be used.
     """
     import dataclasses
@@ -90,16 +95,17 @@ def search(
     from chipwise.shrinking.cut_run import Cutting
 
     file = str(spec) if isinstance(spec, str | Path) else None
+    observer = seen() if on_progress is None else on_progress
     if wanted.target.sheet is None and wanted.target.runtime not in RUNTIMES:
         known = nearest(wanted.target.runtime, RUNTIMES.names())
         raise SpecError(f"unknown runtime {short(wanted.target.runtime)}; {known}", file=file, field="target.runtime")
     try:
         with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
             if isinstance(wanted, StartSpec):
-                return Cutting(wanted, folder, on_progress).run()
+                return Cutting(wanted, folder, observer).run()
             if wanted.quality.chosen == "law":
-                return LawRun(wanted, folder, on_progress).run()
-            return Search(wanted, folder, on_progress).run()
+                return LawRun(wanted, folder, observer).run()
+            return Search(wanted, folder, observer).run()
     except SpecError as error:
         raise error.inside(file=file) from None
 

@@ -20,7 +20,7 @@ from chipwise.hardware.device import CheckError, MachineProfile, label_of
 from chipwise.reporting import unmet
 from chipwise.reporting.record import RunRecord
 from chipwise.reporting.tables import constraint_table, contenders, final_table
-from chipwise.run.progress import Observer, Status
+from chipwise.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of
 
 UNMET = 4  # exit code of a search that found a design, and no limits that it is known to keep
 
@@ -42,9 +42,6 @@ def live() -> Iterator[Observer]:
         yield observe
 
 
-_UNITS = {"cpu": ("CPU-s", "CPU time"), "gpu": ("GPU-s", "GPU time"), "tokens": ("tokens", "tokens")}
-
-
 class _Lines:
     """Progress where lines cannot be redrawn: one at each new phase, and at most one every ten seconds."""
 
@@ -56,33 +53,7 @@ class _Lines:
         if status.phase == self._phase and now - self._said < 10:
             return
         self._phase, self._said = status.phase, now
-        print(_line(status), flush=True)
-
-
-def _line(status: Status) -> str:
-    if not status.priced and not status.trained:
-        return f"{_clock(status)} {status.phase}" + (f": {status.detail}" if status.detail else "")
-    best = "no best yet" if status.best_loss is None else f"best {_best(status.best_loss, status)}"
-    return (
-        f"{_clock(status)} {status.phase}: {status.priced:,} priced, "
-        f"{status.trained} trained, {status.measured} measured, {best}"
-        + (f"; {status.detail}" if status.detail else "")
-    )
-
-
-def _best(loss: float, status: Status) -> str:
-    return f"{status.metric.text(loss)} {status.metric.short or status.metric.title}"
-
-
-def _clock(status: Status) -> str:
-    """Spent and total budget, such as ``[ 12/100 CPU-s]``."""
-    if status.unit == "tokens":
-        return f"[{_amount(status.spent, status)} of {_amount(status.budget, status)} tokens]"
-    return f"[{status.spent:5.0f}/{status.budget:.0f} {_UNITS[status.unit][0]}]"
-
-
-def _amount(value: float, status: Status) -> str:
-    return units.show(value, "count" if status.unit == "tokens" else "time")
+        print(line_of(status), flush=True)
 
 
 def _screen(status: Status) -> Group:
@@ -95,8 +66,8 @@ def _screen(status: Status) -> Group:
         "budget",
         total=max(status.budget, 1e-9),
         completed=int(min(status.spent, status.budget)),
-        spent=_amount(status.spent, status),
-        budget=f"{_amount(status.budget, status)} {_UNITS[status.unit][1]}",
+        spent=amount_of(status.spent, status),
+        budget=f"{amount_of(status.budget, status)} {UNITS[status.unit][1]}",
         left="" if math.isnan(status.left_s) else f", about {units.show(status.left_s, 'time')} left",
     )
     table = Table.grid(padding=(0, 2))
@@ -107,7 +78,7 @@ def _screen(status: Status) -> Group:
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
     if status.best_loss is not None:
-        table.add_row("best so far", _best(status.best_loss, status), status.best)
+        table.add_row("best so far", best_of(status), status.best)
     return Group(table, bar)
 
 
