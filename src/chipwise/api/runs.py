@@ -22,6 +22,7 @@ from chipwise.spec.hf import resolve
 if TYPE_CHECKING:
     from chipwise.optim.laws import ExpectedQuality
     from chipwise.pipeline.one_model import TaskScore, TaskTrained
+    from chipwise.reporting.two_runs import TwoRuns
     from chipwise.shrinking import Shrunk
     from chipwise.training.tasks import TaskResult
     from chipwise.training.train_model import Trained
@@ -389,6 +390,29 @@ def report(folder: str | Path) -> RunRecord:
         if isinstance(spec, StartSpec):
             return Cutting(spec, opened, silent).report()
         return Search(spec, opened, silent).report()
+
+
+@public
+def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
+    """Two runs of one task side by side: limits, promises against measurements, winners and fronts.
+
+    A run that has not finished is shown as far as it is known.
+
+    Raises:
+        StudyError: A folder holds no run.
+        InputError: The two are one run, or of different tasks.
+    """
+    from chipwise.reporting.record import load
+    from chipwise.reporting.two_runs import TwoRuns, names_of
+
+    folders = [Path(first), Path(second)]
+    if folders[0].resolve() == folders[1].resolve():
+        raise InputError(f"{first}: name two different runs")
+    records = []
+    for folder in folders:
+        file = folder / "record.json"
+        records.append(load(file) if holds_run(folder) and file.exists() else report(folder))
+    return TwoRuns(names=names_of(folders), records=(records[0], records[1]))
 
 
 @public

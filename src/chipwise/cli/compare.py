@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chipwise.cli import completion, image_size
+from chipwise.cli.output import json_of, notices, print_table, refuse, say
+from chipwise.core.files import write_output
 
 if TYPE_CHECKING:
     from chipwise.explaining.comparison import Comparison, Winner
+
+_OF_MODELS = ("device", "runtime", "prompt", "new", "images", "audio", "batch", "weights", "kv", "tp")
 
 
 def command(
@@ -34,16 +39,22 @@ def command(
     weights: Annotated[str | None, typer.Option(help="Weight format. Default: what suits each chip.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
+    html: Annotated[Path | None, typer.Option(help="Of two runs: write a page with both fronts in a picture.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
-    """Compare what models cost on several chips, and say which bound decides.
+    """Compare what models cost on several chips, and say which bound decides; or compare two runs.
 
     chipwise compare meta-llama/Llama-2-7b-hf meta-llama/Llama-3.1-8B --device a100-sxm-80gb,l4 --prompt 32000
+
+    Two folders of searches are compared by limits, promises and measurements, designs and fronts:
+
+    chipwise compare runs/a runs/b --html both.html
     """
     from chipwise import api
-    from chipwise.cli.output import json_of
     from chipwise.cli.whole_runs import compared
 
+    if _runs(context, models, html=html, as_json=as_json):
+        return
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
     if devices == []:
         raise typer.BadParameter("--device names none")
@@ -54,6 +65,45 @@ def command(
         images=images, image_size=image_size.parse(size), audio_s=audio, like=like,
     )  # fmt: skip
     json_of(_data(found)) if as_json else _print(found)
+
+
+def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_json: bool) -> bool:
+    """Compares two runs, where folders of runs are named; False where none is.
+
+    Raises:
+        typer.BadParameter: One run alone, more than two, a run beside a model, or an option that only models have.
+    """
+    from chipwise.run.folder import holds_run
+
+    runs = [name for name in names if Path(name).is_dir() and holds_run(Path(name))]
+    if not runs:
+        if html is not None:
+            raise typer.BadParameter("--html is the page of two runs; name two folders such as runs/a runs/b")
+        return False
+    if others := [name for name in names if name not in runs]:
+        raise typer.BadParameter(
+            f"{runs[0]} is a run and {others[0]} is not; compare two runs, or two models (a run's is {runs[0]}/winner)"
+        )
+    if len(runs) != 2:
+        count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
+        raise typer.BadParameter(f"{count} named; two are compared, as in: chipwise compare runs/a runs/b")
+    refuse(context, *_OF_MODELS, why="is for models; a run's file states it")
+    from chipwise.api.runs import compare_runs
+    from chipwise.reporting import two_runs
+
+    found = compare_runs(*runs)
+    if html is not None:
+        write_output(html, two_runs.page(found))
+    if as_json:
+        json_of(two_runs.to_data(found))
+        return True
+    for table in two_runs.tables(found):
+        print_table(table)
+    for note in two_runs.notes(found):
+        say(f"note: {note}")
+    if html is not None:
+        notices.print(f"wrote {html}")
+    return True
 
 
 def _data(found: Comparison) -> dict[str, object]:
@@ -78,7 +128,6 @@ def _data(found: Comparison) -> dict[str, object]:
 
 def _print(found: Comparison) -> None:
     from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
-    from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
