@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -145,19 +146,39 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 class _Progress:
-    """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds."""
+    """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds.
 
-    def __init__(self) -> None:
-        self._stage, self._printed_s = "", 0.0
+    The time left is that of the stage, at its pace in this call.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stage, self._printed_s, self._clock = "", 0.0, clock
+        self._began = (0.0, 0)  # of the stage: when, and what was done by then
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         from chipwise.cli.output import notices
 
-        now = time.monotonic()
+        now = self._clock()
+        if stage != self._stage:
+            self._began = (now, done)
         if not notices.is_terminal and stage == self._stage and now - self._printed_s < 10:
             return
         if notices.is_terminal and self._stage and stage != self._stage:
             print(file=sys.stderr)
         self._stage, self._printed_s = stage, now
         end = "\r" if notices.is_terminal else "\n"
-        print(f"{stage}: {done:,} of {total:,}".ljust(60), end=end, file=sys.stderr, flush=True)
+        print(
+            f"{stage}: {done:,} of {total:,}{self._left(now, done, total)}".ljust(70),
+            end=end,
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _left(self, now: float, done: int, total: int) -> str:
+        from chipwise.core import units
+
+        began_s, before = self._began
+        if done <= before or done >= total:
+            return ""
+        left_s = (now - began_s) / (done - before) * (total - done)
+        return f", about {units.show(left_s, 'time', digits=2)} left"

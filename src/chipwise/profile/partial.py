@@ -38,7 +38,7 @@ class Partial:
     ) -> None:
         self._path = path
         machine = {"machine": plain(detect()), "runtime": runtime, "threads": threads, "versions": _versions()}
-        self._head = {"schema": SCHEMA, "of": digest(machine), "began_s": clock()}
+        self._head: dict[str, Any] = {"schema": SCHEMA, "of": digest(machine), "began_s": clock()}
         self._torn = False  # whether the last line was cut off in writing
         self._held = {} if path is None else self._read(path)
 

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from chipwise.core.files import write_atomic
 from chipwise.shrinking.forward import Weights, watching
 from chipwise.shrinking.material import Examples
 from chipwise.shrinking.sizes import WIDTH, Index, Sizes, blocks, orders_width, whole_sizes
@@ -37,6 +42,34 @@ class Statistics:
     moments: Mapping[str, Tensor]  # AᵀA over the tokens, likewise
     width: Tensor  # mean square of each entry of the normed stream
     influence: tuple[float, ...]  # of each layer: 1 - cosine of the stream before and after
+
+
+def save_statistics(found: Statistics, path: Path) -> None:
+    """Writes statistics, so that a run that is stopped has them.
+
+    Raises:
+        StorageError: The disk is full.
+    """
+    parts = {f"means/{name}": value for name, value in found.means.items()}
+    parts |= {f"moments/{name}": value for name, value in found.moments.items()}
+    parts |= {"width": found.width, "influence": torch.tensor(found.influence, dtype=torch.float64)}
+    write_atomic(path, to_bytes({name: value.contiguous() for name, value in parts.items()}))
+
+
+def load_statistics(path: Path) -> Statistics | None:
+    """Reads what :func:`save_statistics` wrote; None where that is missing or damaged."""
+    if not path.exists():
+        return None
+    try:
+        parts = load_file(path)
+        return Statistics(
+            means={name.removeprefix("means/"): value for name, value in parts.items() if name.startswith("means/")},
+            moments={name.removeprefix("moments/"): v for name, v in parts.items() if name.startswith("moments/")},
+            width=parts["width"],
+            influence=tuple(parts["influence"].tolist()),
+        )
+    except (SafetensorError, OSError, KeyError):
+        return None
 
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:

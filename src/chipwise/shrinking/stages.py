@@ -39,7 +39,15 @@ from chipwise.shrinking.block_selection import (
     search_shared,
 )
 from chipwise.shrinking.distillation import Distiller, Healing
-from chipwise.shrinking.importance import Statistics, gather, importance_order, reordered, repaired
+from chipwise.shrinking.importance import (
+    Statistics,
+    gather,
+    importance_order,
+    load_statistics,
+    reordered,
+    repaired,
+    save_statistics,
+)
 from chipwise.shrinking.material import Comparison, Material
 from chipwise.shrinking.sizes import (
     Sizes,
@@ -166,7 +174,11 @@ class Shrinking:
         """The original's weights in the order of importance, and the statistics in that order."""
         begun = time.process_time()
         self.on_progress("order by importance", 0, 1)
-        found = gather(self.arch, self.original, self.material.examples)
+        file = self.state / "statistics.safetensors"
+        found = load_statistics(file)
+        if found is None:
+            found = gather(self.arch, self.original, self.material.examples)
+            save_statistics(found, file)
         order = importance_order(self.arch, self.original, found)
         self.on_progress("order by importance", 1, 1)
         self.cpu_s["order"] = time.process_time() - begun

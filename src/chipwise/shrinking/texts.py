@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import DataError
-from chipwise.core.files import storage
+from chipwise.core.errors import DataError, InputError
+from chipwise.core.files import read_json, storage, write_json
 from chipwise.nn.precision import Precision
 from chipwise.shrinking.forward import Weights, autocast, distance, head_of, states
 from chipwise.spec import ArchSpec
@@ -163,27 +163,49 @@ def make_targets(
 ) -> Targets:
     """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
 
+    A computation that was stopped goes on after the last batch that it finished.
+
     BF16 as the ``precision`` of matrix products changes a thousandth of what a cut does.
     """
     shape = (len(texts.tokens), arch.d_model)
     if path.exists():
         return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
-    part = path.with_suffix(".part.npy")
+    part, count = path.with_suffix(".part.npy"), path.with_suffix(".part.json")
     with storage(path), torch.no_grad():
         path.parent.mkdir(parents=True, exist_ok=True)
-        values = np.lib.format.open_memmap(part, mode="w+", dtype=np.float16, shape=shape)
         work = texts.batches()
+        about = {"texts": texts.digest, "shape": list(shape), "precision": precision, "batches": len(work)}
+        begun = _finished(part, count, about)
+        mode: Literal["r+", "w+"] = "r+" if begun else "w+"
+        values = np.lib.format.open_memmap(part, mode=mode, dtype=np.float16, shape=shape)
         for done, numbers in enumerate(work):
+            if done < begun:
+                continue
             tokens, mask = texts.padded(numbers)
             with autocast(precision):
                 found = states(arch, weights, tokens, mask).float().numpy()
             for row, number in enumerate(numbers):
                 start, end = texts.starts[number : number + 2]
                 values[start:end] = found[row, : end - start]
+            values.flush()
+            write_json(count, {**about, "done": done + 1})
             on_progress(done + 1, len(work))
-        values.flush()
         part.rename(path)
+        count.unlink(missing_ok=True)
     return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
+
+
+def _finished(part: Path, count: Path, about: Mapping[str, Any]) -> int:
+    """Batches of a stopped computation that are in its file; 0 where it is of something else, or damaged."""
+    if not (part.exists() and count.exists()):
+        return 0
+    try:
+        held = read_json(count)
+        shape = np.load(part, mmap_mode="r").shape
+    except (InputError, ValueError, OSError):
+        return 0
+    same = isinstance(held, dict) and {**held, "done": None} == {**about, "done": None}
+    return int(held["done"]) if same and list(shape) == about["shape"] else 0
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:

@@ -23,8 +23,10 @@ from chipwise.core.tables import Table
 MOST_TEXT_BYTES = 2**31  # of one file, which is read whole
 MINIMUM_TRAIN_BYTES = 20_000
 MINIMUM_HELD_OUT_BYTES = 1_000  # of the validation part, and of the test part
+ENOUGH_ENTRIES = 20  # of which some can be held out
+PASSAGE = 600  # characters of a piece of text that nothing divides
 
-Division = Literal["blank-lines", "lines", "files"]
+Division = Literal["blank-lines", "lines", "files", "passages"]
 
 SOURCES = Table(
     "text source",
@@ -42,7 +44,7 @@ class DataSpec:
 
     ``paths`` (file names or globs, relative to the run file, or ``package:NAME/GLOB`` inside an installed package) and
     ``entries`` are for the source ``files``. The test part is as large as the validation part unless ``test_share`` is
-    given.
+    given. Entries are divided by blank lines, by lines, by files, or into passages of about 600 characters.
     """
 
     source: str = "medical-definitions"
@@ -197,12 +199,14 @@ def split(
     return first, second, third
 
 
-def read_files(spec: DataSpec, base: Path) -> RawText:
-    """The user's own UTF-8 text files."""
-    if not spec.paths:
-        raise SpecError("names no file; list the text files to learn from, such as [notes/*.txt]", field="data.paths")
+def files_of(paths: Iterable[str], base: Path) -> list[Path]:
+    """The files that names and patterns mean, from ``base`` on, each once.
+
+    Raises:
+        DataError: A pattern matches none.
+    """
     found: dict[Path, None] = {}
-    for pattern in spec.paths:
+    for pattern in paths:
         place = str(_in_package(pattern) or base / Path(pattern).expanduser())
         if glob.has_magic(pattern):
             matches = [Path(name) for name in sorted(glob.glob(place, recursive=True)) if Path(name).is_file()]
@@ -211,6 +215,14 @@ def read_files(spec: DataSpec, base: Path) -> RawText:
             found |= dict.fromkeys(matches)
         else:
             found[Path(place)] = None
+    return list(found)
+
+
+def read_files(spec: DataSpec, base: Path) -> RawText:
+    """The user's own UTF-8 text files."""
+    if not spec.paths:
+        raise SpecError("names no file; list the text files to learn from, such as [notes/*.txt]", field="data.paths")
+    found = files_of(spec.paths, base)
     entries = [
         Entry(text=text, group=text if spec.entries != "files" else str(path))
         for path in found
@@ -259,9 +271,33 @@ def _read_text(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
+def usual_division(paths: Iterable[Path]) -> Division:
+    """Blank lines, where they divide these files into enough entries to hold some out; else passages."""
+    found = 0
+    for path in paths:
+        found += sum(1 for _ in _divide(_read_text(path), "blank-lines"))
+        if found >= ENOUGH_ENTRIES:
+            return "blank-lines"
+    return "passages"
+
+
+def _passages(text: str) -> Iterable[str]:
+    """Pieces of about ``PASSAGE`` characters that end where a word does."""
+    piece: list[str] = []
+    held = 0
+    for word in text.split():
+        piece.append(word)
+        held += len(word) + 1
+        if held >= PASSAGE:
+            yield " ".join(piece)
+            piece, held = [], 0
+    if piece:
+        yield " ".join(piece)
+
+
 def _divide(text: str, division: Division) -> Iterable[str]:
-    if division == "files":
-        yield text.strip()
+    if division in ("files", "passages"):
+        yield from [text.strip()] if division == "files" else _passages(text)
         return
     block: list[str] = []
     for line in [*text.split("\n"), ""]:
@@ -286,7 +322,7 @@ def _check_size(corpus: Corpus, spec: DataSpec) -> None:
             if spec.source == "files" and spec.entries == "files":
                 hint = "add files, or divide them with entries: blank-lines"
             elif spec.source == "files" and spec.entries == "blank-lines":
-                hint = "add text, or divide it with entries: lines"
+                hint = "add text, or divide it with entries: lines, or passages of long texts"
             entries = counted(len(corpus.train) + len(corpus.validation) + len(corpus.test), "entry", "entries")
             raise DataError(
                 f"too little text to {part}: {have:,} bytes, and at least {need:,} are needed (all the text is "

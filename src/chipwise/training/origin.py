@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import InputError, SpecError, UnknownName
+from chipwise.core.errors import DataError, InputError, SpecError, UnknownName
 from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.deploy.hf import load_pretrained
 from chipwise.deploy.tokenizer_files import added_tokens
 from chipwise.spec import ArchSpec
 from chipwise.spec.families import without_folder
 from chipwise.spec.hf import resolve
-from chipwise.training.data import SOURCES, DataSpec
+from chipwise.training.data import SOURCES, DataSpec, files_of, usual_division
 from chipwise.training.tokenizer import SEPARATOR, load_tokenizer
 
 
@@ -87,7 +87,7 @@ def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, Any
 
 
 def data_spec(data: Sequence[str | Path] | Mapping[str, Any]) -> tuple[DataSpec, Path]:
-    """The text that is meant, and the folder that its paths start from.
+    """The text that is meant, and the folder that its paths start from. Files are divided as suits them.
 
     Raises:
         SpecError: A run file without ``data``, or a wrong field.
@@ -104,4 +104,8 @@ def data_spec(data: Sequence[str | Path] | Mapping[str, Any]) -> tuple[DataSpec,
         return DataSpec(source=names[0]), Path()
     if len(names) == 1 and not any(sign in names[0] for sign in "./*?[\\") and not Path(names[0]).exists():
         raise UnknownName("text source", names[0], [*SOURCES.names(), "or text files, or a run file"])
-    return DataSpec(source="files", paths=tuple(names)), Path()
+    try:
+        division = usual_division(files_of(names, Path()))
+    except DataError:  # said where the text is read
+        division = "blank-lines"
+    return DataSpec(source="files", paths=tuple(names), entries=division), Path()

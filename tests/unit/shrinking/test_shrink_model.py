@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
+from chipwise.cli.shrink import _Progress
 from chipwise.core.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.deploy.hf import load_pretrained
 from chipwise.ops import Workload
@@ -24,6 +25,7 @@ from chipwise.shrinking.block_losses import Replacement
 from chipwise.shrinking.block_selection import Limits, Sampler, choose_exactly, choose_first_layers, options_of
 from chipwise.shrinking.distillation import Distiller
 from chipwise.shrinking.forward import autocast, states
+from chipwise.shrinking.importance import Statistics, load_statistics, save_statistics
 from chipwise.shrinking.shrink_model import limit_of
 from chipwise.shrinking.sizes import blocks, cut_arch, whole_sizes
 from chipwise.shrinking.texts import Texts, make_targets
@@ -283,3 +285,76 @@ def test_the_command_prints_json_and_a_table(bert, tmp_path, monkeypatch) -> Non
     said = CliRunner().invoke(app, [*asked, "--resume"])
     assert said.exit_code == 0, said.output
     assert "KV heads of each layer" in said.output
+
+
+def test_states_of_a_stopped_run_go_on_after_the_last_finished_batch(bert, tmp_path, monkeypatch) -> None:
+    """Three batches of one text each; Ctrl-C comes while the third is computed."""
+    arch, weights = load_pretrained(bert)
+    arch = without_head(arch)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 30), starts=np.array([0, 10, 20, 30]))
+    monkeypatch.setattr(Texts, "batches", lambda *_, **__: [np.array([i]) for i in range(3)])
+    computed, told = [], []
+
+    def counted(*given):
+        if len(computed) == 2:
+            computed.append(None)
+            raise KeyboardInterrupt
+        computed.append(given)
+        return states(*given)
+
+    monkeypatch.setattr("chipwise.shrinking.texts.states", counted)
+    path = tmp_path / "targets.npy"
+    with pytest.raises(KeyboardInterrupt):
+        make_targets(arch, start, texts, path, on_progress=lambda done, total: told.append(done))
+    found = make_targets(arch, start, texts, path, on_progress=lambda done, total: told.append(done))
+    assert told == [1, 2, 3]
+    assert len(computed) == 4
+    whole = make_targets(arch, start, texts, tmp_path / "other.npy")
+    everything = np.arange(3)
+    assert torch.equal(found.of(everything, 10), whole.of(everything, 10))
+    assert sorted(item.name for item in tmp_path.glob("targets*")) == ["targets.npy"]
+
+
+def test_states_of_another_text_are_not_gone_on_with(bert, tmp_path) -> None:
+    arch, weights = load_pretrained(bert)
+    arch = without_head(arch)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 30), starts=np.array([0, 12, 17, 30]))
+    np.save(tmp_path / "targets.part.npy", np.zeros((30, arch.d_model), np.float16))
+    for held in ("{", '{"texts": "of something else", "done": 3}', "[]"):
+        (tmp_path / "targets.part.json").write_text(held)
+        found = make_targets(arch, start, texts, tmp_path / "targets.npy")
+        assert found.of(np.array([0]), 12).abs().max() > 0
+        (tmp_path / "targets.npy").rename(tmp_path / "targets.part.npy")
+
+
+def test_statistics_are_kept_and_a_damaged_file_holds_none(tmp_path) -> None:
+    found = Statistics(
+        means={"layers.0.ffn": torch.arange(3.0)},
+        moments={"layers.0.ffn": torch.ones(3, 3)},
+        width=torch.ones(4),
+        influence=(0.1, 0.2),
+    )
+    assert load_statistics(tmp_path / "s") is None
+    save_statistics(found, tmp_path / "s")
+    again = load_statistics(tmp_path / "s")
+    assert torch.equal(again.means["layers.0.ffn"], found.means["layers.0.ffn"])
+    assert torch.equal(again.moments["layers.0.ffn"], found.moments["layers.0.ffn"])
+    assert torch.equal(again.width, found.width)
+    assert again.influence == found.influence
+    (tmp_path / "s").write_bytes(b"half of it")
+    assert load_statistics(tmp_path / "s") is None
+
+
+def test_the_time_left_is_that_of_the_stage_at_its_pace(capsys) -> None:
+    """Found at 10 of 86; 4 more took 8 s, so the other 72 take 144 s."""
+    now = iter([0.0, 100.0, 108.0])
+    show = _Progress(clock=lambda: next(now))
+    show("time blocks", 0, 5)
+    show("original on training data", 10, 86)
+    show._printed_s = -100.0
+    show("original on training data", 14, 86)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].strip() == "original on training data: 10 of 86"
+    assert lines[2].strip() == "original on training data: 14 of 86, about 2 min 24 s left"

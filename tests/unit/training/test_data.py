@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from chipwise.core.errors import DataError, MissingExtra, SpecError, UnknownName
 from chipwise.training import medical
 from chipwise.training.data import MOST_TEXT_BYTES, DataSpec, Entry, deduplicate, load_corpus, normal_form, split
+from chipwise.training.origin import data_spec
 
 texts = st.lists(st.text(min_size=1, max_size=20), max_size=60)
 
@@ -202,3 +203,22 @@ def test_the_installed_medical_text_is_large_and_names_its_licences() -> None:
     assert len(set.union(*parts)) == sum(map(len, parts))
     assert re.search(r"Human Phenotype Ontology \(\d{4}-\d\d-\d\d\)", corpus.licence)
     assert "ICD-10-CM 20" in corpus.licence
+
+
+def test_one_long_text_is_divided_into_passages_that_hold_every_word(tmp_path) -> None:
+    """30,000 words of nine characters with their spaces: about 500 passages of 600 characters."""
+    words = [f"word{i:05d}" for i in range(30_000)]
+    (tmp_path / "book.txt").write_text(" ".join(words))
+    spec, base = data_spec([str(tmp_path / "book.txt")])
+    assert spec.entries == "passages"
+    corpus = load_corpus(spec, base=base)
+    assert min(len(corpus.validation), len(corpus.test)) >= 10
+    everything = " ".join([*corpus.train, *corpus.validation, *corpus.test]).split()
+    assert sorted(everything) == words
+    assert all(len(text) <= 620 for text in corpus.train)
+
+
+def test_text_that_blank_lines_divide_stays_divided_by_them(tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("\n\n".join(f"note {i} of many" for i in range(30)))
+    assert data_spec([str(tmp_path / "notes.txt")])[0].entries == "blank-lines"
+    assert data_spec([str(tmp_path / "missing.txt")])[0].entries == "blank-lines"  # said where the text is read
