@@ -22,6 +22,7 @@ from chipwise.core.csvfile import write_rows
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gpu_checks import CHECKS, Bench, gpu_here
+from provenance import stamp
 
 NO_GPU = 4
 LIMIT_S = 570.0  # of one check; a machine that is lent gives ten minutes
@@ -53,6 +54,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = [one(name, args.out, fake=args.fake, again=args.again) for name in names]
     write_rows(args.out / "summary.csv", rows, COLUMNS)
+    stamp(args.out / "summary.csv")
     return int(any(row["outcome"] == "failed" for row in rows))
 
 
@@ -84,6 +86,7 @@ def inside(name: str, out: Path, *, fake: bool) -> int:
     rows = CHECKS[name].run(Bench(fake=fake, folder=out / "work" / name))
     columns = list(dict.fromkeys(column for row in rows for column in row))
     write_rows(out / f"{name}.csv", rows, columns)
+    stamp(out / f"{name}.csv")
     return 0
 
 
