@@ -15,7 +15,7 @@ from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.request import IMAGE_SIZE, Request, listening, taken_for
+from chipwise.serve.request import IMAGE_SIZE, Request, listening, parameters_of, taken_for
 from chipwise.serve.training_step import TrainingEstimate
 from chipwise.spec import ArchSpec
 from chipwise.spec.hf import alike, resolve
@@ -170,7 +170,9 @@ def estimate(
                 model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
                 batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, audio_s=heard,
             )  # fmt: skip
-            return replace(priced, notes=(*taken_for(model), *priced.notes))
+            whole, active = parameters_of(model)
+            said = (*taken_for(model), *priced.notes)
+            return replace(priced, notes=said, parameters=whole, active_parameters=active)
         return estimate_request(replace(request, device=name), hypothetical=hypothetical)
 
     if devices is None:

@@ -116,7 +116,12 @@ def _data(found: Comparison) -> dict[str, object]:
             "problem": cell.problem,
             "note": cell.note,
             **(
-                {"metrics": plain(cell.estimate.metrics), "peak_memory_bytes": cell.estimate.peak_memory_bytes}
+                {
+                    "metrics": plain(cell.estimate.metrics),
+                    "peak_memory_bytes": cell.estimate.peak_memory_bytes,
+                    "parameters": cell.estimate.parameters,
+                    "active_parameters": cell.estimate.active_parameters,
+                }
                 if cell.estimate
                 else {}
             ),
@@ -174,6 +179,9 @@ def _print(found: Comparison) -> None:
                 "" if alike else cost.weights,
             )
     print_table(table)
+    counted = {cell.model: cell.estimate.parameters_said for cell in found.cells if cell.estimate is not None}
+    if said := "; ".join(f"{model} {size}" for model, size in counted.items() if size):
+        say(f"parameters: {said}")
     for problem in problems:
         say(problem)
     for cell in found.cells:

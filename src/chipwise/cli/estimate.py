@@ -223,6 +223,8 @@ def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
     else:
         say(f"{model} on {where}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
+    if found.parameters_said:
+        table.add("parameters", found.parameters_said)
     generates, read = "tpot_p50" in found.metrics, read_by(found)
     all_read = "tokens read" if read == "token" else f"{read}s"
     rate = "rate" if read == "token" else f"{read}_rate"

@@ -156,13 +156,14 @@ def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
 def _print(model: str, found: Explanation, *, every: bool) -> None:
     from chipwise.cli.output import say
     from chipwise.core import units
+    from chipwise.cost.model import parameters_said
 
-    cost, question = found.estimate, found.case.question
+    cost, question, arch = found.estimate, found.case.question, found.case.question.arch
     several = f"{cost.devices} x " if cost.devices > 1 else ""
     served = replace(cost, weights=question.weights).served_as
     short = f": {found.does_not_fit}" if found.does_not_fit else ""
     say(f"{model} on {several}{cost.device}, {served}{short}", bold=True)
-    say(found.case.asked)
+    say(f"{found.case.asked}; parameters: {parameters_said(arch.parameters(), arch.active_parameters())}")
     say(f"{'hypothetical, as if it did fit: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
     for phase in found.phases:

@@ -94,6 +94,8 @@ class CostEstimate(Result):
     weights: str = ""  # format of the matrices; of a mixture, that of its experts
     defaults: tuple[str, ...] = ()  # which of runtime and weights were not named, but are usual for the device
     decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` also waits for others' prompts
+    parameters: int | None = None  # of the whole model, with towers that this request does not need
+    active_parameters: int | None = None  # that a token meets: fewer in a mixture of experts
     does_not_fit: str = ""  # by how much memory is too small, and what fits; the times are then as if it were not
 
     def __str__(self) -> str:
@@ -110,6 +112,11 @@ class CostEstimate(Result):
         several = f"{self.devices} x " if self.devices > 1 else ""
         short = "does not fit; as if it did: " if self.does_not_fit else ""
         return f"{several}{self.device}, {self.served_as}: {short}{times}; {self.provenance}"
+
+    @property
+    def parameters_said(self) -> str:
+        """The number of parameters, and how many of them a token meets; empty where they were not counted."""
+        return "" if self.parameters is None else parameters_said(self.parameters, self.active_parameters)
 
     @property
     def served_as(self) -> str:
@@ -157,6 +164,16 @@ def text(found: CostEstimate) -> str:
     lines = [found.does_not_fit] if found.does_not_fit else []
     lines += [f"{several}{found.device}, {found.served_as}: {times}, {memory}: {found.provenance}", *passes(found)]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def parameters_said(whole: int, active: int | None) -> str:
+    """A number of parameters, and how many of them a token meets.
+
+    >>> parameters_said(8_030_261_248, 8_030_261_248), parameters_said(30_532_122_624, 3_353_432_064)
+    ('8.03 B', '30.5 B, of which a token meets 3.35 B')
+    """
+    said = units.show(whole, "count")
+    return said if active in (None, whole) else f"{said}, of which a token meets {units.show(active, 'count')}"
 
 
 def passes(found: CostEstimate) -> Iterator[str]:

@@ -187,6 +187,8 @@ def to_data(found: Explanation) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": question.arch.name,
+        "parameters": question.arch.parameters(),
+        "active_parameters": question.arch.active_parameters(),
         "device": cost.device,
         "devices": cost.devices,
         "runtime": cost.runtime,

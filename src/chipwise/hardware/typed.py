@@ -83,8 +83,8 @@ def meant(
     if isinstance(found, list):
         raise AmbiguousName("device", name, found)
     if isinstance(found, str):
-        chip = [word for word in words_of(found) if not typed_memory or memory_bytes(word) is None]
-        words = (*chip, *typed_memory)
+        named = [word for word in words_of(found) if not typed_memory or memory_bytes(word) is None]
+        words = (*named, *typed_memory)
     words = _without_machine(words)
     fitting: dict[Meant, int] = {}
     for entry in entries:

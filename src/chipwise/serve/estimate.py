@@ -16,7 +16,7 @@ from chipwise.serve.energy import Energies, energies, energy_j_per_token
 from chipwise.serve.groups import MODEL, Group, GroupCost, cost_groups, grouped, memory_of
 from chipwise.serve.kernel_times import FIGURES, op_at
 from chipwise.serve.memory import DeviceMemory
-from chipwise.serve.request import Request, resolved, taken_for
+from chipwise.serve.request import Request, parameters_of, resolved, taken_for
 from chipwise.serve.served_energy import served_power
 from chipwise.serve.setting import Setting
 from chipwise.serve.shortage import shortages
@@ -110,9 +110,11 @@ def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEst
 
 
 def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
-    """The estimate, which says what of runtime and weights was not named but is usual for the chip."""
+    """The estimate with the model's parameters, and with what of runtime and weights was not named but is usual."""
     named = {"runtime": request.runtime, "weights": request.weights}
-    return replace(found, defaults=tuple(name for name, value in named.items() if value is None))
+    whole, active = parameters_of(request.model)
+    defaults = tuple(name for name, value in named.items() if value is None)
+    return replace(found, defaults=defaults, parameters=whole, active_parameters=active)
 
 
 def waiting(fitting: int, asked: int) -> str:

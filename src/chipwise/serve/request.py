@@ -262,6 +262,19 @@ def taken_for(model: object, device: object = None) -> list[str]:
     return [each for each in found if each is not None]
 
 
+def parameters_of(model: str | Path | ArchSpec) -> tuple[int, int]:
+    """All parameters of a model, towers included, and those that a token meets."""
+    if isinstance(model, ArchSpec):
+        return model.parameters(), model.active_parameters()
+    return _parameters(os.fspath(model), _changed(os.fspath(model)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _parameters(model: str, changed: int) -> tuple[int, int]:
+    arch = _model(model, changed)
+    return arch.parameters(), arch.active_parameters()
+
+
 @functools.lru_cache(maxsize=4096)
 def _remark(model: str, changed: int) -> str | None:
     return read_model(model).remark()

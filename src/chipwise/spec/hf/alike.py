@@ -32,6 +32,6 @@ def named(model: Model, like: str | None) -> Model | str:
     """
     if like is None:
         return model
-    if not isinstance(model, str | Path) or not os.path.exists(model):
+    if not isinstance(model, str | Path) or not os.path.exists(str(model)):
         raise SpecError(f"is for a config.json or its folder, not for {short(str(model))}", field="like")
-    return f"{os.fspath(model)} as {like}"
+    return f"{model} as {like}"
