@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import chipwise
+from chipwise.cli import main
 from chipwise.core.errors import SpecError
 from chipwise.explaining.explanation import to_data
 from chipwise.spec.hf import default_weights, read_model, resolve
@@ -90,3 +91,20 @@ def test_a_name_is_not_read_as_a_family() -> None:
 def test_threads_are_this_machines() -> None:
     with pytest.raises(chipwise.errors.InputError, match="threads: is for this machine"):
         chipwise.explain("gpt2", device="l4", threads=4)
+
+
+def test_every_answer_tells_the_parameters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen3-30B-A3B's published 30,532,122,624, of which a token meets few; towers count, run or not."""
+    name = "Qwen/Qwen3-30B-A3B"
+    known = resolve(name)
+    found = chipwise.estimate(name, device="h100-sxm")
+    assert (found.parameters, found.active_parameters) == (30_532_122_624, known.active_parameters())
+    data = to_data(chipwise.explain(name, device="h100-sxm"))
+    assert (data["parameters"], data["active_parameters"]) == (found.parameters, found.active_parameters)
+    seeing = "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert chipwise.estimate(seeing, device="h100-sxm").parameters == resolve(seeing).parameters()
+    for command in ("estimate", "explain", "compare"):
+        monkeypatch.setattr("sys.argv", ["chipwise", command, name, "--device", "h100-sxm"])
+        with pytest.raises(SystemExit):
+            main()
+        assert "30.5 B, of which a token meets 3.35 B" in capsys.readouterr().out
