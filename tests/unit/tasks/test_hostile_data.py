@@ -136,7 +136,7 @@ def test_no_image_library_speaks_to_the_user(tmp_path: Path, recwarn: pytest.War
 
 LINES = {
     "deep": ("[" * 100_000, r"q\.jsonl, row 1: not valid JSON: nested too deep"),
-    "digits": ('{"image": ' + "9" * 5_000 + "}", r"row 1: .*thousands of digits"),
+    "digits": ('{"image": ' + "9" * 5_000 + "}", r"row 1: .*a number of .*digits"),
     "half": ('{"image": "a.png"', r"row 1: not valid JSON"),
 }
 
