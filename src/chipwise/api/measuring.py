@@ -279,6 +279,8 @@ def exported_file(
 
         found = load_pretrained(folder)[1]
         return export_for(runtime, design, room, weights=found, external_data=external_data), design
+    for file in sorted(folder.glob("*.safetensors")):
+        _check_header(file)
     arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
     if (
         arch.stem is None
@@ -296,6 +298,22 @@ def exported_file(
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)
     return export_for(runtime, design, room, external_data=external_data), design
+
+
+def _check_header(file: Path) -> None:
+    """Checks that a file of weights begins as safetensors do: the length of a JSON header, and the header.
+
+    The weights of such a folder are not read for measuring, but a broken file must not pass in silence.
+
+    Raises:
+        SpecError: It is something else, such as a pickle.
+    """
+    if not file.is_file():
+        raise SpecError("is no file", file=str(file))
+    with file.open("rb") as opened:
+        start = opened.read(9)
+    if len(start) < 9 or int.from_bytes(start[:8], "little") > file.stat().st_size - 8 or start[8:] != b"{":
+        raise SpecError("is no safetensors file: damaged, or a pickle under its name", file=str(file))
 
 
 def _same_weights(model: str, exported: object, wanted: str | None) -> None:

@@ -19,6 +19,7 @@ from chipwise.core import files
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.core.fields import later
+from chipwise.core.typed import words_of
 from chipwise.hardware import taught, typed
 from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
@@ -406,7 +407,7 @@ def _meant(name: str) -> typed.Meant:
 @functools.cache
 def _entries() -> tuple[typed.Entry, ...]:
     return tuple(
-        typed.Entry(stem, typed.words_of(each), str(head["vendor"]), str(head["kind"]))
+        typed.Entry(stem, words_of(each), str(head["vendor"]), str(head["kind"]))
         for stem, head in _heads().items()
         for each in (stem, *head.get("aliases", ()))
     )
@@ -414,7 +415,7 @@ def _entries() -> tuple[typed.Entry, ...]:
 
 @functools.cache
 def _products() -> Mapping[str, str | list[str]]:
-    return files.read_yaml(DATA.parent / "products.yaml")  # type: ignore[no-any-return]
+    return files.read_yaml(DATA.parent / "products.yaml")
 
 
 @functools.cache
