@@ -10,7 +10,7 @@ from chipwise.hardware import datasheet
 from chipwise.predict.sums import value_of
 from chipwise.serve import stack_law
 from chipwise.serve.request import Request, resolved
-from chipwise.serve.stack_law import Where, between, closed_batch_law, constants, sequences_held
+from chipwise.serve.stack_law import Where, Work, between, closed_batch_law, constants, sequences_held
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
 
@@ -87,3 +87,34 @@ def test_an_engine_and_a_chip_that_were_run_are_surer_than_a_sibling() -> None:
     assert widths["mi300x"][1] < widths["mi355x"][1]
     unseen = Where(stack="vllm", device=datasheet.load("mi300x"))
     assert stack_law.held_situation(unseen, "vendor:AMD")[0] == "unseen"
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_the_summands_of_a_pass_by_pencil(prompt: bool) -> None:
+    """Weights and FLOPs of a pass belong to one sum, all else to sums of their own, ten further on for a prompt."""
+    device = datasheet.load("mi300x")
+    where, one = Where(stack="vllm", device=device, devices=4), np.ones(1)
+    work = Work(
+        weight_bytes=3e9 * one,
+        product_flops=5e12 * one,
+        cache_bytes=7e8 * one,
+        attention_flops=1e12 * one,
+        collective_bytes=2e7 * one,
+        collectives=11.0,
+        kernels=13.0,
+    )
+    law = stack_law.pass_law(work, where, prompt=prompt, sequences=6.0, times=2.0)
+    bandwidth, peak = device.mem_bandwidth_bytes_per_s, stack_law.peak_flops_per_s(device)
+    flops = 6e12 if prompt else 5e12  # attention's are hidden behind its cache where tokens are decoded
+    expected = [
+        (0, 3e9 / bandwidth),
+        (0, flops / peak),
+        (2, 1.0),
+        (3, 13.0),
+        *(() if prompt else ((1, 7e8 / bandwidth), (4, 6.0))),
+        (5, 11.0),
+        (6, 2e7 / stack_law.link_bytes_per_s(device)),
+    ]
+    first = 10 if prompt else 0
+    assert [amount.sum - first for amount in law] == [place for place, _ in expected]
+    assert [float(np.ravel(amount.value)[0]) for amount in law] == pytest.approx([2 * value for _, value in expected])
