@@ -91,3 +91,22 @@ def test_this_machine_has_no_roofline_of_a_data_sheet() -> None:
     assert 'id="plot-roofline"' not in text
     assert "&lt;tiny&gt;" in text
     assert "<tiny>" not in text
+
+
+def test_what_does_not_fit_stands_above_all_figures_and_colours_the_memory() -> None:
+    pytest.importorskip("plotly", reason="pages need the extra that draws them")
+    text = page("llama", explain_case(case("meta-llama/Llama-3.1-8B", "rtx-4070", runtime="llama.cpp")))
+    head = text[text.index('<div class="answer">') :].replace("\u00a0", " ")
+    banner = head.index("Does not fit: needs 17.3 GB, has 12.9 GB; q8_0 fits (9.74 GB)")
+    assert banner < head.index('<div class="tiles">')
+    assert head.count("tile broken") == 1
+    assert '<div class="tile broken"><div class="label">Memory</div>' in head
+
+
+def test_no_two_tiles_have_one_name(found: Explanation) -> None:
+    pytest.importorskip("plotly", reason="pages need the extra that draws them")
+    text = page("gpt2", found)
+    tiles = re.findall(r'<div class="label">([^<]*)</div>', text[: text.index('class="verdict"')])
+    assert len(tiles) == len(set(tiles))
+    assert {"Saturation in tokens of a pass", "Saturation in requests in flight", "Decode, each request"} <= set(tiles)
+    assert "tile broken" not in text
