@@ -174,7 +174,7 @@ def attempt(case: Case, folder: Path, *, fresh: bool) -> Outcome:
         os.waitpid(child, 0)
     text = (folder / "err").read_text(errors="replace") if (folder / "err").exists() else ""
     out = (folder / "out").read_text(errors="replace") if (folder / "out").exists() else ""
-    message = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    message = next((line for line in reversed(text.splitlines()) if line.strip()), "").replace(f"{work}/", "")
     return Outcome(
         kind="input",
         case=case.name,
