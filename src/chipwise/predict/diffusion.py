@@ -15,6 +15,7 @@ from typing import Any
 
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import Unsupported
+from chipwise.core.typed import left_of, words_of
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict import vision
 from chipwise.predict.picture_models import PICTURE_MODELS, JointTransformer, UNet
@@ -140,15 +141,25 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
 }
 
 
+SAME = frozenset({  # words of names that leave the architecture as it is
+    "base", "bf16", "dev", "diffusers", "fill", "fp8", "fp16", "gguf", "kontext", "krea", "ms", "preview", "px", "xl",
+})  # fmt: skip
 SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flux.1", "flux-schnell": "flux.1-schnell"}
 
 
 def known_name(name: str) -> str | None:
-    """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``."""
+    """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``.
+
+    None where the rest of the name says that it is another model: a size, ``lite``, ``refiner``.
+    """
     low = re.sub(r"[/\s]", "-", name.lower())  # DiT-XL/2
     if low in SHORT_NAMES:
         return SHORT_NAMES[low]
-    return max((known for known in KNOWN if known in low), key=len, default=None)
+    found = max((known for known in KNOWN if known in low), key=len, default=None)
+    if found is None:
+        return None
+    rest = left_of(words_of(low), (*words_of(found), *words_of(name.rpartition("/")[0])))
+    return found if all(word in SAME or re.fullmatch(r"v?\d(\.\d)?|\d{3,4}", word) for word in rest) else None
 
 
 def base_name(model: str) -> str:
