@@ -32,7 +32,7 @@ from chipwise.spec.io import from_data
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
-WRITTEN = {MANIFEST, SCRIPT, README, "models", "results", "kit-results.json"}  # names in a kit's folder
+WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # names in a kit's folder
 RUNTIMES = ("onnxruntime", "llama.cpp")  # that the script measures
 Role = Literal["winner", "reference", "finalist", "front", "model"]
 
@@ -367,7 +367,8 @@ def check_folder(folder: Path) -> None:
         OutputError: It holds other files, or is none.
     """
     with storage(folder):
-        others = sorted({path.name for path in folder.iterdir()} - WRITTEN) if folder.exists() else []
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    others = sorted(name for name in names - WRITTEN if not name.startswith("kit-results"))
     if others:
         raise OutputError(f"{folder}: holds other files ({', '.join(others[:3])}); give a new folder with --out")
 

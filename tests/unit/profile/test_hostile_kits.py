@@ -135,6 +135,9 @@ def test_a_text_file_is_no_graph_and_a_folder_in_use_is_left_alone(home: Path) -
     with pytest.raises(InputError, match=r"used: holds other files \(thesis\.tex\)"):
         chipwise.kit(home / "tiny.json", out=home / "used")
     assert [path.name for path in (home / "used").iterdir()] == ["thesis.tex"]
+    (home / "again").mkdir()
+    (home / "again" / "kit-results-20260102-030405.json").write_text("{}")  # of an earlier kit, measured in its folder
+    chipwise.kit(home / "tiny.json", out=home / "again")
 
 
 @pytest.mark.parametrize(
