@@ -8,6 +8,7 @@ ChipwiseError
 │   ├── UnknownName       a name that no table holds; suggests the nearest
 │   │   └── AmbiguousName a name that fits several things; lists them
 │   ├── Infeasible        no candidate can meet the constraints
+│   │   └── OutOfReach    none is predicted within them; says how far the closest is past one
 │   ├── DoesNotFit        a model that needs more memory than the device has
 │   └── StudyError        a run folder that cannot be used (locked, corrupt, of another spec)
 ├── Unsupported           a number or feature that this device, runtime or block does not have
@@ -123,6 +124,14 @@ class AmbiguousName(UnknownName):
 
 class Infeasible(InputError):
     """No candidate of a space can meet the constraints."""
+
+
+class OutOfReach(Infeasible):
+    """No candidate is predicted within the limits; ``beyond`` is how far the closest is past one, as a share of it."""
+
+    def __init__(self, message: str, *, beyond: float) -> None:
+        self.beyond = beyond
+        super().__init__(message)
 
 
 class DoesNotFit(InputError):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError
+from chipwise.core.errors import ChipwiseError, OutOfReach
 from chipwise.optim.study import Study
 from chipwise.pipeline import supernet_prior, task_evaluation
 from chipwise.pipeline.choosing import Chooser, StrategyProposer
@@ -34,7 +34,7 @@ from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
 from chipwise.pipeline.reference_design import largest_within, reference_designs
 from chipwise.pipeline.run_record import make_record
-from chipwise.pipeline.screening import OutOfReach, Screened, loosened, screen
+from chipwise.pipeline.screening import Screened, loosened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.pipeline.trainings import Trainings, charged, trained

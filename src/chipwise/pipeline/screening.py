@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Infeasible
+from chipwise.core.errors import OutOfReach
 from chipwise.core.rows import distinct_rows, new_rows
 from chipwise.space import Constraint, SearchSpace
 from chipwise.space.constraints import relative_excess
@@ -18,14 +18,6 @@ from chipwise.space.search_space import Rows
 
 STALE_ROUNDS = 8  # of breeding that bring no candidate nearer to limits that none keeps
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
-
-
-class OutOfReach(Infeasible):
-    """No candidate is predicted within the limits; ``beyond`` is how far the closest is past one, as a share of it."""
-
-    def __init__(self, message: str, *, beyond: float) -> None:
-        self.beyond = beyond
-        super().__init__(message)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from chipwise.core.errors import Infeasible
+from chipwise.core.errors import Infeasible, OutOfReach
 from chipwise.core.files import build
-from chipwise.pipeline.screening import OutOfReach, loosened, screen
+from chipwise.pipeline.screening import loosened, screen
 from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
 
 SPACE = SearchSpace(
