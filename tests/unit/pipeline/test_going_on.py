@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
-from chipwise.core.errors import SpecError
+from chipwise.core.errors import SpecError, StorageError
 from chipwise.optim.study import Study
 from chipwise.pipeline.choosing import Chooser
 from chipwise.pipeline.going_on import SHORTER, charge_of, fit_to_plan, plan_with, seed_of, take_up
@@ -137,12 +137,17 @@ def test_with_something_left_looser_limits_train_the_most_promising_in_full(tmp_
     assert held <= trainings(trials)
 
 
-def test_a_change_that_was_not_taken_up_to_its_end_is_taken_up_again(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), StorageError("the disk is full")])
+def test_a_change_that_was_not_taken_up_to_its_end_is_taken_up_again(tmp_path, monkeypatch, cause) -> None:
     finished(tmp_path / "s")
     spec = replace(SPEC_9, constraints={"tpot_p99": "<= 1 s"})
     study, trials = opened(tmp_path / "s", spec)
-    monkeypatch.setattr(Trials, "note", lambda *_, **__: 1 / 0)  # as a kill would
-    with pytest.raises(ZeroDivisionError):
+
+    def stopped(*_, **__):
+        raise cause
+
+    monkeypatch.setattr(Trials, "note", stopped)
+    with pytest.raises(type(cause)):
         take_up(study, trials, spec, SPEC_9)
     monkeypatch.undo()
     study, trials = opened(tmp_path / "s", spec)
@@ -209,3 +214,32 @@ def test_plans_by_hand(tried, made, expected) -> None:
 def test_what_never_was_trained_in_full_needs_a_budget_for_it() -> None:
     with pytest.raises(SpecError, match="0 s are left"):
         plan_with(refused, [trial(1.0), trial(3.0)], CPU)
+
+
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), StorageError("the disk is full")])
+def test_a_search_that_stopped_in_its_trainings_goes_on_with_a_changed_file(tmp_path, cause) -> None:
+    """Three candidates are trained when it stops; with a larger budget and looser limits none is trained again."""
+
+    class Stopping(FakeTrainer):
+        def run(self, jobs):
+            for done in super().run(jobs):
+                if len(self.asked) > 3:
+                    raise cause
+                yield done
+
+    study, trials = opened(tmp_path / "s")
+    take_up(study, trials, SPEC_9, None)
+    study.remember(plan=[[rung.budget, rung.count] for rung in PLAN])
+    with pytest.raises(type(cause)):
+        halving_of(trials, SPEC_9, PLAN, Stopping()).explore([])
+    held = trainings(trials)
+    assert len(held) == 3
+    spec = replace(with_budget("9 s"), constraints={"tpot_p99": "<= 1 s"})
+    _, trials, plan = resumed(tmp_path / "s", spec, rest=100.0)
+    trainer = FakeTrainer()
+    halving = halving_of(trials, spec, plan, trainer)
+    halving.explore([])
+    finalists, _ = halving.promote([])
+    assert finalists
+    assert held <= trainings(trials)
+    assert not {(number, 0) for number, _, _ in held} & set(trainer.asked)
