@@ -137,7 +137,7 @@ def test_a_text_file_is_no_graph_and_a_folder_in_use_is_left_alone(home: Path) -
     assert [path.name for path in (home / "used").iterdir()] == ["thesis.tex"]
     (home / "again").mkdir()
     (home / "again" / "kit-results-20260102-030405.json").write_text("{}")  # of an earlier kit, measured in its folder
-    chipwise.kit(home / "tiny.json", out=home / "again")
+    chipwise.kit(home / "tiny.json", out=home / "again", prompt=5, new=4)
 
 
 @pytest.mark.parametrize(
