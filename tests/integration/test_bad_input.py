@@ -22,9 +22,9 @@ def spec(tmp_path, **changes):
     return path
 
 
-def refused(path, tmp_path, *words: str, code: int = 2, out=None, run=in_process) -> None:
+def refused(path, tmp_path, *words: str, out=None, run=in_process) -> None:
     done = run("search", path, "--out", out or tmp_path / "run")
-    assert done.returncode == code, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(lines) == 1, done.stderr
@@ -127,7 +127,7 @@ def test_unusable_text_is_named(content, word, tmp_path) -> None:
 
 def test_a_run_folder_that_cannot_be_made_is_named(tmp_path) -> None:
     (tmp_path / "file").write_text("in the way")
-    refused(spec(tmp_path), tmp_path, "file", "choose another place", code=1, out=tmp_path / "file" / "run")
+    refused(spec(tmp_path), tmp_path, "file", "choose another place", out=tmp_path / "file" / "run")
 
 
 def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
@@ -137,14 +137,14 @@ def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
     lines[3] = b'{"op_code": 2, "work\n'
     (run / "study.journal").write_bytes(b"".join(lines))
     done = in_process("search", EXAMPLES / "smoke.yaml", "--out", run, "--resume")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "line 4" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_report_of_no_run_says_so(tmp_path) -> None:
     done = in_process("report", tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "holds no run" in done.stderr
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core import units
 from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.deploy import llama_server
 from chipwise.spec import ArchSpec, Design, RankingStem
@@ -43,7 +44,8 @@ class Parity:
 
     def text(self) -> str:
         """One sentence."""
-        same = "" if self.same_choice is None else f"; the same first choice in {self.same_choice:.0%}"
+        share = None if self.same_choice is None else units.show(self.same_choice, "share")
+        same = "" if share is None else f"; the same first choice in {share}"
         who = f"{self.runtime} {self.version} against torch with {self.against}"
         return (
             f"{who}: {self.values:,} {self.outputs} differ by at most {self.greatest:.2g}, on average {self.mean:.2g}, "

@@ -32,9 +32,9 @@ def evaluate_folder(
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:
             raise UnknownName(option, value, known)
+    folder = require_weights(model, purpose="a task")
     if with_baseline:
         require("sklearn")
-    folder = require_weights(model, purpose="a task")
     wanted = load_task(task, kind=kind)
 
     from chipwise.training.evaluate import load_model
