@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chipwise.api.catalogue import devices, models, runtimes
+    from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, fit, learn, validate
     from chipwise.api.explanations import explain, explain_measured, sensitivity
     from chipwise.api.exports import Exported, export
@@ -84,6 +84,7 @@ __all__ = [
     "measure",
     "measure_parts",
     "models",
+    "models_on",
     "ops_table",
     "plan",
     "quality",
@@ -101,7 +102,7 @@ __all__ = [
 ]
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
-    "chipwise.api.catalogue": ("devices", "models", "runtimes"),
+    "chipwise.api.catalogue": ("devices", "models", "models_on", "runtimes"),
     "chipwise.api.cost_models": ("calibrate", "fit", "learn", "validate"),
     "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
     "chipwise.api.exports": ("Exported", "export"),

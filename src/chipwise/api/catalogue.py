@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.errors import counted
@@ -15,6 +16,8 @@ from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
 from chipwise.predict import diffusion
 from chipwise.predict.picture_models import PICTURE_MODELS, UNet
 from chipwise.profile.backends import NEEDS, missing, table_name
+from chipwise.serve.request import Request, parameters_of, resolved
+from chipwise.serve.table import estimate_rows
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, resolve
 
@@ -81,6 +84,22 @@ class RuntimeEntry(_Entry):
     missing: str | None  # what keeps it from being measured here
 
 
+@dataclass(frozen=True, repr=False)
+class ModelOnDevice(_Entry):
+    """One bundled language model on a chip, one request at a time, in the runtime and format that are usual there."""
+
+    parameters: int
+    active_parameters: int  # per token
+    runtime: str
+    weights: str
+    peak_memory_bytes: int
+    decode_tokens_per_s: float  # predicted
+    low_tokens_per_s: float  # nine in ten measurements are expected above this and below the next
+    high_tokens_per_s: float
+    ttft_s: float
+    provenance: str
+
+
 @public
 def devices() -> ResultTable[DeviceEntry]:
     """All chips whose data sheets ship, by name.
@@ -108,6 +127,57 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
     listed = [name for name in model_names() if wanted in name.lower()]
     found = [_picture_model(name) if name in diffusion.KNOWN else _model(name) for name in listed]
     return ResultTable(counted(len(found), "model"), found)
+
+
+@public
+def models_on(
+    device: str, contains: str | None = None, *, prompt_tokens: int = 512, new_tokens: int = 128
+) -> ResultTable[ModelOnDevice]:
+    """The bundled language models that fit on a chip, largest first, and how fast each is predicted to answer there.
+
+    Runtime and weight format are the chip's usual ones. The title says how many do not fit.
+
+    Args:
+        device: A device's name.
+        contains: Only models whose id contains this text, in any case.
+        prompt_tokens: Tokens of the prompt.
+        new_tokens: Tokens of the answer.
+
+    Raises:
+        UnknownName: There is no such device.
+        SpecError: A number of tokens is not positive.
+    """
+    sheet, wanted = datasheet.load(device), (contains or "").lower()
+    asked = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+    requests = [Request(model=name, device=device, **asked) for name in families.names() if wanted in name.lower()]
+    decoders = [item for item in requests if (arch := resolve(str(item.model))).causal and not arch.encoder]
+    rows = [
+        {"model": str(item.model), "device": device, "isl": str(prompt_tokens), "osl": str(new_tokens)}
+        for item in decoders
+    ]
+    answers = zip(decoders, estimate_rows(rows), strict=True)
+    found = [_on_device(item, row) for item, row in answers if not row["error"] and row["tpot_s"]]
+    found.sort(key=lambda each: (-each.parameters, each.name))
+    memory = units.show(sheet.mem_capacity_bytes, "bytes")
+    fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.name} ({memory})"
+    return ResultTable(f"{fits}, predicted for a prompt of {prompt_tokens:,} tokens", found)
+
+
+def _on_device(request: Request, row: Mapping[str, object]) -> ModelOnDevice:
+    known, (parameters, active) = resolved(request), parameters_of(str(request.model))
+    return ModelOnDevice(
+        name=str(request.model),
+        parameters=parameters,
+        active_parameters=active,
+        runtime=known.setting.runtime.name,
+        weights=known.weights or default_weights(str(request.model)) or "bf16",
+        peak_memory_bytes=int(str(row["peak_memory_bytes"])),
+        decode_tokens_per_s=1 / float(str(row["tpot_s"])),
+        low_tokens_per_s=1 / float(str(row["high_s"])),
+        high_tokens_per_s=1 / float(str(row["low_s"])),
+        ttft_s=float(str(row["ttft_s"])),
+        provenance=str(row["provenance"]),
+    )
 
 
 def model_names() -> list[str]:

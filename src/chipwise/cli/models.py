@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from chipwise.api.catalogue import ModelEntry, ModelOnDevice
+    from chipwise.core.results import ResultTable
+
 
 def command(
+    context: typer.Context,
     contains: Annotated[str | None, typer.Argument(help="List only ids that contain this text.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="List the language models that fit on this device, and how fast they answer.")
+    ] = None,
+    prompt: Annotated[int, typer.Option(help="With --device: tokens of the prompt.")] = 512,
+    new: Annotated[int, typer.Option(help="With --device: tokens of the answer.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 
     Fine-tuned and quantised repositories of these models work too, and so does any config.json. Models that make
     pictures or videos stand at the end; any id that holds their name means them.
+
+    \b
+      chipwise models qwen3
+      chipwise models --device "rtx 4070"      what runs on it: largest first, in the chip's usual runtime and format
     """
     from chipwise import api
     from chipwise.api.catalogue import model_names
-    from chipwise.cli.output import json_of, print_table
-    from chipwise.core import units
+    from chipwise.cli.output import json_of, refuse
     from chipwise.core.errors import UnknownName
+
+    if device is None:
+        refuse(context, "prompt", "new", why="needs --device")
+    known = api.models(contains)
+    if not known:
+        raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
+    if device is not None:
+        _on_device(api.models_on(device, contains, prompt_tokens=prompt, new_tokens=new), as_json=as_json)
+    elif as_json:
+        json_of(known.to_dict())
+    else:
+        _list(known)
+
+
+def _list(found: ResultTable[ModelEntry]) -> None:
+    from chipwise.cli.output import print_table
+    from chipwise.core import units
     from chipwise.core.layout import Column, Table
 
-    found = api.models(contains)
-    if not found:
-        raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
-    if as_json:
-        json_of(found.to_dict())
-        return
     heads = ("params", "active", "layers", "width", "context", "kind", "weights")
     columns = [Column(head="model"), *(Column(head=head, right=True, drop=n) for n, head in enumerate(heads))]
     table = Table(columns=columns, title=found.title)
@@ -43,5 +67,32 @@ def command(
             f"{model.max_tokens:,}" if model.max_tokens else "",
             model.kind,
             model.weights,
+        )
+    print_table(table)
+
+
+def _on_device(found: ResultTable[ModelOnDevice], *, as_json: bool) -> None:
+    from chipwise.cli.output import json_of, print_table
+    from chipwise.core import units
+    from chipwise.core.layout import Column, Table
+
+    if as_json:
+        json_of(found.to_dict())
+        return
+    heads = (("params", 2), ("active", 4), ("runtime", 5), ("weights", 1), ("memory", 3), ("TTFT", 6))
+    columns = [Column(head="model"), Column(head="tokens/s (9 in 10)", right=True)]
+    columns += [Column(head=head, right=True, drop=drop) for head, drop in heads]
+    table = Table(columns=columns, title=found.title)
+    for model in found:
+        active = "" if model.active_parameters == model.parameters else units.show(model.active_parameters, "count")
+        table.add(
+            model.name,
+            f"{model.decode_tokens_per_s:.3g} ({model.low_tokens_per_s:.3g} to {model.high_tokens_per_s:.3g})",
+            units.show(model.parameters, "count"),
+            active,
+            model.runtime,
+            model.weights,
+            units.show(model.peak_memory_bytes, "bytes"),
+            units.show(model.ttft_s, "time"),
         )
     print_table(table)
