@@ -31,7 +31,7 @@ space:
   head_size: [16]
   max_tokens: 32
 data: {source: files, paths: [text.txt], entries: lines}
-budget: {cpu: 40 s, final: 2 s, workers: 2}
+budget: {cpu: 60 s, final: 2 s, workers: 2}
 """
 FAULTS = {"hang": "no answer within", "crash": "SIGABRT", "memory": "out of memory", "nan": "not finite"}
 _left: list[str] = []

@@ -109,7 +109,7 @@ def test_resuming_a_finished_run_changes_nothing(smoke_run, tmp_path) -> None:
 
 def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
     done = in_process("search", EXAMPLES / "smoke.yaml", "--out", smoke_run)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--resume" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -117,7 +117,7 @@ def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
 def test_a_run_that_differs_in_more_than_may_change_is_refused_by_the_field(smoke_run, tmp_path) -> None:
     other = tmp_path / "smoke.yaml"
     other.write_text((EXAMPLES / "smoke.yaml").read_text().replace("depth: [1, 2]", "depth: [1, 2, 3]"))
-    done = chipwise("search", other, "--out", smoke_run, "--resume")
+    done = in_process("search", other, "--out", smoke_run, "--resume")
     assert done.returncode == 2
     assert "space.depth: was [1, 2] and is now [1, 2, 3]" in done.stderr
 
@@ -126,7 +126,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget_and_keeps_every_training(sm
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     before = {trial.number: trial for trial in load(copy / "record.json").trials if trial.train_cpu_s}
     larger = tmp_path / "smoke.yaml"
-    larger.write_text((EXAMPLES / "smoke.yaml").read_text().replace("tokens: 1.2M", "tokens: 1.25M"))
+    larger.write_text((EXAMPLES / "smoke.yaml").read_text().replace("tokens: 800k", "tokens: 850k"))
     done = chipwise("search", larger, "--out", copy, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     after = load(copy / "record.json")
@@ -134,7 +134,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget_and_keeps_every_training(sm
     for number, trial in before.items():
         now = after.trial(number)
         assert now.curve[: len(trial.curve)] == trial.curve or now.train_cpu_s > trial.train_cpu_s
-    assert json.loads((copy / "spec.json").read_text())["spec"]["budget"]["tokens"] == "1.25M"
+    assert json.loads((copy / "spec.json").read_text())["spec"]["budget"]["tokens"] == "850k"
 
 
 def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4(smoke_run, tmp_path) -> None:
@@ -142,13 +142,13 @@ def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     tight = tmp_path / "smoke.yaml"
     tight.write_text((EXAMPLES / "smoke.yaml").read_text().replace("peak_memory: <= 300 MB", "peak_memory: <= 20 MB"))
-    done = chipwise("search", tight, "--out", copy, "--resume")
+    done = in_process("search", tight, "--out", copy, "--resume")
     assert done.returncode == 4, done.stderr
     assert "No candidate was found within the limits; this is the one that comes closest" in done.stdout
     assert (copy / "winner" / "model.onnx").exists()
     assert "past its limit" in (copy / "card.md").read_text()
-    told = chipwise("report", copy)
+    told = in_process("report", copy)
     assert told.returncode == 4
     assert f"chipwise search FILE --out {copy} --resume" in told.stdout
-    done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume")
+    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume")
     assert done.returncode == 0, done.stderr

@@ -258,7 +258,8 @@ def _require_labels(item: Stored, place: str) -> None:
     try:
         for field, value in labels.items():
             require_label(value, field, empty=field != "device")
-        require_date(item.added, "added")
+        if item.added:  # lines of older versions may lack it
+            require_date(item.added, "added")
         for field in ("ttft_s", "tpot_s"):
             if any(not SHORTEST_S <= value <= LONGEST_S for value in getattr(found, field)):
                 raise SpecError(f"must be times from {SHORTEST_S:g} to {LONGEST_S:g} s", field=field)
