@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from chipwise.nn.amx import avoid_broken_amx
+from chipwise.profile import harness
 
 # How long an example takes says how busy the machine is, not whether what is stated holds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +34,13 @@ FLAGS = (
     "--virtual-time-budget=60000",
     "--dump-dom",
 )
+
+
+@pytest.fixture
+def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements are short and not repeated, however busy the machine: for tests of what is done with them."""
+    real = harness.measure
+    monkeypatch.setattr(harness, "measure", lambda *what, **how: real(*what, **how | {"seconds": 0.1, "attempts": 1}))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 import yaml
-
-from conftest import EXAMPLES, chipwise, in_process
+from runs import EXAMPLES, chipwise, in_process
 
 SMOKE = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
 

@@ -31,7 +31,7 @@ space:
   head_size: [16]
   max_tokens: 32
 data: {source: files, paths: [text.txt], entries: lines}
-budget: {cpu: 60 s, final: 2 s, workers: 2}
+budget: {cpu: 45 s, final: 2 s, workers: 2}
 """
 FAULTS = {"hang": "no answer within", "crash": "SIGABRT", "memory": "out of memory", "nan": "not finite"}
 _left: list[str] = []
@@ -48,7 +48,8 @@ def export(design, weights, path):
 def measured(path, workload, **settings):
     """Only one that hangs is given up soon; whoever else is slow may be."""
     hangs = json.loads(path.read_text()).get("fault") == "hang"
-    return measure(path, workload, **settings | {"timeout_s": 8.0 if hangs else 300.0})
+    brief = {"seconds": 0.2, "attempts": 1}
+    return measure(path, workload, **settings | brief | {"timeout_s": 8.0 if hangs else 300.0})
 
 
 @pytest.mark.slow

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from runs import BRIEFLY, EXAMPLES, chipwise
 
 from chipwise.optim.study import Study
 from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.run.trials import Trials, choice_labels
 from chipwise.space import SearchSpace
-from conftest import BRIEFLY, EXAMPLES, chipwise
 
 KILLS = 5
 

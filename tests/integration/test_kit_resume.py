@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import chipwise
 
 from chipwise.core.files import read_json
 from chipwise.reporting.record import load
-from conftest import chipwise
 
 SPEC = """
 name: board

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 from brief import measure_briefly
+from runs import EXAMPLES
 
 from chipwise import api
 from chipwise.reporting.record import RunRecord
-from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
 

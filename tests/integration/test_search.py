@@ -8,12 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
+from runs import EXAMPLES, chipwise, in_process
 
 from chipwise.api import report
 from chipwise.reporting.record import load
 from chipwise.run import load_run
 from chipwise.space.constraints import broken
-from conftest import EXAMPLES, chipwise, in_process
 
 
 @pytest.fixture(scope="module")

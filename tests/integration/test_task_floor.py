@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from brief import measure_briefly
+from runs import EXAMPLES
 
 from chipwise import api
 from chipwise.pipeline import task_evaluation
@@ -18,7 +19,6 @@ from chipwise.pipeline.halving import Halving
 from chipwise.reporting.record import load
 from chipwise.reporting.unmet import unmet
 from chipwise.training.tasks_classifier import Classifier
-from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
 

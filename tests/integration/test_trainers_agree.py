@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from runs import EXAMPLES
 
 from chipwise import api
 from chipwise.core.errors import JobsMissing
@@ -34,7 +35,6 @@ from chipwise.trainers.local import LocalTrainer, ended
 from chipwise.trainers.protocol import Setup
 from chipwise.trainers.ray_cluster import place_on_node
 from chipwise.training.worker import TrainJob
-from conftest import EXAMPLES
 
 pytestmark = pytest.mark.slow
 

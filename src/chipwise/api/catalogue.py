@@ -148,8 +148,11 @@ def models_on(
         SpecError: A number of tokens is not positive.
     """
     sheet, wanted = datasheet.load(device), (contains or "").lower()
-    asked = {"prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
-    requests = [Request(model=name, device=device, **asked) for name in families.names() if wanted in name.lower()]
+    requests = [
+        Request(model=name, device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+        for name in families.names()
+        if wanted in name.lower()
+    ]
     decoders = [item for item in requests if (arch := resolve(str(item.model))).causal and not arch.encoder]
     rows = [
         {"model": str(item.model), "device": device, "isl": str(prompt_tokens), "osl": str(new_tokens)}

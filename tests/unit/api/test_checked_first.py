@@ -27,10 +27,14 @@ def test_a_page_without_plotly_is_refused_before_anything_is_printed(
     assert not done.stdout
 
 
-def test_a_baseline_without_scikit_learn_is_refused_before_the_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_without_scikit_learn_is_refused_before_the_model_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("not read")
     with pytest.raises(MissingExtra, match="scikit-learn"):
-        api.evaluate("no-such-folder", "chapters")
+        api.evaluate(tmp_path, "chapters")
 
 
 def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:

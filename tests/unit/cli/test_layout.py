@@ -72,6 +72,7 @@ def test_every_output_fits_its_width(arguments: tuple[str, ...], monkeypatch: py
     assert len(at[160].splitlines()) <= len(at[80].splitlines())
 
 
+@pytest.mark.usefixtures("measured_once")
 @pytest.mark.parametrize("width", [80, 160])
 def test_measurements_fit(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

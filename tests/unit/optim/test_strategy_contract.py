@@ -59,4 +59,4 @@ class TestTpe(StrategySuite):
 
 class TestGp(StrategySuite):
     name = "gp"
-    options = {"initial": 34}  # noqa: RUF012
+    options = {"initial": 37}  # noqa: RUF012

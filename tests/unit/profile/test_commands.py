@@ -20,6 +20,7 @@ from chipwise.space import parse_constraints
 from chipwise.spec import io, uniform
 
 RUN = CliRunner()
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 @pytest.fixture

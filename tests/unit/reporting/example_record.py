@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 
@@ -136,6 +137,7 @@ def curve(design: Design, rungs: int, rng: random.Random) -> tuple[CurvePoint, .
     return tuple(points)
 
 
+@functools.cache
 def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
     rng = random.Random(seed)
     constraints = parse_constraints({"ttft_p99": "<= 5 ms", "tpot_p99": "<= 0.4 ms", "peak_memory": "<= 58 MB"})
