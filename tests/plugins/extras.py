@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-# What wheels do not bring: a GPU, an hour, packages that are built from source or pin versions of their own.
+# What wheels do not bring: a GPU, an hour, packages that are built from source or pin versions of their own, and what a
+# runtime or a target does not do.
 NOT_FROM_WHEELS = re.compile(
-    r"GPU|CUDA|CHIPWISE_SLOW|llama.cpp|llama_cpp|vizier|aiconfigurator|package index|/proc", re.IGNORECASE
+    r"GPU|CUDA|CHIPWISE_SLOW|llama.cpp|llama_cpp|vizier|aiconfigurator|package index|/proc|it measures|use --batch 1",
+    re.IGNORECASE,
 )
 skipped: dict[str, str] = {}  # of each test or file, the reason
 
