@@ -148,32 +148,26 @@ def models_on(
         SpecError: A number of tokens is not positive.
     """
     sheet, wanted = datasheet.load(device), (contains or "").lower()
-    requests = [
-        Request(model=name, device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
-        for name in families.names()
-        if wanted in name.lower()
-    ]
-    decoders = [item for item in requests if (arch := resolve(str(item.model))).causal and not arch.encoder]
-    rows = [
-        {"model": str(item.model), "device": device, "isl": str(prompt_tokens), "osl": str(new_tokens)}
-        for item in decoders
-    ]
-    answers = zip(decoders, estimate_rows(rows), strict=True)
-    found = [_on_device(item, row) for item, row in answers if not row["error"] and row["tpot_s"]]
+    Request(model="", device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)  # checks the numbers
+    names = [name for name in families.names() if wanted in name.lower()]
+    decoders = [name for name in names if (arch := resolve(name)).causal and not arch.encoder]
+    tokens = {"isl": str(prompt_tokens), "osl": str(new_tokens)}
+    answers = estimate_rows([{"model": name, "device": device, **tokens} for name in decoders])
+    found = [_on_device(name, device, row) for name, row in zip(decoders, answers, strict=True) if row.get("tpot_s")]
     found.sort(key=lambda each: (-each.parameters, each.name))
     memory = units.show(sheet.mem_capacity_bytes, "bytes")
     fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.name} ({memory})"
     return ResultTable(f"{fits}, predicted for a prompt of {prompt_tokens:,} tokens", found)
 
 
-def _on_device(request: Request, row: Mapping[str, object]) -> ModelOnDevice:
-    known, (parameters, active) = resolved(request), parameters_of(str(request.model))
+def _on_device(name: str, device: str, row: Mapping[str, object]) -> ModelOnDevice:
+    known, (parameters, active) = resolved(Request(model=name, device=device)), parameters_of(name)
     return ModelOnDevice(
-        name=str(request.model),
+        name=name,
         parameters=parameters,
         active_parameters=active,
         runtime=known.setting.runtime.name,
-        weights=known.weights or default_weights(str(request.model)) or "bf16",
+        weights=known.weights or default_weights(name) or "bf16",
         peak_memory_bytes=int(str(row["peak_memory_bytes"])),
         decode_tokens_per_s=1 / float(str(row["tpot_s"])),
         low_tokens_per_s=1 / float(str(row["high_s"])),

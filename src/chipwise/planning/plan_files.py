@@ -23,7 +23,7 @@ from chipwise.replay.outcome import METRICS
 
 FORMAT = "chipwise plan 1"
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
-"""What a replay tells besides times."""
+"""Figures of a replay that are no times."""
 
 
 def write_plan(plan: Plan, path: Path) -> None:
