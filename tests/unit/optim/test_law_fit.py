@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from chipwise.core.errors import SpecError
-from chipwise.optim.law_fit import _NOISES, _SCATTERS, LawTrainings, _Errors, fitted, read_trainings, updated
+from chipwise.optim.law_fit import (
+    _NOISES,
+    _SCATTERS,
+    LawTrainings,
+    _calibrated,
+    _Errors,
+    _likelihood,
+    fitted,
+    read_trainings,
+    updated,
+)
 from chipwise.optim.laws import CONSTANTS, shipped
 from chipwise.optim.shapes import Shapes
 
@@ -167,3 +177,58 @@ def test_a_mask_selects_trainings_with_their_shapes() -> None:
     assert kept.tokens.tolist() == trainings.tokens[chosen].tolist()
     assert kept.nats_per_token.tolist() == trainings.nats_per_token[chosen].tolist()
     assert kept.shapes.columns().tolist() == trainings.shapes.columns()[:, chosen].tolist()
+
+
+def test_a_table_states_what_a_model_does_not(tmp_path) -> None:
+    """A vocabulary of its own, a share of the feed-forwards and queries a key; else 0.8 of the layers and two."""
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "width,depth,parameters,tokens,loss_nats,vocab_size,ffn_share,queries_per_kv\n"
+        "100,5,1000000,1G,3,1000,,\n100,5,1000000,1G,3,1000,9,4\n"
+    )
+    held = read_trainings(path).shapes.columns()
+    layers = 1_000_000 - 2 * 100 * 1000
+    assert held[:, 0] == pytest.approx([layers, layers, 100, 5, 0.8 * layers / (5 * 100**2), 2, 1, 16])
+    assert held[:, 1] == pytest.approx([layers, layers, 100, 5, 9, 4, 1, 16])
+
+
+def test_a_model_without_parameters_for_its_layers_is_refused(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "width,depth,parameters,tokens,loss_nats,vocab_size\n100,5,200001,1G,3,1000\n100,5,200000,1G,3,1000\n"
+    )
+    with pytest.raises(SpecError, match=r"row 3: .*leaves no parameters for the layers beside two tables of 100"):
+        read_trainings(path)
+
+
+def test_leaving_a_shape_out_by_hand() -> None:
+    """Three shapes of which only the level is unknown: each is foretold by the two others, and misses by so much."""
+    law = replace(shipped(), scatter=0.03, noise=0.04)  # together 0.05 a training
+    tight = np.diag([1e2] + [1e-16] * (len(CONSTANTS) - 1))
+    prior = replace(law, covariance=tight)
+    shapes = Shapes(least=np.array([1e8, 4e8, 2e9]), most=np.array([1e8, 4e8, 2e9]), width=1024.0, depth=20.0)
+    tokens = np.array([1e11, 1e11, 2e11])
+    errors = np.array([0.02, -0.05, 0.09])
+    trainings = LawTrainings(
+        shapes=shapes, tokens=tokens, nats_per_token=law.nats_per_token(shapes, tokens) * np.exp(errors)
+    )
+    fit = updated(prior, trainings, source="three")
+    found = _calibrated(fit, prior, trainings)
+    misses = [errors[i] - np.delete(errors, i).mean() for i in range(3)]
+    z2 = np.mean(np.square(misses)) / (0.05**2 / 2 + 0.05**2)
+    factor = (1 + (1.644854**2 + 1) / 12) * math.sqrt(z2)
+    assert found.scatter / law.scatter == pytest.approx(factor, rel=1e-3)
+    assert found.noise / law.noise == pytest.approx(factor, rel=1e-3)
+    assert fit.covariance[0, 0] == pytest.approx(0.05**2 / 3, rel=1e-3)
+    assert found.covariance[0, 0] == pytest.approx(factor**2 * 0.05**2 / 3, rel=1e-3)
+    assert found.covariance[3, 3] == pytest.approx(fit.covariance[3, 3], rel=1e-6)  # nothing was learnt of it
+
+
+def test_the_likelihood_by_hand() -> None:
+    """Restricted: -1/2 of misfit, log determinant of the errors, and log determinant of the curvature."""
+    errors = _Errors(member=np.eye(2)[[0, 0, 1]], scatter=0.4, noise=0.3)
+    whole = 0.16 * errors.member @ errors.member.T + 0.09 * np.eye(3)
+    off, change, believed = np.array([0.1, -0.3, 0.2]), np.array([[1.0, 0.5], [0.0, 2.0], [1.0, 1.0]]), 3 * np.eye(2)
+    curvature = change.T @ np.linalg.solve(whole, change) + believed
+    expected = off @ np.linalg.solve(whole, off) + np.linalg.slogdet(whole)[1] + np.linalg.slogdet(curvature)[1]
+    assert _likelihood(errors, off, change, believed) == pytest.approx(-expected / 2)

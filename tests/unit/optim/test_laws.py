@@ -269,3 +269,154 @@ def test_what_a_training_is_expected_to_reach_is_shown_with_its_interval() -> No
     )  # fmt: skip
     assert str(found) == found.headline() == "2.35 nats/token [2.30, 2.41], published law"
     assert found.rows() == [{"unit": "nats/token", "value": 2.345, "low": 2.3, "high": 2.41}]
+
+
+def test_the_interval_by_hand() -> None:
+    """A level known to 3 %, a shape to 4 % and a training to 12 %: together 13 %, nine in ten within 1.645 of them."""
+    unsure = replace(
+        EXACT,
+        covariance=np.diag([0.03**2] + [0.0] * (len(CONSTANTS) - 1)),
+        scatter=0.04,
+        noise=0.12,
+        layer_parameters=(1e8, 1e10),
+        tokens=(1e10, 1e13),
+    )
+    found = unsure.loss(shape(1.6e9, 1000, 4), 4e11)
+    assert found.value == pytest.approx(2.75)
+    assert math.log(found.high / found.value) == pytest.approx(1.6449 * 0.13, rel=1e-4)
+    assert math.log(found.value / found.low) == pytest.approx(1.6449 * 0.13, rel=1e-4)
+
+
+def test_the_interval_of_a_difference_by_hand() -> None:
+    """The level is common and counts for the difference alone; scatter counts twice where shapes are unlike."""
+    law = replace(
+        EXACT,
+        covariance=np.diag([0.03**2] + [0.0] * (len(CONSTANTS) - 1)),
+        scatter=0.04,
+        layer_parameters=(1e8, 1e10),
+        tokens=(1e10, 1e13),
+    )
+    one, other = shape(1.6e9, 1000, 4), shape(1.6e9, 1e5, 4)  # 1.01 instead of 2: n = 8e8 / 1.01
+    found = law.difference(one, other, 4e11)
+    loss = 2.25 + (8 / 1.01) ** -0.5
+    assert found.value == pytest.approx(loss - 2.75)
+    spread = math.sqrt(2 * 0.04**2 * 2.75 * loss + 0.03**2 * found.value**2)
+    assert found.high - found.value == pytest.approx(1.6449 * spread, rel=1e-4)
+    assert found.value - found.low == pytest.approx(1.6449 * spread, rel=1e-4)
+    values, low, high = law.differences(one, other, 4e11)
+    assert (values[0], low[0], high[0]) == pytest.approx((found.value, found.low, found.high))
+
+
+def test_beyond_the_trainings_the_published_law_widens_the_interval() -> None:
+    """1e10 tokens more than known, and eight times the layers: what both laws say of the way there differs."""
+    law = replace(
+        EXACT, covariance=np.zeros((14, 14)), scatter=0.0, noise=0.0, layer_parameters=(1e8, 2e8), tokens=(1e10, 4e11)
+    )
+    inside = law.loss(shape(1.6e8, 1000, 4), 4e11)
+    assert inside.low == inside.value == inside.high
+    more = law.loss(shape(1.6e8, 1000, 4), 1.6e12)
+    known = shape(1.6e8, 1000, 4)
+    own = math.log(law.nats_per_token(known, 1.6e12)[0] / law.nats_per_token(known, 4e11)[0])
+    other = math.log(BESIROGLU.nats_per_token(1.6e8, 1.6e12) / BESIROGLU.nats_per_token(1.6e8, 4e11))
+    assert math.log(more.high / more.value) == pytest.approx(1.6449 * abs(own - other), rel=1e-4)
+    large = law.loss(shape(1.6e9, 1000, 4), 4e11)
+    inner = shape(2e8, 500, 2)  # an eighth of the parameters is half of the width and of the depth
+    own = math.log(law.nats_per_token(shape(1.6e9, 1000, 4), 4e11)[0] / law.nats_per_token(inner, 4e11)[0])
+    other = math.log(BESIROGLU.nats_per_token(1.6e9, 4e11) / BESIROGLU.nats_per_token(2e8, 4e11))
+    assert math.log(large.high / large.value) == pytest.approx(1.6449 * abs(own - other), rel=1e-4)
+    change = law.difference(known, shape(1.6e9, 1000, 4), 4e11)
+    half = 1.6449 * abs(own - other) * math.sqrt(large.value * inside.value)
+    assert change.high - change.value == pytest.approx(half, rel=1e-4)
+
+
+def test_notes_name_what_is_outside_the_trainings() -> None:
+    law = replace(EXACT, layer_parameters=(1e8, 2e9), tokens=(1e10, 3.5e11))
+    assert law.notes(shape(1e8, 64, 4), 3.5e11) == []
+    assert law.notes(shape(2e9, 64, 4), 1e10) == []
+    assert law.notes(shape(3e9, 64, 4), 2e12) == [
+        "3B parameters in layers are outside the published trainings' 100M to 2B",
+        "2T tokens are outside the published trainings' 10B to 350B",
+    ]
+    assert law.notes(shape(9e7, 64, 4), 9e9) == [
+        "90M parameters in layers are outside the published trainings' 100M to 2B",
+        "9B tokens are outside the published trainings' 10B to 350B",
+    ]
+    mixture = Shapes(least=4e8, most=1e9, width=64, depth=4)
+    assert law.notes(mixture, 1e11) == [
+        "counts as 400M to 1B parameters in its layers (experts a token does not meet, layers that share weights): the "
+        "interval holds both, the figure is of their geometric mean"
+    ]
+    outside = Shapes(least=4e8, most=3e9, width=64, depth=4)
+    assert len(law.notes(outside, 1e11)) == 2
+
+
+def test_a_law_of_a_mixture_by_hand() -> None:
+    """The geometric mean of 4e8 and 6.4e9 is 1.6e9; a law whose text term grows with size takes its root of 16."""
+    mixture = Shapes(least=4e8, most=6.4e9, width=1000, depth=4)
+    assert EXACT.nats_per_token(mixture, 4e11) == pytest.approx([2.75])
+    constants = EXACT.constants.copy()
+    constants[CONSTANTS.index("text_growth")] = 0.5
+    assert replace(EXACT, constants=constants).nats_per_token(mixture, 4e11) == pytest.approx([2.5 + 0.25 * 4])
+    constants[CONSTANTS.index("between")] = 0.0  # of the active ones alone
+    active = replace(EXACT, constants=constants).nats_per_token(mixture, 4e11)
+    assert active == pytest.approx([2 + 1 + 0.25 * 2])
+
+
+def test_shapes_are_alike_by_their_logarithms() -> None:
+    """Twice the width is ln 2 away, the distance at which errors correlate by e^(-1/2)."""
+    one = Shapes(least=1e9, most=1e9, width=1024, depth=16, ffn_share=8)
+    for changed in ({"width": 2048}, {"depth": 8}, {"ffn_share": 16}):
+        assert laws.alikeness(one, replace(one, **changed)) == pytest.approx([math.exp(-0.5)])
+    both = replace(one, width=2048, depth=32)
+    assert laws.alikeness(one, both) == pytest.approx([math.exp(-1)])
+    assert laws.alikeness(replace(one, ffn_share=0.0), replace(one, ffn_share=0.1)) == pytest.approx([1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wide", "covered"),
+    [(1e8, 1024, True), (0.99e8, 1024, False), (1e8, 256, False), (math.inf, 1024, False)],
+)
+def test_the_laws_begin_at_ten_million_parameters_and_a_hundred_million_tokens(tokens, wide, covered) -> None:
+    small = uniform(vocab_size=1000, d_model=wide, depth=4, heads=wide // 64, ffn_width=2 * wide)
+    assert (small.parameters() >= 1e7) == (wide == 1024)
+    if covered:
+        found = published_quality(small, tokens=tokens)
+        assert (found.unit, found.tokens, found.source) == ("nats/token", tokens, shipped().source)
+        assert found.parameters == pytest.approx(4 * small.layer_parameters(small.layers[0]))
+    else:
+        with pytest.raises(InputError, match=r"from 10M parameters and 100M tokens on"):
+            published_quality(small, tokens=tokens)
+        with pytest.raises(InputError):
+            published_change(llama(), small, tokens=tokens)
+
+
+def test_ones_own_law_is_named() -> None:
+    own = replace(shipped(), source="three of mine")
+    found = published_quality(llama(24, 1024), tokens=1e11, law=own)
+    assert found.basis == "predicted, law with three of mine"
+    assert found.per_byte(4.0).loss.high == pytest.approx(found.loss.high / (4 * math.log(2)))
+    for wrong in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="give a positive number"):
+            found.per_byte(wrong)
+
+
+def test_a_law_has_fourteen_constants() -> None:
+    for wrong in ({"constants": np.zeros(13)}, {"covariance": np.zeros((14, 13))}):
+        with pytest.raises(SpecError, match="a law has 14 constants: level, ln_floor"):
+            replace(EXACT, **wrong)
+    fields = law_fields(EXACT)
+    assert law_from(fields) is not EXACT
+    for name in fields:
+        with pytest.raises(SpecError, match="is no law"):
+            law_from({key: value for key, value in fields.items() if key != name})
+    again = law_from(fields)
+    assert (again.scatter, again.noise, again.source) == (EXACT.scatter, EXACT.noise, EXACT.source)
+    assert (again.layer_parameters, again.tokens) == (EXACT.layer_parameters, EXACT.tokens)
+    assert again.covariance.tolist() == EXACT.covariance.tolist()
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1e6, "1M"), (999e6, "999M"), (1e9, "1B"), (2.345e9, "2.35B"), (1e12, "1T"), (4.5e13, "45T")]
+)
+def test_counts_are_said_in_millions_and_more(count: float, said: str) -> None:
+    assert laws._said(count) == said
