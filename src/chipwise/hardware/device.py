@@ -137,14 +137,15 @@ class ModelRows:
     """Calibration's whole models in one phase, one row each, so that later fits start from them.
 
     Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; none in older profiles, in which
-    convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``.
+    convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``. Models that
+    were measured on a busy machine have no P99.
     """
 
     names: tuple[str, ...] = ()
     parts: tuple[tuple[float, ...], ...]
     figures: tuple[tuple[float, ...], ...]
     median_s: tuple[float, ...]
-    p99_s: tuple[float, ...]
+    p99_s: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

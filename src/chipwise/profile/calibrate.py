@@ -25,7 +25,16 @@ from chipwise.ops import Phase, Workload
 from chipwise.profile.drift import drift
 from chipwise.profile.exporting import check_exporter
 from chipwise.profile.harness import check_threads, measure
-from chipwise.profile.learning import Observed, Sample, cross_validate, fit_passes, prepare, refit, stored_bytes
+from chipwise.profile.learning import (
+    LEAST_MODELS,
+    Observed,
+    Sample,
+    cross_validate,
+    fit_passes,
+    prepare,
+    refit,
+    stored_bytes,
+)
 from chipwise.profile.measurement import Measurement
 from chipwise.profile.microbench import cases
 from chipwise.profile.model_rates import best_rates, fit_model_rates
@@ -160,22 +169,28 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
     """The profile that measured models give. Node rates are ``blank``'s if it has any, else fitted to the models too.
 
     In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
-    node rates where models alone give them.
+    node rates where models alone give them. P99 is learnt from models that were timed while the machine was quiet; where
+    those are fewer than ``LEAST_MODELS``, from all.
     """
     reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
     seen = [sample for sample in measured if _slowness(sample, reference_s) <= LIMITS["drift"]]
     counted = seen if len(seen) >= ENOUGH * len(measured) else measured
     samples = [with_drift(sample, reference_s) for sample in counted]
+    busy = sum(not sample.measured.clean for sample in samples)
+    if loud := len(samples) - busy < LEAST_MODELS:
+        samples = [replace(sample, busy_tails=True) for sample in samples]
     fit = fit_with_nodes if blank.terms else fit_alone
     profile = fit(blank, samples)
-    busy = sum(not sample.measured.clean for sample in samples)
     return replace(
         profile,
         checks=cross_validate(samples, lambda kept: fit(blank, kept)),
         calibration_models=prepare(profile, samples).to_rows(),
         clean=not busy,
-        notes=(f"{busy} of {len(samples)} models were timed on a busy machine; calibrate again when it is idle",)
+        notes=(
+            f"{busy} of {len(samples)} models were timed on a busy machine"
+            f"{', and P99 is learnt from them too' if loud else ''}; calibrate again when it is idle",
+        )
         if busy
         else (),
     )

@@ -69,7 +69,7 @@ class Observed(Protocol):
         ...
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass, seconds."""
+        """The percentile ``share`` of a pass, seconds; of a busy machine there is no P99 to learn, but NaN."""
         ...
 
     @property
@@ -84,6 +84,7 @@ class Sample:
 
     design: Design
     measured: Measurement
+    busy_tails: bool = False  # whether its P99 counts although the machine was busy
 
     @property
     def workload(self) -> Workload:
@@ -97,6 +98,8 @@ class Sample:
 
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass, corrected for drift, in processor time where the machine was busy."""
+        if share > 0.5 and not (self.measured.clean or self.busy_tails):
+            return math.nan
         one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
         settled = self.measured.settled(f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}")
         return settled / self.design.arch.passes
@@ -134,7 +137,7 @@ class PhaseTable:
     parts: Float64Array  # (n, parts) seconds
     figures: Float64Array  # (n, figures)
     median_s: Float64Array  # (n,) measured
-    p99_s: Float64Array  # (n,) measured
+    p99_s: Float64Array  # (n,) measured; NaN where the machine was busy
 
     def __getitem__(self, rows: Any) -> PhaseTable:
         return PhaseTable(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
@@ -150,7 +153,7 @@ class PhaseTable:
             parts=tuple(map(tuple, self.parts.tolist())),
             figures=tuple(map(tuple, self.figures.tolist())),
             median_s=tuple(self.median_s.tolist()),
-            p99_s=tuple(self.p99_s.tolist()),
+            p99_s=tuple(None if math.isnan(value) else value for value in self.p99_s.tolist()),
         )
 
     @classmethod
@@ -269,8 +272,11 @@ def fit_residual(table: PhaseTable) -> Residual:
     )
 
 
-def fit_tail(table: PhaseTable) -> Tail:
-    """The 99th percentile as a function of the median, nowhere below it."""
+def fit_tail(table: PhaseTable) -> Tail | None:
+    """The 99th percentile as a function of the median, nowhere below it; None where no P99 is known."""
+    table = table[~np.isnan(table.p99_s)]
+    if not len(table.p99_s):
+        return None
     ratio, extra = fit_relative(np.stack([table.median_s, np.ones(len(table.median_s))], axis=1), table.p99_s)
     if ratio < 1:  # then slow models would have a P99 below their median: least squares of relative errors at 1
         weights = table.p99_s**-2.0
@@ -317,7 +323,7 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
     return replace(
         profile,
         residuals={phase.value: fit_residual(table) for phase, table in tables.items()},
-        tails={phase.value: fit_tail(table) for phase, table in tables.items()},
+        tails={phase.value: fit_tail(table) or profile.tails[phase.value] for phase, table in tables.items()},
         memory=fit_memory(seen.observed) if memory else profile.memory,
     )
 
@@ -418,7 +424,8 @@ def _truth(item: Observed, name: str) -> float | None:
     if name == "memory":
         return item.peak_memory_bytes
     phase, _, tail = name.partition("_")
-    return item.seconds(Phase(phase), 0.99 if tail else 0.5)
+    seconds = item.seconds(Phase(phase), 0.99 if tail else 0.5)
+    return None if math.isnan(seconds) else seconds
 
 
 def _check(pairs: Sequence[Pair]) -> CheckError:

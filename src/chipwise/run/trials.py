@@ -216,8 +216,16 @@ class Trials:
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
     def measured(self) -> list[tuple[Design, Mapping[str, float]]]:
-        """Measured designs that a target learns from, with settled values where there are some."""
-        return [(item.design, item.notes.settled or item.measured) for item in self.all() if item.measured]
+        """Measured designs that a target learns from, with settled values where there are some.
+
+        The P99s of a busy machine are left out: they tell of other programs, not of the design.
+        """
+        found = []
+        for item in self.all():
+            values, quiet = item.notes.settled or item.measured or {}, item.notes.clean is not False
+            if known := {name: value for name, value in values.items() if quiet or not name.endswith("_p99")}:
+                found.append((item.design, known))
+        return found
 
     def __getitem__(self, number: int) -> Candidate:
         trial = self.study.trial(number)

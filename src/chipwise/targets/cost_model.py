@@ -49,9 +49,10 @@ class NotedMeasurement:
         return self.values.get("peak_memory")
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass; P50 and P99 are noted."""
+        """The percentile ``share`` of a pass; P50 is noted, and P99 of a quiet machine (else NaN)."""
         one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
-        return self.values[f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"] / self.design.arch.passes
+        name = f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"
+        return self.values.get(name, math.nan) / self.design.arch.passes
 
 
 def _check_name(metric: str) -> str:
@@ -83,7 +84,8 @@ class CostModel:
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces what was learnt before."""
-        known = [(design, values) for design, values in measured if values.keys() >= self._measured - {"peak_memory"}]
+        medians = {name for name in self._measured if name.endswith("_p50")}
+        known = [(design, values) for design, values in measured if values.keys() >= medians]
         joint = self._joint(known)
         self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
         self._medians = {}
@@ -146,8 +148,7 @@ class CostModel:
 
     def unsure(self, design: Design) -> float:
         """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
-        unknown = {f"{q}_p{share}": math.nan for q in _PHASE for share in (50, 99)}
-        figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, unknown)]).tables
+        figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, {})]).tables
         residuals = self.profile.residuals
         found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
         return float(max(found, default=AMPLITUDE)) / AMPLITUDE

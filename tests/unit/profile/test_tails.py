@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from chipwise.cli import show
+from chipwise.cost.pricing import PARTS
 from chipwise.hardware.device import CheckError, Tail
-from chipwise.profile.learning import PhaseTable, fit_tail
-from chipwise.testing.machines import round_machine
+from chipwise.ops import Phase, Workload
+from chipwise.profile.calibrate import blank_profile, fit_profile
+from chipwise.profile.learning import PhaseTable, Sample, fit_tail, learn, predict_seconds, prepare
+from chipwise.profile.measurement import Measurement
+from chipwise.profile.random_models import random_designs
+from chipwise.spec import Design
+from chipwise.testing.machines import core_like, round_machine
+
+HALVES = ((slice(0, None, 2), 1.5, False), (slice(1, None, 2), 40.0, True))  # which models, P99 in medians, busy
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A design as the core takes it, with its tail as a multiple of the median."""
+
+    design: Design
+    tail: float
+    busy: bool
+    workload: Workload = Workload(prompt_tokens=16, new_tokens=16)
+    peak_memory_bytes: float | None = None
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        median = predict_seconds(core_like(), self.design, phase, self.workload)
+        return median if share == 0.5 else math.nan if self.busy else self.tail * median
 
 
 def table(median_s: list[float], p99_s: list[float]) -> PhaseTable:
@@ -62,3 +86,57 @@ def test_one_model_is_not_several() -> None:
         .sentence("decode_p99.large")
         .startswith("decode P99: mean error 10 %")
     )
+
+
+def test_a_busy_machine_teaches_no_tail() -> None:
+    """Quiet models have P99 = 1.5 medians. Busy ones, with 40 medians, change medians' fit alone and no check."""
+    designs = random_designs(16, seed=0)
+    quiet, noisy = ([Timed(each, tail, loud) for each in designs[half]] for half, tail, loud in HALVES)
+    profile = core_like()
+    alone, both, busy = (learn(profile, prepare(profile, each)) for each in (quiet, [*quiet, *noisy], noisy))
+    for phase in ("prefill", "decode"):
+        assert both.tails[phase].ratio == pytest.approx(1.5)
+        assert alone.tails[phase].ratio == pytest.approx(1.5)
+        assert busy.tails[phase] == profile.tails[phase]
+    assert both.checks["decode"].models == 16
+    assert both.checks["decode_p99"].models == 8
+
+
+def test_a_table_without_some_tails_survives_its_file() -> None:
+    held = table([0.001, 0.01], [0.002, math.nan])
+    rows = PhaseTable(np.zeros((2, len(PARTS))), held.figures, held.median_s, held.p99_s).to_rows()
+    assert rows.p99_s == (0.002, None)
+    assert np.isnan(PhaseTable.from_rows(rows).p99_s).tolist() == [False, True]
+
+
+def sample(design: Design, *, busy: bool) -> Sample:
+    """A design as the core takes it: of 100 samples the slowest two take 1.5 times as long, 40 times where it is busy."""
+    timed = Timed(design, 1.0, busy)
+    slow = 40.0 if busy else 1.5
+    prefill, decode = ((timed.seconds(phase, 0.5),) * 98 for phase in (Phase.PREFILL, Phase.DECODE))
+    found = Measurement(
+        design=design.digest,
+        name=design.arch.name,
+        runtime="fake",
+        runtime_version="fake 1",
+        threads=1,
+        workload=timed.workload,
+        device="a core",
+        ttft_s=(*prefill, *(slow * prefill[0],) * 2),
+        tpot_s=(*decode, *(slow * decode[0],) * 2),
+        cpu_s=1.0,
+        peak_memory_bytes=10**8,
+        clean=not busy,
+        reasons=("noise",) if busy else (),
+        environment={"reference_s": {"arithmetic": 1e-3}},
+    )
+    return Sample(design=design, measured=found)
+
+
+@pytest.mark.parametrize(("quiet", "ratio"), [(6, 1.5), (0, 40.0)])
+def test_a_calibration_learns_tails_from_quiet_models_where_they_are_enough(quiet: int, ratio: float) -> None:
+    designs = random_designs(18, seed=0)
+    found = fit_profile(blank_profile("fake", 1), [sample(each, busy=i >= quiet) for i, each in enumerate(designs)])
+    assert found.tails["decode"].p99_s(1.0) == pytest.approx(ratio, rel=0.1)
+    assert ("P99 is learnt from them too" in found.notes[0]) == (ratio > 2)
+    assert not found.clean

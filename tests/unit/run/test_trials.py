@@ -176,3 +176,14 @@ def test_the_loss_is_of_the_exported_graph_where_there_is_one() -> None:
     assert found(rungs=[RESULT]).loss == found(rungs=[RESULT]).quality == RESULT["quantised_loss"]
     exported = found(rungs=[RESULT], exported_loss=1.9)
     assert (exported.loss, exported.quality) == (1.9, RESULT["quantised_loss"])
+
+
+def test_the_p99s_of_a_busy_machine_are_not_learnt(trials) -> None:
+    """What was noted by older versions, without a verdict, still counts."""
+    values = {"tpot_p50": 1.0, "tpot_p99": 9.0, "peak_memory": 5.0}
+    rows = np.unique(SPACE.sample(20, np.random.default_rng(0)), axis=0)[:3]
+    for row, clean in zip(rows, (True, False, None), strict=True):
+        trials.note(trials.add(row, predicted=PROMISE), measured=values, settled=values, clean=clean)
+    quiet, busy, unknown = (found for _, found in trials.measured())
+    assert quiet == unknown == values
+    assert busy == {"tpot_p50": 1.0, "peak_memory": 5.0}
