@@ -169,8 +169,8 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
     """The profile that measured models give. Node rates are ``blank``'s if it has any, else fitted to the models too.
 
     In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
-    node rates where models alone give them. P99 is learnt from models that were timed while the machine was quiet; where
-    those are fewer than ``LEAST_MODELS``, from all.
+    node rates where models alone give them. P99 is learnt from models that were timed while the machine was quiet;
+    where those are fewer than ``LEAST_MODELS``, from all.
     """
     reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)

@@ -21,11 +21,13 @@ import pytest
 from chipwise.core.errors import SpecError
 from chipwise.core.fields import build
 from chipwise.run.spec import run_spec
+from chipwise.space.images import ImageSpace
 from chipwise.tasks.multimodal.sources import QuestionsSpec, read_questions
 from chipwise.tasks.ranking.sources import InteractionsSpec, read_interactions
 from chipwise.tasks.series.data import read_series
+from chipwise.tasks.speech.data import SpeechData
 from chipwise.tasks.speech.sources import WordsSpec, parts_of
-from chipwise.tasks.speech.waves import decoded
+from chipwise.tasks.speech.waves import decoded, endless
 from chipwise.tasks.vision.sources import ImagesSpec, read_pixels
 
 
@@ -226,9 +228,26 @@ def test_wav_files(content: bytes, words: str) -> None:
         decoded(content, where="x.wav")
 
 
-def test_a_stream_without_a_length_is_read_to_its_end() -> None:
+@pytest.mark.parametrize("stated", [2**32 - 1, 2**31, 2**31 - 1, 2**31 - 2**12])
+def test_a_stream_without_a_length_is_read_to_its_end(stated: int) -> None:
     """Programs that write to a pipe state the largest length that there is."""
-    assert len(decoded(changed(40, struct.pack("<I", 2**32 - 1)), where="x.wav")) == 8_000
+    content = changed(40, struct.pack("<I", stated))
+    assert len(decoded(content, where="x.wav")) == 8_000
+    assert endless(content)
+    assert not endless(sound())
+
+
+def test_files_without_a_stated_length_are_counted_where_the_data_is_described(tmp_path: Path) -> None:
+    pytest.importorskip("scipy", reason="makes spectrograms: pip install 'chipwise[search]'")
+    for number, word in enumerate(("yes", "no")):
+        (tmp_path / word).mkdir()
+        for i in range(8):
+            content = changed(40, struct.pack("<I", 2**32 - 1)) if i < number else bytes(sound())
+            (tmp_path / word / f"{i}.wav").write_bytes(content)
+    spec, image = WordsSpec(source="folder", path=".", held_out=0.2), ImageSpace(size=50, channels=10, classes=2, axes=1, patch=(5,))
+    data = SpeechData(spec, tmp_path, tmp_path / "kept", image)
+    data.prepare()
+    assert str(data.summary()["source"]).endswith("; 1 file without a stated length, read to the end")
 
 
 def test_words_that_are_silent_altogether(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.errors import counted
 from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.tasks.protocol import Losses
 from chipwise.training.arrays import LabelledArrays, save_arrays
@@ -49,6 +50,7 @@ class Part:
     labels: NDArray[np.int64]
     snr_db: NDArray[np.float64]
     speakers: NDArray[np.int64]  # numbers from 0, (n,)
+    endless: int = 0  # recordings whose files state no length
 
 
 def fields_of(parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -77,6 +79,8 @@ def keep(
     save_arrays(path, data)
     synthetic = spec.source == "espeak"
     source = "espeak-ng" if synthetic else f"recordings of the user ({spec.path})"
+    if endless := sum(part.endless for part in parts.values()):
+        note += f"; {counted(endless, 'file')} without a stated length, read to the end"
     noise = f", noise at {', '.join(f'{ratio:g}' for ratio in spec.snr_db)} dB" if spec.snr_db else ""
     said = {
         "source": source + noise + note,

@@ -16,7 +16,7 @@ from chipwise.core.files import read_bytes
 from chipwise.tasks.speech import synthesis
 from chipwise.tasks.speech.front_end import ROWS, log_mel
 from chipwise.tasks.speech.kept import Part
-from chipwise.tasks.speech.waves import clip_of, decoded, divided, noisy
+from chipwise.tasks.speech.waves import clip_of, decoded, divided, endless, noisy
 
 MOST_BYTES = 2**28  # of one recording, which is read whole
 SPEAKER = "_nohash_"  # what follows the speaker in the file names of Speech Commands
@@ -64,6 +64,7 @@ class Spoken:
     samples: NDArray[np.float32]
     label: int
     speaker: str
+    endless: bool = False  # whether its file states no length
 
 
 def words_of(spec: WordsSpec, base: Path) -> tuple[str, ...]:
@@ -91,8 +92,9 @@ def recordings(spec: WordsSpec, base: Path) -> Iterator[Spoken]:
     if spec.source == "folder":
         for label, word in enumerate(words):
             for path in sorted((base / spec.path / word).glob("*.wav")):
-                samples = decoded(read_bytes(path, most=MOST_BYTES), where=str(path))
-                yield Spoken(samples=samples, label=label, speaker=path.stem.partition(SPEAKER)[0])
+                content = read_bytes(path, most=MOST_BYTES)
+                samples, speaker = decoded(content, where=str(path)), path.stem.partition(SPEAKER)[0]
+                yield Spoken(samples=samples, label=label, speaker=speaker, endless=endless(content))
         return
     for variant in synthesis.variants()[: spec.voices]:
         for take in range(spec.takes):
@@ -137,7 +139,8 @@ def _part(
     )
     labels = np.array([heard[index].label for index in order], np.int64)
     _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
-    return Part(inputs=spectra, labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64))
+    cut = sum(each.endless for each in heard)
+    return Part(inputs=spectra, labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64), endless=cut)
 
 
 def mixed(

@@ -23,7 +23,8 @@ COLOURS = (0.0, 2.0)  # exponents of noise: white, pink and brown are 0, 1 and 2
 def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     """The samples of a WAV file at 16 kHz, between -1 and 1; the mean of its channels.
 
-    A stream whose header states no length, as programs write to a pipe, is read to its end.
+    A stream whose header states no length (:func:`endless`) is read to its end. No more is read than ``content`` holds,
+    whatever the header states.
 
     Raises:
         DataError: It is no WAV file of 8 or 16-bit integers, or it is empty.
@@ -31,8 +32,8 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     try:
         with wave.open(io.BytesIO(content)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            stated = file.getnframes() * max(1, width * channels)
-            raw = file.readframes(min(file.getnframes(), len(content)))
+            stated = _stated_bytes(file)
+            raw = file.readframes(min(file.getnframes(), len(content) // max(1, width * channels)))
     except EOFError:
         raise DataError(f"{where}: not a WAV file: it ends too early") from None
     except wave.Error as error:
@@ -53,6 +54,16 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     if not len(values):
         raise DataError(f"{where}: holds no samples")
     return resampled(values, rate)
+
+
+def endless(content: bytes) -> bool:
+    """Whether a WAV file states no length, as programs write it to a pipe: it cannot be told from one that is cut off."""
+    with wave.open(io.BytesIO(content)) as file:
+        return _stated_bytes(file) >= STREAM_BYTES
+
+
+def _stated_bytes(file: wave.Wave_read) -> int:
+    return file.getnframes() * max(1, file.getsampwidth() * file.getnchannels())
 
 
 def _bits(content: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from chipwise.tasks.speech import synthesis
 from chipwise.tasks.speech.front_end import RATE_HZ
 from chipwise.tasks.speech.kept import Part
 from chipwise.tasks.speech.sources import MOST_BYTES, mixed
-from chipwise.tasks.speech.waves import decoded, divided, trimmed
+from chipwise.tasks.speech.waves import decoded, divided, endless, trimmed
 from chipwise.training.transcripts import BLANK
 
 FEWEST = 20  # utterances in all
@@ -75,6 +75,7 @@ class Utterance:
     samples: NDArray[np.float32]
     text: str
     speaker: str
+    endless: bool = False  # whether its file states no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utteran
         DataError: The program or the texts are missing, a file is broken, or most utterances are too long.
     """
     spoken = _spoken(spec) if spec.source == "espeak" else _recorded(base / spec.path)
-    everything = [Utterance(trimmed(each.samples), each.text, each.speaker) for each in spoken]
+    everything = [replace(each, samples=trimmed(each.samples)) for each in spoken]
     found = tuple(each for each in everything if len(each.samples) <= length)
     too_long = len(everything) - len(found)
     if too_long > LEFT_OUT * len(everything):
@@ -143,7 +144,8 @@ def _recorded(folder: Path) -> Iterator[Utterance]:
         text = text_of(said)
         if not text:
             raise DataError(f"{path}: its text has no letters or digits")
-        yield Utterance(decoded(read_bytes(path, most=MOST_BYTES), where=str(path)), text, speaker)
+        content = read_bytes(path, most=MOST_BYTES)
+        yield Utterance(decoded(content, where=str(path)), text, speaker, endless(content))
 
 
 def _rows_of(table: Path) -> Iterator[tuple[Path, str, str]]:
@@ -194,5 +196,11 @@ def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int
         for row, each in zip(texts, heard, strict=True):
             row[: len(each.text)] = [numbers[sign] for sign in each.text]
         _, said_by = np.unique([heard[index].speaker for index in order], return_inverse=True)
-        made[name] = Part(inputs=spectra, labels=texts[order], snr_db=ratios, speakers=said_by.astype(np.int64))
+        made[name] = Part(
+            inputs=spectra,
+            labels=texts[order],
+            snr_db=ratios,
+            speakers=said_by.astype(np.int64),
+            endless=sum(each.endless for each in heard),
+        )
     return made
