@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from chipwise.core import units
@@ -11,13 +11,14 @@ from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.errors import counted
 from chipwise.core.results import Result, ResultTable
+from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
 from chipwise.predict import diffusion
 from chipwise.predict.picture_models import PICTURE_MODELS, UNet
 from chipwise.profile.backends import NEEDS, missing, table_name
-from chipwise.serve.request import Request, parameters_of, resolved
-from chipwise.serve.table import estimate_rows
+from chipwise.serve.estimate import estimates
+from chipwise.serve.request import Request, parameters_of
 from chipwise.spec import families
 from chipwise.spec.hf import default_weights, resolve
 
@@ -148,32 +149,34 @@ def models_on(
         SpecError: A number of tokens is not positive.
     """
     sheet, wanted = datasheet.load(device), (contains or "").lower()
-    Request(model="", device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)  # checks the numbers
     names = [name for name in families.names() if wanted in name.lower()]
     decoders = [name for name in names if (arch := resolve(name)).causal and not arch.encoder]
-    tokens = {"isl": str(prompt_tokens), "osl": str(new_tokens)}
-    answers = estimate_rows([{"model": name, "device": device, **tokens} for name in decoders])
-    found = [_on_device(name, device, row) for name, row in zip(decoders, answers, strict=True) if row.get("tpot_s")]
+    asked = Request(model="", device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+    answers = estimates([replace(asked, model=name) for name in decoders])
+    known = zip(decoders, answers, strict=True)
+    found = [_on_device(name, each) for name, each in known if isinstance(each, CostEstimate)]
     found.sort(key=lambda each: (-each.parameters, each.name))
     memory = units.show(sheet.mem_capacity_bytes, "bytes")
     fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.name} ({memory})"
     return ResultTable(f"{fits}, predicted for a prompt of {prompt_tokens:,} tokens", found)
 
 
-def _on_device(name: str, device: str, row: Mapping[str, object]) -> ModelOnDevice:
-    known, (parameters, active) = resolved(Request(model=name, device=device)), parameters_of(name)
+def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
+    rate, (parameters, active) = found.metrics["decode_tokens_per_s"], parameters_of(name)
+    assert rate.low is not None  # a step's interval is always known
+    assert rate.high is not None
     return ModelOnDevice(
         name=name,
         parameters=parameters,
         active_parameters=active,
-        runtime=known.setting.runtime.name,
-        weights=known.weights or default_weights(name) or "bf16",
-        peak_memory_bytes=int(str(row["peak_memory_bytes"])),
-        decode_tokens_per_s=1 / float(str(row["tpot_s"])),
-        low_tokens_per_s=1 / float(str(row["high_s"])),
-        high_tokens_per_s=1 / float(str(row["low_s"])),
-        ttft_s=float(str(row["ttft_s"])),
-        provenance=str(row["provenance"]),
+        runtime=found.runtime,
+        weights=found.weights,
+        peak_memory_bytes=round(found.peak_memory_bytes),
+        decode_tokens_per_s=rate.value,
+        low_tokens_per_s=rate.low,
+        high_tokens_per_s=rate.high,
+        ttft_s=found.ttft_s,
+        provenance=found.provenance,
     )
 
 
