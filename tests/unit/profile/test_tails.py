@@ -20,6 +20,7 @@ from chipwise.profile.random_models import random_designs
 from chipwise.spec import Design
 from chipwise.testing.machines import core_like, round_machine
 
+WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 HALVES = ((slice(0, None, 2), 1.5, False), (slice(1, None, 2), 40.0, True))  # which models, P99 in medians, busy
 
 
@@ -30,7 +31,7 @@ class Timed:
     design: Design
     tail: float
     busy: bool
-    workload: Workload = Workload(prompt_tokens=16, new_tokens=16)
+    workload: Workload = WORKLOAD
     peak_memory_bytes: float | None = None
 
     def seconds(self, phase: Phase, share: float) -> float:
@@ -110,7 +111,7 @@ def test_a_table_without_some_tails_survives_its_file() -> None:
 
 
 def sample(design: Design, *, busy: bool) -> Sample:
-    """A design as the core takes it: of 100 samples the slowest two take 1.5 times as long, 40 times where it is busy."""
+    """A design as the core takes it: two of 100 samples take 1.5 times as long, 40 times where it is busy."""
     timed = Timed(design, 1.0, busy)
     slow = 40.0 if busy else 1.5
     prefill, decode = ((timed.seconds(phase, 0.5),) * 98 for phase in (Phase.PREFILL, Phase.DECODE))

@@ -244,7 +244,8 @@ def test_files_without_a_stated_length_are_counted_where_the_data_is_described(t
         for i in range(8):
             content = changed(40, struct.pack("<I", 2**32 - 1)) if i < number else bytes(sound())
             (tmp_path / word / f"{i}.wav").write_bytes(content)
-    spec, image = WordsSpec(source="folder", path=".", held_out=0.2), ImageSpace(size=50, channels=10, classes=2, axes=1, patch=(5,))
+    spec = WordsSpec(source="folder", path=".", held_out=0.2)
+    image = ImageSpace(size=50, channels=10, classes=2, axes=1, patch=(5,))
     data = SpeechData(spec, tmp_path, tmp_path / "kept", image)
     data.prepare()
     assert str(data.summary()["source"]).endswith("; 1 file without a stated length, read to the end")

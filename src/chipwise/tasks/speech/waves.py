@@ -57,7 +57,7 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
 
 
 def endless(content: bytes) -> bool:
-    """Whether a WAV file states no length, as programs write it to a pipe: it cannot be told from one that is cut off."""
+    """Whether a WAV file states no length, as programs write to a pipe: it may as well be cut off."""
     with wave.open(io.BytesIO(content)) as file:
         return _stated_bytes(file) >= STREAM_BYTES
 
