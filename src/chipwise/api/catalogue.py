@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.errors import counted
@@ -156,9 +155,10 @@ def models_on(
     known = zip(decoders, answers, strict=True)
     found = [_on_device(name, each) for name, each in known if isinstance(each, CostEstimate)]
     found.sort(key=lambda each: (-each.parameters, each.name))
-    memory = units.show(sheet.mem_capacity_bytes, "bytes")
-    fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.name} ({memory})"
-    return ResultTable(f"{fits}, predicted for a prompt of {prompt_tokens:,} tokens", found)
+    fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.label}"
+    return ResultTable(
+        f"{fits}, which has {sheet.memory_said}; predicted for a prompt of {prompt_tokens:,} tokens", found
+    )
 
 
 def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:

@@ -4,6 +4,28 @@ from __future__ import annotations
 
 LIKE = "Read a config.json of an unknown model_type as one of this family, such as llama."
 
+MEMORY = "Of a device that is sold with several sizes, such as 64GB; `--device 'm4 max 64GB'` says the same."
+
+
+def sized(device: str, memory: str | None) -> str:
+    """The device as it is typed with its memory.
+
+    Raises:
+        InputError: ``memory`` is no size, or the device is none that is sold.
+    """
+    from chipwise.core.errors import InputError
+    from chipwise.core.typed import memory_bytes
+
+    if memory is None:
+        return device
+    size = memory.replace(" ", "").lower()
+    if memory_bytes(size) is None:
+        raise InputError(f"--memory must be a size such as 64GB, not {memory!r}")
+    if device in ("here", "all") or device.lower().endswith((".yaml", ".yml")):
+        raise InputError(f"--memory is for a device that is sold with several sizes, not for --device {device}")
+    whole, colon, part = device.partition(":")
+    return f"{whole} {size}{colon}{part}"
+
 
 def devices(incomplete: str) -> list[str]:
     """Devices whose name starts as typed, and ``here`` and ``all`` where commands take them."""

@@ -38,6 +38,7 @@ def command(
             autocompletion=completion.devices,
         ),
     ] = "h100-sxm",
+    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
@@ -131,7 +132,7 @@ def command(
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
-    model = alike.named(model, like)
+    model, device = alike.named(model, like), completion.sized(device, memory)
     if audio is not None and not resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}

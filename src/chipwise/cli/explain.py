@@ -33,6 +33,7 @@ def command(
             autocompletion=completion.devices,
         ),
     ] = "h100-sxm",
+    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
     runtime: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +107,7 @@ def command(
             raise typer.BadParameter(
                 f"--measured runs the model on this machine, which is not {device}; use --device here"
             )
+    device = completion.sized(device, memory)
     asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
     if measured:
         _measured(model, asked, threads, as_json=as_json)

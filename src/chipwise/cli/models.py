@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chipwise.cli import completion
+
 if TYPE_CHECKING:
     from chipwise.api.catalogue import ModelEntry, ModelOnDevice
     from chipwise.core.results import ResultTable
@@ -17,6 +19,7 @@ def command(
     device: Annotated[
         str | None, typer.Option(help="List the language models that fit on this device, and how fast they answer.")
     ] = None,
+    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
     prompt: Annotated[int, typer.Option(help="With --device: tokens of the prompt.")] = 512,
     new: Annotated[int, typer.Option(help="With --device: tokens of the answer.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
@@ -36,12 +39,15 @@ def command(
     from chipwise.core.errors import UnknownName
 
     if device is None:
-        refuse(context, "prompt", "new", why="needs --device")
+        refuse(context, "memory", "prompt", "new", why="needs --device")
     known = api.models(contains)
     if not known:
         raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
     if device is not None:
-        _on_device(api.models_on(device, contains, prompt_tokens=prompt, new_tokens=new), as_json=as_json)
+        _on_device(
+            api.models_on(completion.sized(device, memory), contains, prompt_tokens=prompt, new_tokens=new),
+            as_json=as_json,
+        )
     elif as_json:
         json_of(known.to_dict())
     else:

@@ -116,7 +116,7 @@ def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) 
     """Explains a case. ``every`` keeps uncertain advice, ``other_chips`` also suggests other devices."""
     curves = (token_curve(case), batch_curve(case))
     held = case.estimate.memory_bytes
-    capacity = case.sheet.mem_capacity_bytes if case.sheet is not None else None
+    capacity = case.sheet.usable_bytes if case.sheet is not None else None
     return Explanation(
         case=case,
         phases=tuple(_phase(case, phase) for phase in case.phases),

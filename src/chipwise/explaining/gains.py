@@ -106,7 +106,7 @@ def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> boo
     if sheet is None:
         return False
     try:
-        return cost.peak_memory_bytes > sheet.mem_capacity_bytes
+        return cost.peak_memory_bytes > sheet.usable_bytes
     except Unsupported:
         return False
 

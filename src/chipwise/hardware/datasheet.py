@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from chipwise.core import files
+from chipwise.core import files, units
 from chipwise.core.dtypes import DType
 from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.core.fields import later
@@ -26,6 +27,10 @@ from chipwise.hardware.taught import Teaching
 
 DATA = Path(__file__).parent / "data"
 _DTYPES = frozenset(DType)
+GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
+"""Share of a Mac's memory that macOS lets its GPU hold, below so many bytes of it: ``recommendedMaxWorkingSetSize`` as
+llama.cpp logs it (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues 1826 and 1870). macOS 26 allows more
+(107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl iogpu.wired_limit_mb=N`` sets it."""
 LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
 
 
@@ -225,6 +230,20 @@ class DeviceProfile:
     def mem_capacity_bytes(self) -> float:
         """Bytes of the device's own memory."""
         return self.capacity_bytes()
+
+    @property
+    def usable_bytes(self) -> float:
+        """Bytes of the own memory that a model may take: all, or what macOS lets the GPU of a Mac hold by default."""
+        held = self.mem_capacity_bytes
+        if not (self.vendor == "Apple" and "(M" in self.architecture and any(e.part == "gpu" for e in self.engines)):
+            return held
+        return held * next(share for below, share in GPU_SHARES_OF_MACS if held < below)
+
+    @property
+    def memory_said(self) -> str:
+        """Text such as ``24 GB``, or ``96 GB for its GPU (of 128 GB)`` of a Mac."""
+        whole, usable = (units.show(size, "bytes") for size in (self.mem_capacity_bytes, self.usable_bytes))
+        return whole if usable == whole else f"{usable} for its GPU (of {whole})"
 
     @property
     def mem_bandwidth_bytes_per_s(self) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.core.errors import DoesNotFit
-from chipwise.serve.estimate import capacity_bytes
 from chipwise.serve.groups import Group, grouped, memory_of
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.request import Request, resolved
@@ -53,7 +52,7 @@ def cache_of(
         raise next(iter(errors.values()))
     group = groups[0]
     memory = memory_of(group)
-    free = utilisation * capacity_bytes(group.device) - float(
+    free = utilisation * group.device.usable_bytes - float(
         memory.weights[0] + memory.activations[0] + memory.runtime[0]
     )
     each = float(memory.cache[1]) / longest

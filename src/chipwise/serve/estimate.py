@@ -125,7 +125,7 @@ def waiting(fitting: int, asked: int) -> str:
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
     """Number of each row's concurrent requests that fit in the devices' memory; 0 where not even one does."""
     asked, plan = group.in_flight, group.setting.plan
-    free = capacity_bytes(group.device) - memory.weights - memory.activations - memory.runtime
+    free = group.device.usable_bytes - memory.weights - memory.activations - memory.runtime
     each = memory.cache / group.sequences
     held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * plan.dp
     return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
@@ -145,11 +145,6 @@ def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
     if isinstance(found, Unsupported):
         raise found
     return found
-
-
-def capacity_bytes(device: DeviceProfile) -> float:
-    """Bytes of the device's memory that a model may use."""
-    return device.mem_capacity_bytes
 
 
 def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None = None) -> CostEstimate:

@@ -147,7 +147,7 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
         )
     known = PICTURE_MODELS.get(known_name(model) or "")
     parts = {} if known is None else known.parts()
-    if diffusion.BYTES * sum(parts.values()) > sheet.mem_capacity_bytes:
+    if diffusion.BYTES * sum(parts.values()) > sheet.usable_bytes:
         whole = units.show(diffusion.BYTES * sum(parts.values()), "bytes")
         notes.append(f"all parts together take {whole} in bf16: the text encoders must leave before the steps begin")
     size = f"{picture.width} x {picture.height}"
@@ -209,8 +209,8 @@ def _check_memory(model: str, picture: Picture) -> None:
         DoesNotFit: They do not.
     """
     needed, sheet = diffusion.BYTES * picture.model.parameters, picture.device
-    if needed > sheet.mem_capacity_bytes:
+    if needed > sheet.usable_bytes:
         raise DoesNotFit(
             f"the weights of {model}'s transformer need {units.show(needed, 'bytes')} in bf16 and {sheet.label} has "
-            f"{units.show(sheet.mem_capacity_bytes, 'bytes')}; name a device with more memory"
+            f"{sheet.memory_said}; name a device with more memory"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.remedies import Remedy, remedies_of, together
 from chipwise.serve.request import Request
 
+LEFT_TO_MACOS = 8e9  # bytes, at least, where raising the GPU's limit is advised
 NOTHING = "neither a narrower format, nor more devices, nor fewer requests would fit"
 
 
@@ -47,22 +49,28 @@ class Shortage:
     said: str  # by how much, and what is held
     devices: int
     needed_bytes: float
-    held_bytes: float
+    held_said: str  # what there is, in words
     fitting: tuple[Fitting, ...]
     chip: str | None  # the smallest chip that holds it, where no change does
+    limit_mib: int | None = None  # macOS's limit on the GPU's memory with which it fits
 
     @property
     def line(self) -> str:
         """The first line of an answer: ``does not fit: needs 17.3 GB, has 12.9 GB; q8_0 fits (9.6 GB)``."""
         each = " on each device" if self.devices > 1 else ""
-        sizes = (units.show(size, "bytes") for size in (self.needed_bytes, self.held_bytes))
-        needs = "needs {}{each}, has {}".format(*sizes, each=each)
-        return f"does not fit: {needs}; {', or '.join(each.text for each in self.fitting) or self._else}"
+        needs = f"needs {units.show(self.needed_bytes, 'bytes')}{each}, has {self.held_said}"
+        fitting = ", or ".join(each.text for each in self.fitting) or self._else
+        return f"does not fit: {needs}; {fitting}{self._raised}"
 
     @property
     def message(self) -> str:
         """The error: by how much, what is held, and which options would fit."""
-        return f"{self.said}; {would_fit(self.fitting) if self.fitting else self._else}"
+        return f"{self.said}; {would_fit(self.fitting) if self.fitting else self._else}{self._raised}"
+
+    @property
+    def _raised(self) -> str:
+        raised = f"; or let the GPU have more: sudo sysctl iogpu.wired_limit_mb={self.limit_mib}"
+        return raised if self.limit_mib else ""
 
     @property
     def _else(self) -> str:
@@ -77,14 +85,14 @@ def would_fit(fitting: Sequence[Fitting]) -> str:
 def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
     """Message that says by how much request ``i`` of the group does not fit; None where it does."""
     device = group.device
-    needed, held = float(memory.peak_bytes[i]), device.mem_capacity_bytes
+    needed, held = float(memory.peak_bytes[i]), device.usable_bytes
     if needed <= held:
         return None
     parts = ", ".join(f"{name} {units.show(value, 'bytes')}" for name, value in memory.row(i).items())
     each = " on each device" if group.setting.plan.devices > 1 else ""
     return (
         f"{group.setting.arch.name} needs {units.show(needed, 'bytes')}{each} ({parts}) and {device.label} has "
-        f"{units.show(held, 'bytes')}: {units.show(needed - held, 'bytes')} too much"
+        f"{device.memory_said}: {units.show(needed - held, 'bytes')} too much"
     )
 
 
@@ -127,10 +135,19 @@ def _shortage(group: Group, memory: DeviceMemory, i: int, said: str, *, fitting:
         said=said,
         devices=group.setting.plan.devices,
         needed_bytes=needed,
-        held_bytes=group.device.mem_capacity_bytes,
+        held_said=group.device.memory_said,
+        limit_mib=_limit_mib(group, needed),
         fitting=fitting,
         chip=None if fitting else _chip(group, needed * group.setting.plan.devices),
     )
+
+
+def _limit_mib(group: Group, needed_bytes: float) -> int | None:
+    """The limit on a Mac's GPU with which so much fits, where the rest leaves macOS room."""
+    device = group.device
+    held_back = device.usable_bytes < device.mem_capacity_bytes
+    fits = group.setting.plan.devices == 1 and needed_bytes + LEFT_TO_MACOS <= device.mem_capacity_bytes
+    return math.ceil(needed_bytes / 2**20) if held_back and fits else None
 
 
 def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting, ...]]:
@@ -184,7 +201,7 @@ def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Fitting,
             needed = float(memory_of(groups[0]).peak_bytes[0])
         except ChipwiseError:
             continue
-        if needed <= groups[0].device.mem_capacity_bytes:
+        if needed <= groups[0].device.usable_bytes:
             return Fitting(remedy=remedy, needed_bytes=needed), groups[0]
     return None
 
@@ -198,7 +215,7 @@ def _chip(group: Group, needed_bytes: float) -> str | None:
     device = group.device
 
     def far(other: DeviceProfile) -> tuple[bool, bool, float]:
-        return other.vendor != device.vendor, other.kind != device.kind, other.mem_capacity_bytes
+        return other.vendor != device.vendor, other.kind != device.kind, other.usable_bytes
 
     able = [each for each in datasheet.load_all() if _holds(each, group, needed_bytes)]
     return min(able, key=far).name if able else None
@@ -206,7 +223,7 @@ def _chip(group: Group, needed_bytes: float) -> str | None:
 
 def _holds(other: DeviceProfile, group: Group, needed_bytes: float) -> bool:
     try:
-        enough = other.mem_capacity_bytes >= needed_bytes
+        enough = other.usable_bytes >= needed_bytes
     except Unsupported:
         return False
     return enough and platform_of(other) in group.setting.runtime.runs_on

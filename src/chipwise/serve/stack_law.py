@@ -219,7 +219,7 @@ def sequences_held(
     one = np.ones(1, np.int64)
     work = Work.of(lower_pass(setting, Step(batch=one, query_tokens=1, past_tokens=1000 * one)), 1)
     each = float(work.cache_bytes[0]) / 1001
-    free = FREE_SHARE * device.mem_capacity_bytes - float(work.weight_bytes[0]) - WORKSPACE_BYTES
+    free = FREE_SHARE * device.usable_bytes - float(work.weight_bytes[0]) - WORKSPACE_BYTES
     fitting = max(free, 2 * WORKSPACE_BYTES) / (each * MEAN_HELD * length)
     held: Float64Array = np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
     return held

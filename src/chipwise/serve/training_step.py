@@ -92,7 +92,7 @@ def training_step(
         DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
     """
     found = estimate_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
-    if found.peak_memory_bytes > device.mem_capacity_bytes:
+    if found.peak_memory_bytes > device.usable_bytes:
         raise DoesNotFit(_lacking(setting, device, found.peak_memory_bytes, found.memory_bytes, checkpoint=checkpoint))
     return found
 
@@ -306,12 +306,12 @@ def _input_bytes(op: Any) -> float:
 def _lacking(
     setting: Setting, device: DeviceProfile, peak: float, memory: dict[str, float], *, checkpoint: bool
 ) -> str:
-    held = device.mem_capacity_bytes
+    held = device.usable_bytes
     parts = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in memory.items())
     advice = "more devices (--tp, --pp) or fewer sequences a microbatch"
     if not checkpoint and memory["states"] + memory["runtime"] < held:
         advice = f"activation checkpointing (--checkpoint), {advice}"
     return (
         f"training {setting.arch.name} needs {units.show(peak, 'bytes')} ({parts}) and {device.label} has "
-        f"{units.show(held, 'bytes')}: {units.show(peak - held, 'bytes')} too much; {advice} would help"
+        f"{device.memory_said}: {units.show(peak - held, 'bytes')} too much; {advice} would help"
     )

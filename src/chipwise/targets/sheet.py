@@ -23,7 +23,7 @@ from chipwise.profile.measurement import Measurement
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import RunSpec, TargetSpec
 from chipwise.serve import image_law
-from chipwise.serve.estimate import capacity_bytes, cost_of, estimate_of
+from chipwise.serve.estimate import cost_of, estimate_of
 from chipwise.serve.request import Request
 from chipwise.space import Constraint, Objective, SearchSpace
 from chipwise.space.constraints import POWER_METRICS
@@ -102,8 +102,8 @@ class SheetTarget:
         self._learnt = Learnt({})
         self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
-        text = f"<= {units.show(capacity_bytes(device), 'bytes')} (the device's memory)"
-        self.limits = (Constraint(metric="peak_memory", op="<=", limit=capacity_bytes(device), text=text),)
+        text = f"<= {units.show(device.usable_bytes, 'bytes')} (the device's memory)"
+        self.limits = (Constraint(metric="peak_memory", op="<=", limit=device.usable_bytes, text=text),)
 
     def _require_one_law(self) -> None:
         """Refuses a space of which a law of whole runs prices some designs, and kernels the others: the two differ.

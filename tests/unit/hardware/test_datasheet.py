@@ -240,3 +240,22 @@ def test_every_part_of_every_sheet_loads(name: str) -> None:
     for part in {engine.part for engine in whole.engines}:
         engines = load(f"{name}:{part}").engines
         assert engines == tuple(engine for engine in whole.engines if engine.part == part)
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [
+        ("apple-m4-max", 96e9),  # three quarters of 128 GB
+        ("m4 max 64GB", 48e9),
+        ("m3 pro 36gb", 27e9),
+        ("apple-m2", 16e9),  # two thirds of 24 GB
+        ("m1 pro 16gb", 16e9 * 2 / 3),
+        ("apple-m4-max:cpu", 128e9),  # the limit is the GPU's
+        ("apple-a18-pro", 8e9),  # no Mac
+        ("rtx-3060", 12 * 2**30),
+    ],
+)
+def test_macs_let_their_gpu_hold_a_part_of_the_memory(name: str, usable: float) -> None:
+    device = load(name)
+    assert device.usable_bytes == pytest.approx(usable)
+    assert ("for its GPU" in device.memory_said) == (usable < device.mem_capacity_bytes)

@@ -91,3 +91,15 @@ def test_the_message_and_the_advice_say_the_same() -> None:
         api.estimate(model, device="h100-sxm", weights="bf16")
     said = [proposal.title for proposal in rule(data_sheet_case(model, "h100-sxm", weights="bf16"))]
     assert said == ["weights in fp8, so that it fits", "2 devices, so that it fits"]
+
+
+def test_raising_macos_limit_is_named_where_the_rest_leaves_macos_room() -> None:
+    short = shortages([Request(model="llama-3.3-70b", device="apple-m4-max", weights="q8_0", prompt_tokens=100_000)])[0]
+    assert short is not None
+    assert short.limit_mib is not None
+    assert 96e9 < short.needed_bytes <= 2**20 * short.limit_mib <= 120e9
+    assert "has 96 GB for its GPU (of 128 GB); q5_k_m fits" in short.line
+    assert short.line.endswith(f"sudo sysctl iogpu.wired_limit_mb={short.limit_mib}")
+    too_large = shortages([Request(model="llama-3.3-70b", device="m4 max 64gb", weights="q8_0")])[0]
+    assert too_large is not None
+    assert too_large.limit_mib is None

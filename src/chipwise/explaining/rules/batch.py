@@ -17,7 +17,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None or not case.generates:
         return
     try:
-        capacity = case.sheet.mem_capacity_bytes
+        capacity = case.sheet.usable_bytes
     except Unsupported:
         return
     sizes = [case.question.batch * 2**i for i in range(1, 9)]

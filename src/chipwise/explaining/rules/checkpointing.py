@@ -39,6 +39,6 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 def _too_large(case: Case) -> bool:
     try:
-        return case.sheet is not None and case.estimate.peak_memory_bytes > case.sheet.mem_capacity_bytes
+        return case.sheet is not None and case.estimate.peak_memory_bytes > case.sheet.usable_bytes
     except Unsupported:
         return False

@@ -17,7 +17,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None:
         return
     try:
-        capacity = case.sheet.mem_capacity_bytes
+        capacity = case.sheet.usable_bytes
     except Unsupported:
         return
     if case.estimate.peak_memory_bytes <= capacity:

@@ -24,7 +24,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     fitting: list[tuple[str, CostEstimate]] = [
         (sheet.name, answer)
         for sheet, answer in zip(chips, answers, strict=True)
-        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.mem_capacity_bytes
+        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.usable_bytes
     ]
     as_fast = [item for item in fitting if _seconds(case, item[1]) <= _seconds(case, case.estimate)]
     for chosen, headline in (

@@ -29,7 +29,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         (answer.metrics["joules_per_token"].value, sheet)
         for sheet, answer in zip(chips, answers, strict=True)
         if not isinstance(answer, ChipwiseError)
-        and answer.peak_memory_bytes <= sheet.mem_capacity_bytes
+        and answer.peak_memory_bytes <= sheet.usable_bytes
         and answer.tpot_s <= case.estimate.tpot_s
         and "joules_per_token" in answer.metrics
     ]
