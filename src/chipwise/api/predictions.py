@@ -224,6 +224,7 @@ def estimate_training(
     pp: int = 1,
     ep: int = 1,
     dp: int = 1,
+    zero: int = 0,
 ) -> TrainingEstimate:
     """Predicts one optimiser step: seconds, tokens per second, MFU, memory of the fullest device.
 
@@ -240,6 +241,8 @@ def estimate_training(
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas, which share the batch and sum gradients.
+        zero: The stage of ZeRO to which replicas share their states: 1 the optimiser's, 2 also gradients, 3 also
+            weights, which is FSDP.
 
     Raises:
         UnknownName: A name that is not known.
@@ -258,8 +261,9 @@ def estimate_training(
     stem = found.setting.arch.stem
     tokens = prompt if stem is None else stem.tokens
     return training_step(
-        found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint
-    )
+        found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint,
+        zero=zero,
+    )  # fmt: skip
 
 
 @public

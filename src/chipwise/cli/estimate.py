@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TABLE_ONLY = ("table", "out", "as_json")
 SHARE_SAID = 0.005  # of TPOT; less waiting than this is not mentioned
-TRAIN_ONLY = ("checkpoint", "microbatches")
+TRAIN_ONLY = ("checkpoint", "microbatches", "zero")
 
 
 def command(
@@ -73,6 +73,9 @@ def command(
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
+    zero: Annotated[
+        int, typer.Option(help="With --train: shard over --dp the optimiser (1), gradients (2), weights (3: FSDP).")
+    ] = 0,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
@@ -90,6 +93,8 @@ def command(
     Many rows: chipwise estimate --table rows.csv --out out.csv
 
     Training: chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
+
+    Training with FSDP: chipwise estimate Qwen/Qwen3-8B --train --dp 8 --zero 3 --checkpoint --batch 8
 
     Quality: chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
 
@@ -144,7 +149,7 @@ def command(
             raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(
             model, device=device, runtime=runtime or "torch-compile", prompt=prompt, batch=batch,
-            microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp,
+            microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp, zero=zero,
         )  # fmt: skip
         json_of(quality.with_quality(step, model, train_tokens)) if as_json else _print_training(model, step)
         quality.print_quality(model, None if as_json else train_tokens)

@@ -26,18 +26,18 @@ from chipwise.core.results import Result
 from chipwise.cost.model import Bound, OpCost, Predicted
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.ops import AttentionOp, CollectiveOp, Elementwise, ExpertsOp, Matmul, NormOp, SampleOp, Work
-from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
+from chipwise.serve import sharding
 from chipwise.serve.estimate import operator_costs
 from chipwise.serve.kernel_times import Call, time_kernels
 from chipwise.serve.lowering import lower_pass
-from chipwise.serve.memory import CONTEXT_BYTES, held, resident_bytes
-from chipwise.serve.plan import whole_number
+from chipwise.serve.memory import CONTEXT_BYTES, held, resident_bytes, stage_share
+from chipwise.serve.plan import NODE_DEVICES, whole_number
 from chipwise.serve.request import MAX_TOKENS
 from chipwise.serve.setting import Part, Setting, Step
+from chipwise.serve.sharding import check_stage
 from chipwise.serve.steps import PassTimes, class_of
 
-STATE_BYTES = 16.0  # per parameter: weight and gradient in 16 bits, master weight and Adam's two moments in 32
 OPTIMISER_BYTES = 30.0  # moved per parameter: gradient, master and moments read; master, moments and weight written
 ATTENTION_BACKWARD = 2.5
 STREAM_BACKWARD = 2.0
@@ -82,7 +82,14 @@ class TrainingEstimate(Result):
 
 
 def training_step(
-    setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
+    setting: Setting,
+    device: DeviceProfile,
+    *,
+    batch: int,
+    tokens: int,
+    microbatches: int = 1,
+    checkpoint: bool = False,
+    zero: int = 0,
 ) -> TrainingEstimate:
     """Estimates a step that fits in memory; see :func:`estimate_step`.
 
@@ -91,14 +98,23 @@ def training_step(
         Unsupported: The device lacks a rate.
         DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
     """
-    found = estimate_step(setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint)
+    found = estimate_step(
+        setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint, zero=zero
+    )
     if found.peak_memory_bytes > device.usable_bytes:
-        raise DoesNotFit(_lacking(setting, device, found.peak_memory_bytes, found.memory_bytes, checkpoint=checkpoint))
+        raise DoesNotFit(_lacking(setting, device, found, checkpoint=checkpoint, zero=zero))
     return found
 
 
 def estimate_step(
-    setting: Setting, device: DeviceProfile, *, batch: int, tokens: int, microbatches: int = 1, checkpoint: bool = False
+    setting: Setting,
+    device: DeviceProfile,
+    *,
+    batch: int,
+    tokens: int,
+    microbatches: int = 1,
+    checkpoint: bool = False,
+    zero: int = 0,
 ) -> TrainingEstimate:
     """Estimates one optimiser step over ``batch`` sequences of ``tokens`` positions, whether it fits in memory or not.
 
@@ -110,6 +126,7 @@ def estimate_step(
         microbatches: Number of parts into which each replica's share is split, run one after another. Each pipeline
             stage keeps the activations of at most as many as there are stages (one forward, one backward).
         checkpoint: Whether activations are recomputed.
+        zero: The stage to which replicas share their states (``serve/sharding.py``): 0 none, 3 all, as FSDP does.
 
     Raises:
         SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
@@ -127,6 +144,7 @@ def estimate_step(
         raise SpecError(
             f"{batch} sequences do not divide into {plan.dp} replicas x {microbatches} microbatches", field="batch"
         )
+    check_stage(zero, plan)
     rows = batch // (plan.dp * microbatches)
     one = replace(setting, plan=replace(plan, dp=1)) if plan.ep == 1 else setting
     forward = lower_pass(
@@ -140,19 +158,26 @@ def estimate_step(
     again = _costs([(part, 1.0) for part in layers], one, device, inside="again.")[0] if checkpoint else []
     forward_s, backward_s, recompute_s = (sum(cost.latency_s for cost in costs) for costs in (first, back, again))
     parameters = float(np.max(held(one, forward, resident_parameters)))
-    optimiser_s = parameters * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
+    updated = parameters / plan.dp if zero else parameters
+    optimiser_s = updated * OPTIMISER_BYTES / (SHARE * device.mem_bandwidth_bytes_per_s)
     passes_s = microbatches * (forward_s + backward_s + recompute_s)
     bubble_s = passes_s * (plan.pp - 1) / microbatches / plan.pp if plan.pp > 1 else 0.0
     passes_s /= plan.pp
-    communication_s = _gradients_s(
-        parameters, setting, device, hidden_s=passes_s * backward_s / (forward_s + backward_s)
-    )
+    computed_s = passes_s / (forward_s + backward_s)
+    communication_s = sharding.communication_s(
+        parameters, plan, device, stack=setting.runtime.stack, zero=zero, microbatches=microbatches,
+        forward_s=computed_s * forward_s, backward_s=computed_s * backward_s,
+    )  # fmt: skip
     step_s = passes_s + bubble_s + optimiser_s + communication_s
     memory = {
-        "states": STATE_BYTES * parameters,
+        "states": sharding.states_bytes(parameters, zero, plan.dp),
         "activations": _kept_bytes(forward, checkpoint=checkpoint) * min(plan.pp, microbatches) / plan.pp,
         "runtime": CONTEXT_BYTES[device.kind],
     }
+    if zero == sharding.STAGES:
+        in_layers = float(sum(part.owned * np.max(resident_parameters(part.op)) for part in layers))
+        stages = in_layers * stage_share(one)
+        memory["gathered"] = sharding.gathered_bytes(stages, -(-len(one.arch.layers) // plan.pp), parameters)
     total_tokens = batch * tokens
     flops = 6 * setting.arch.active_parameters() * total_tokens
     factor = float(np.exp(halfwidth))
@@ -169,10 +194,10 @@ def estimate_step(
         peak_memory_bytes=sum(memory.values()),
         device=device.label,
         devices=plan.devices,
-        provenance="predicted (kernels fitted to inference)",
+        provenance=f"predicted (kernels fitted to inference{f'; ZeRO {zero} by formula, unchecked' if zero else ''})",
         operators=(
             *(_times(cost, microbatches / plan.pp) for cost in (*first, *back, *again)),
-            _optimiser(parameters, optimiser_s, device),
+            _optimiser(updated, optimiser_s, device),
         ),
     )
 
@@ -250,14 +275,6 @@ def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
             yield part, ATTENTION_BACKWARD if class_of(op.kind) == "attention" else STREAM_BACKWARD
 
 
-def _gradients_s(parameters: float, setting: Setting, device: DeviceProfile, *, hidden_s: float) -> float:
-    """Seconds of the gradient all-reduce that are not hidden behind the backward pass."""
-    if setting.plan.dp == 1:
-        return 0.0
-    op = CollectiveOp(collective="all_reduce", payload_bytes=2 * parameters, devices=setting.plan.dp)
-    return max(0.0, float(np.max(times_of(op, device, stack=setting.runtime.stack).latency_s)) - hidden_s)
-
-
 def resident_parameters(op: Any) -> Any:
     """Number of parameters that ``op`` holds."""
     if isinstance(op, Matmul):
@@ -303,12 +320,13 @@ def _input_bytes(op: Any) -> float:
     return 0.0
 
 
-def _lacking(
-    setting: Setting, device: DeviceProfile, peak: float, memory: dict[str, float], *, checkpoint: bool
-) -> str:
-    held = device.usable_bytes
+def _lacking(setting: Setting, device: DeviceProfile, found: TrainingEstimate, *, checkpoint: bool, zero: int) -> str:
+    held, memory, peak = device.usable_bytes, found.memory_bytes, found.peak_memory_bytes
     parts = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in memory.items())
     advice = "more devices (--tp, --pp) or fewer sequences a microbatch"
+    if zero < sharding.STAGES and setting.plan.ep == 1:
+        replicas = "" if setting.plan.dp > 1 else f"--dp {NODE_DEVICES} "
+        advice = f"states sharded over replicas ({replicas}--zero {sharding.STAGES}), {advice}"
     if not checkpoint and memory["states"] + memory["runtime"] < held:
         advice = f"activation checkpointing (--checkpoint), {advice}"
     return (

@@ -32,10 +32,10 @@ from chipwise.serve.memory import cache_bytes, device_memory, resident_bytes, st
 from chipwise.serve.plan import Plan, check_plan, node_plan
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.setting import Part, Setting, Step, shard
+from chipwise.serve.sharding import check_stage, communication_s, gathered_bytes, states_bytes
 from chipwise.serve.steps import PassTimes, class_of
 from chipwise.serve.training_step import (
     _backward,
-    _gradients_s,
     _input_bytes,
     _kept_bytes,
     estimate_step,
@@ -478,21 +478,67 @@ def test_parameters_of_operators() -> None:
 
 
 def test_gradients_are_summed_in_16_bits_beside_the_backward_pass() -> None:
-    device = datasheet.load("h100-sxm")
-    four = setting(dp=4)
-    op = CollectiveOp(collective="all_reduce", payload_bytes=2e9, devices=4)
-    whole = float(np.max(times_of(op, device, stack=four.runtime.stack).latency_s))
-    assert _gradients_s(1e9, four, device, hidden_s=0.0) == pytest.approx(whole)
-    assert _gradients_s(1e9, four, device, hidden_s=0.4 * whole) == pytest.approx(0.6 * whole)
-    assert _gradients_s(1e9, four, device, hidden_s=2 * whole) == 0.0
-    assert _gradients_s(1e9, setting(), device, hidden_s=0.0) == 0.0
+    whole = seconds_of("all_reduce")
+    assert exposed(zero=0) == pytest.approx(whole)
+    assert exposed(zero=0, backward_s=0.4 * whole) == pytest.approx(0.6 * whole)
+    assert exposed(zero=0, backward_s=2 * whole) == 0.0
+    assert exposed(zero=0, dp=1) == 0.0
 
 
-def training(batch: int = 8, microbatches: int = 4, *, checkpoint: bool = False, **plan: int) -> Any:
+def seconds_of(collective: Any) -> float:
+    op = CollectiveOp(collective=collective, payload_bytes=2e9, devices=4)
+    return float(np.max(times_of(op, datasheet.load("h100-sxm"), stack="vllm").latency_s))
+
+
+def exposed(*, zero: int, dp: int = 4, microbatches: int = 1, forward_s: float = 0.0, backward_s: float = 0.0) -> float:
+    """Seconds of communication of 1e9 parameters beside passes of so many seconds."""
+    return communication_s(
+        1e9, Plan(dp=dp), datasheet.load("h100-sxm"), stack="vllm", zero=zero, microbatches=microbatches,
+        forward_s=forward_s, backward_s=backward_s,
+    )  # fmt: skip
+
+
+def test_what_zeros_stages_send_and_hide() -> None:
+    """Gather and scatter once, or both for every microbatch; what passes hide does not count, a last gather does."""
+    gather, scatter = seconds_of("all_gather"), seconds_of("reduce_scatter")
+    assert exposed(zero=1, microbatches=4) == pytest.approx(scatter + gather)
+    assert exposed(zero=2, microbatches=4) == pytest.approx(4 * scatter + gather)
+    assert exposed(zero=3, microbatches=4) == pytest.approx(8 * gather + 4 * scatter)
+    assert exposed(zero=2, backward_s=10.0) == pytest.approx(gather)
+    assert exposed(zero=3, forward_s=10.0) == pytest.approx(gather + scatter)
+    assert exposed(zero=3, forward_s=10.0, backward_s=10.0) == 0.0
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_states_of_zeros_stages_are_those_of_its_paper(zero: int, gigabytes: float) -> None:
+    """Figure 1 of arXiv:1910.02054: 7.5 billion parameters on 64 devices."""
+    assert states_bytes(7.5e9, zero, 64) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_fsdp_holds_two_layers_and_what_is_outside_them() -> None:
+    """Ten layers of 100 parameters and 50 outside: 2 x (50 + 200) of weights and 2 x 100 of gradients."""
+    assert gathered_bytes(1000.0, 10, 1050.0) == 2 * 250 + 2 * 100
+    assert gathered_bytes(100.0, 1, 150.0) == 2 * 150 + 2 * 100
+
+
+def test_a_step_with_sharded_states_updates_its_share() -> None:
+    whole, shared = (training(dp=2, zero=zero) for zero in (0, 3))
+    assert shared.optimiser_s == pytest.approx(whole.optimiser_s / 2)
+    assert shared.memory_bytes["states"] == pytest.approx(whole.memory_bytes["states"] / 2)
+    assert shared.forward_s == whole.forward_s
+    assert 0 < shared.memory_bytes["gathered"] < whole.memory_bytes["states"] / 8
+    for zero, plan, said in ((4, {}, "from 0"), (1, {"ep": 2}, "not sharded here")):
+        with pytest.raises(SpecError, match=said):
+            check_stage(zero, Plan(dp=2, **plan))
+
+
+def training(batch: int = 8, microbatches: int = 4, *, checkpoint: bool = False, zero: int = 0, **plan: int) -> Any:
     found = resolved(Request(model="gpt2", device="h100-sxm", runtime="torch-compile")).setting
     found = replace(found, plan=Plan(**plan))
     device = datasheet.load("h100-sxm")
-    return estimate_step(found, device, batch=batch, tokens=128, microbatches=microbatches, checkpoint=checkpoint)
+    return estimate_step(
+        found, device, batch=batch, tokens=128, microbatches=microbatches, checkpoint=checkpoint, zero=zero
+    )
 
 
 def test_a_pipelines_step_is_its_share_of_the_passes_and_the_bubble() -> None:

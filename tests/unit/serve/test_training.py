@@ -66,12 +66,17 @@ def test_an_odd_number_of_tokens_misaligns_nothing() -> None:
 def test_checkpointing_is_advised_only_where_it_may_be_enough() -> None:
     """States of 0.6 G parameters, 9.5 GB, leave room on 24 GB; those of 7 G, 108 GB, do not."""
     l4 = datasheet.load("l4")
-    with pytest.raises(DoesNotFit, match=r"too much; activation checkpointing \(--checkpoint\), more devices"):
+    with pytest.raises(DoesNotFit, match=r"too much; activation checkpointing \(--checkpoint\), states sharded"):
         training_step(setting(), l4, batch=64, tokens=4096)
-    with pytest.raises(DoesNotFit, match=r"and l4 has 24\.2 GB: .* too much; more devices"):
+    with pytest.raises(
+        DoesNotFit,
+        match=r"and l4 has 24\.2 GB: .* too much; states sharded over replicas \(--dp 8 --zero 3\), more devices",
+    ):
         training_step(setting(), l4, batch=64, tokens=4096, checkpoint=True)
     large = resolved(Request(model="meta-llama/Llama-2-7b-hf", device="l4", runtime="torch-compile")).setting
-    with pytest.raises(DoesNotFit, match=r"too much; more devices \(--tp, --pp\) or fewer sequences a microbatch"):
+    with pytest.raises(
+        DoesNotFit, match=r"too much; states sharded .*, more devices \(--tp, --pp\) or fewer sequences a microbatch"
+    ):
         training_step(large, l4, batch=1, tokens=128)
 
 
