@@ -351,7 +351,10 @@ def test_points_that_add_most_one_after_another() -> None:
     assert adding_most(points[:0], none, expensive=[0], doubt=1e-9, count=2) == []
 
 
-@pytest.mark.parametrize(("n", "taken"), [(10, [50]), (300, [50]), (400, [28]), (600, [50, 3]), (4000, [50, 3])])
+@pytest.mark.parametrize(
+    ("n", "taken"),
+    [(10, [50]), (300, [50]), (400, [28]), (424, [25]), (430, [50, 3]), (600, [50, 3]), (4000, [50, 3])],
+)
 def test_hyperparameters_are_searched_in_fewer_steps_over_more_observations(monkeypatch, n: int, taken) -> None:
     """50 steps up to 300 observations, (300 / n)² as many beyond; where that is under half, on some of them first."""
     found: list[int] = []
