@@ -21,7 +21,7 @@ from chipwise.core.dtypes import DType
 from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.core.fields import later
 from chipwise.core.typed import words_of
-from chipwise.hardware import taught, typed
+from chipwise.hardware import instances, taught, typed
 from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
 
@@ -124,7 +124,7 @@ class DeviceProfile:
     launch_overhead: Time | None = None
     price: PriceRate | None = None
     taught: Teaching | None = later(None)  # noqa: RUF009  (kernels are priced by the sheet's name)
-    with_its_memory: str = later("")
+    called: str = later("")
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -141,8 +141,8 @@ class DeviceProfile:
 
     @property
     def label(self) -> str:
-        """Name of the device for users: that of the taught profile, that with the stated memory, or the sheet's."""
-        return self.taught.name if self.taught is not None else self.with_its_memory or self.name
+        """Name of the device for users: as it was taught, with the stated memory, as it is rented, or the sheet's."""
+        return self.taught.name if self.taught is not None else self.called or self.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
@@ -349,6 +349,8 @@ def load(name: str) -> DeviceProfile:
     A machine that was taught (``chipwise teach``) is its data sheet with what was learnt; ``name@2`` is its second
     version.
 
+    ``p5.48xlarge`` and the like are machines of clouds (``hardware/instances.py``): one of their chips.
+
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
     same sheet with the engines of that part alone. ``NAME:8-cores`` is the CPU with so many of its cores at work.
 
@@ -370,6 +372,8 @@ def load(name: str) -> DeviceProfile:
         teaching = taught.load(name)
         if teaching is not None:
             return replace(load(teaching.base), taught=teaching)
+        if (machine := instances.named(whole)) is not None:
+            return _rented(machine)
         try:
             return _of_typed(whole, part.strip().lower())
         except UnknownName as error:
@@ -387,6 +391,14 @@ def _of_typed(name: str, part: str) -> DeviceProfile:
     return sheet if found.memory_bytes is None else with_memory(sheet, found.memory_bytes)
 
 
+def _rented(machine: instances.Instance) -> DeviceProfile:
+    """The chip of a cloud's machine, at its share of the machine's price."""
+    price = None
+    if machine.usd_per_h is not None:
+        price = PriceRate(value=f"{machine.usd_per_h / machine.chips} USD/h", source=machine.source)
+    return replace(_shipped(machine.chip), called=machine.name, price=price)
+
+
 def said_of(name: str) -> str | None:
     """The sentence that says which device was taken for ``name``, where the name leaves it open or differs; else None.
 
@@ -401,6 +413,8 @@ def said_of(name: str) -> str | None:
     if stem is not None:
         others = [each for each in names() if each != stem and each.partition("-")[0] == key]
         return f"{name} leaves open which: taken for {stem}, not {' or '.join(others)}" if others else None
+    if (machine := instances.named(whole)) is not None:
+        return machine.said
     found = _meant(whole)
     if found.memory_bytes is None:
         return None
@@ -413,7 +427,7 @@ def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
     size = Size(value=f"{capacity_bytes / 1e9:g} GB", source="as named by the user")
     levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
     named = f"{sheet.name} {size.value}"
-    return replace(sheet, title=f"{sheet.title}, {size.value}", memory=levels, with_its_memory=named)
+    return replace(sheet, title=f"{sheet.title}, {size.value}", memory=levels, called=named)
 
 
 def _meant(name: str) -> typed.Meant:

@@ -13,6 +13,7 @@ from chipwise.core.errors import ChipwiseError, Infeasible, counted
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.cost.model import Predicted
+from chipwise.hardware import instances
 from chipwise.planning.arrangements import Arrangement
 from chipwise.planning.evaluating import NODES
 from chipwise.planning.finding import Finder
@@ -232,7 +233,7 @@ class Plan(Result):
 
 def _pool_label(where: Arrangement, replicas: int, devices: int) -> str:
     several = f", {replicas} replicas" if replicas > 1 and devices != replicas else ""
-    return f"{devices} x {where.device}, {where.spread}{several}"
+    return f"{instances.counted(where.device, devices)}, {where.spread}{several}"
 
 
 def _by_price(option: Option) -> float:
@@ -403,7 +404,7 @@ def _reading_share(fleet: Fleet, share: float) -> float:
     """The part of a fleet's price that reading prompts takes: of pools apart, that of the pool that reads."""
     if fleet.kind != "apart":
         return share
-    return fleet.replicas * (fleet.candidate.usd_per_s or 0.0) / (fleet.usd_per_s or 1.0)
+    return (fleet.candidate.usd_per_s_of(fleet.replicas) or 0.0) / (fleet.usd_per_s or 1.0)
 
 
 def _second(fleet: Fleet) -> SecondPool | None:

@@ -137,10 +137,7 @@ def planned_chain(
         broken = broken_limits(limits, metrics, predicted, max(question.confidence for question in questions))
         raise Infeasible(f"the chain does not meet {' and '.join(broken)}, however many replicas its models have")
     middle, low, high = (_metrics(evaluators, candidates, replicas, at) for at in (0.0, -Z90, Z90))
-    prices = [
-        None if candidate.usd_per_s is None else candidate.usd_per_s * count
-        for candidate, count in zip(candidates, replicas, strict=True)
-    ]
+    prices = [candidate.usd_per_s_of(count) for candidate, count in zip(candidates, replicas, strict=True)]
     known = [each for each in prices if each is not None]
     return Chain(
         plans=tuple(plans),

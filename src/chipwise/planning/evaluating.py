@@ -13,8 +13,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported
+from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.core.statistics import Z90
+from chipwise.hardware import instances
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.planning.arrangements import Arrangement, check_positions, positions_of
 from chipwise.planning.question import FleetKind, Question
@@ -61,6 +62,15 @@ class Candidate:
     reading: Saturation | None  # the same of one that only reads prompts; None of models that generate nothing
     writing: Saturation | None  # of one that is handed their caches
     usd_per_s: float | None  # of one replica
+
+    def usd_per_s_of(self, replicas: int) -> float | None:
+        """Dollars a second of so many replicas; chips that are rented together are paid together."""
+        if self.usd_per_s is None:
+            return None
+        machine, each = instances.named(self.arrangement.device), self.arrangement.devices
+        if machine is None:
+            return replicas * self.usd_per_s
+        return machine.rented(replicas * each) * machine.chips * self.usd_per_s / each
 
     @property
     def capacity_per_s(self) -> float:
@@ -142,6 +152,12 @@ class Evaluator:
         asked: list[tuple[Arrangement, Request, Policy, Request | None]] = []
         problems: dict[str, str] = {}
         for each in arrangements:
+            machine = instances.named(each.device)
+            if machine is not None and each.devices > machine.chips:
+                problems[each.key] = (
+                    f"{machine.name} has {counted(machine.chips, 'chip')}; a replica over several is not priced"
+                )
+                continue
             request = each.request(self.question)
             try:
                 policy = _policy(request, each)
@@ -208,6 +224,9 @@ class Evaluator:
         apart = "apart" in self.question.fleets and new > 0
         device = resolved(copy.request).device
         price = self.question.prices.get(arrangement.device)
+        machine = instances.named(arrangement.device)
+        if price is not None and machine is not None:
+            price /= machine.chips  # what is named is the machine's
         if price is None and device.price is not None:
             price = device.price_usd_per_s
         return Candidate(

@@ -102,7 +102,7 @@ class Finder:
         replicas = self.fewest(candidate, self.z, limits)
         if replicas is None:
             return None
-        return replicas * (candidate.usd_per_s or 1e3 * candidate.arrangement.devices)
+        return candidate.usd_per_s_of(replicas) or 1e3 * replicas * candidate.arrangement.devices
 
     def _progress(self, done: int, total: int) -> None:
         if self.on_progress is not None:
@@ -215,14 +215,14 @@ class Finder:
         """Dollars a second of the fleet's arrangements at this error; the number of a first pool of two stays."""
         if fleet.second is None:
             replicas = self.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
-            return np.inf if replicas is None else replicas * (fleet.candidate.usd_per_s or 0.0)
+            return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0
         pools = TwoPools(self.holding, fleet.kind, (), limits)
         pools.z = z
         seconds = pools.fewest_seconds(fleet, most=4 * fleet.seconds + 4)
         if seconds is None:
             return np.inf
-        first, second = fleet.candidate.usd_per_s or 0.0, fleet.second.usd_per_s or 0.0
-        return fleet.replicas * first + seconds * second
+        first, second = fleet.candidate.usd_per_s_of(fleet.replicas), fleet.second.usd_per_s_of(seconds)
+        return (first or 0.0) + (second or 0.0)
 
 
 def cheapest_by_force(question: Question, *, most_replicas: int) -> Fleet | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from chipwise.hardware import instances
 from chipwise.planning.evaluating import NODES, Candidate, Evaluator, deviations
 from chipwise.planning.question import FleetKind, Question
 
@@ -60,7 +61,7 @@ class Fleet:
     @property
     def usd_per_s(self) -> float | None:
         """Of all devices; None where a price is unknown."""
-        prices = [None if each.usd_per_s is None else count * each.usd_per_s for each, count in self.pools]
+        prices = [each.usd_per_s_of(count) for each, count in self.pools]
         known = [price for price in prices if price is not None]
         return sum(known) if len(known) == len(prices) else None
 
@@ -81,7 +82,7 @@ class Fleet:
         for number, (candidate, count) in enumerate(self.pools):
             where = candidate.arrangement
             part = (" reading", " writing")[number] if self.kind == "apart" else ""
-            parts.append(f"{count * where.devices} x {where.device}{part}, {where.spread}")
+            parts.append(f"{instances.counted(where.device, count * where.devices)}{part}, {where.spread}")
         where = self.candidate.arrangement
         return f"{' + '.join(parts)}, {where.weights}, {where.runtime}"
 

@@ -187,3 +187,13 @@ def test_drafts_that_are_always_accepted_save_devices_and_bad_ones_are_not_taken
     assert "drafted by n-grams" in good.best.label
     assert bad.best.speculation is None
     assert good.best.usd_per_h <= bad.best.usd_per_h  # type: ignore[operator]
+
+
+def test_machines_of_a_cloud_are_paid_whole_and_hold_their_replicas() -> None:
+    found = planned(asked(devices=("p5.48xlarge", "g6.xlarge"), degrees=(1, 2), prices={"p5.48xlarge": 16 / 3600}))
+    small, large = found.options
+    assert (small.device, small.devices, small.usd_per_h) == ("g6.xlarge", 1, pytest.approx(0.8048))
+    assert (large.devices, large.usd_per_h) == (1, pytest.approx(16.0)), "one of eight chips costs all eight"
+    assert large.label.startswith("1 x p5.48xlarge (1 of 8 chips)")
+    with pytest.raises(Infeasible, match=r"g6\.xlarge has 1 chip; a replica over several is not priced"):
+        planned(asked(devices=("g6.xlarge",), degrees=(2,)))

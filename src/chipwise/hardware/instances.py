@@ -1,0 +1,65 @@
+"""Machines of clouds by the names they are rented under: which chip, how many together, at what price.
+
+``p5.48xlarge`` is eight H100; with ``-spot`` behind the name it is priced as spot capacity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core.files import read_yaml
+
+DATA = Path(__file__).parent / "instances.yaml"
+SPOT = "-spot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A machine that is rented whole, and its dollars an hour where they are known."""
+
+    name: str
+    chip: str
+    chips: int
+    usd_per_h: float | None
+    source: str
+
+    @property
+    def said(self) -> str:
+        """Text such as ``p5.48xlarge: 8 x h100-sxm, rented together, $55.04/h``."""
+        together = ", rented together" if self.chips > 1 else ""
+        price = "price unknown" if self.usd_per_h is None else f"${self.usd_per_h:,.2f}/h"
+        return f"{self.name}: {self.chips} x {self.chip}{together}, {price}"
+
+    def rented(self, chips: int) -> int:
+        """Machines that so many chips take."""
+        return -(-chips // self.chips)
+
+
+@functools.cache
+def _known() -> Mapping[str, Instance]:
+    found = {}
+    for cloud in read_yaml(DATA).values():
+        for name, each in cloud["machines"].items():
+            for suffix, price in (("", each.get("usd_per_h")), (SPOT, each.get("spot_usd_per_h"))):
+                found[(name + suffix).lower()] = Instance(
+                    name=name + suffix, chip=each["chip"], chips=each["chips"], usd_per_h=price, source=cloud["source"]
+                )
+    return found
+
+
+def named(name: str) -> Instance | None:
+    """The machine that is rented under ``name``; None where no cloud's machine is called so."""
+    key = name.strip().lower()
+    return _known().get(key) or _known().get(f"standard_{key}")
+
+
+def counted(device: str, chips: int) -> str:
+    """Text such as ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` where chips are rented together."""
+    machine = named(device)
+    if machine is None or machine.chips == 1:
+        return f"{chips} x {device}"
+    machines = machine.rented(chips)
+    return f"{machines} x {device} ({chips} of {machines * machine.chips} chips)"
