@@ -1,6 +1,8 @@
 """Searches of tests measure briefly: what they show does not depend on how narrow a measurement's interval is.
 
-``main`` is the command line with that; :func:`measure_briefly` does it in a test's own process.
+Calibration times half as many models as a user's shortest, and no single nodes, whose rates are those of a known
+machine: ``tests/unit/profile`` times nodes. ``main`` is the command line with that; :func:`measure_briefly` does it in
+a test's own process.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from typing import Any
 from chipwise.pipeline import pipeline
 from chipwise.profile import calibrate, harness
 from chipwise.targets import bench, local
+from chipwise.testing.machines import core_like
 
 MEASURE = {"seconds": 0.2, "attempts": 1}
 CALIBRATE_S = 8.0
+MODELS = {"with nodes": (6, 6), "alone": (12, 12)}
 FINALS_S = 6.0
 
 
@@ -21,7 +25,9 @@ def measure_briefly(replace: Callable[[object, str, Any], None] = setattr) -> No
     """Shortens measurements, calibration and the finals, with ``replace``, such as a monkeypatch's ``setattr``."""
     replace(bench, "measure", lambda *what, **how: harness.measure(*what, **how | MEASURE))
     replace(bench, "measure_alternately", lambda *what, **how: harness.measure_alternately(*what, **how | MEASURE))
-    replace(local, "calibrate", lambda **how: calibrate.calibrate(**how | {"seconds": CALIBRATE_S}))
+    brief = {"seconds": CALIBRATE_S, "base": core_like()}
+    replace(local, "calibrate", lambda **how: calibrate.calibrate(**how | brief))
+    replace(calibrate, "MODELS", MODELS)
     replace(pipeline, "FINALS_S", FINALS_S)
 
 

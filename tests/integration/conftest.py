@@ -5,14 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runs import EXAMPLES, chipwise, made_once
+from runs import SMOKE, chipwise, made_once
 
 
 @pytest.fixture(scope="session")
-def smoke_run(tmp_path_factory) -> Path:
-    """The folder of a finished run of examples/smoke.yaml, which tests read and do not change."""
+def smoke_file(tmp_path_factory) -> Path:
+    """The small smoke search as a file."""
+    path = tmp_path_factory.mktemp("smoke") / "smoke.yaml"
+    path.write_text(SMOKE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def smoke_run(smoke_file, tmp_path_factory) -> Path:
+    """The folder of its finished run, which tests read and do not change."""
     with made_once(tmp_path_factory, "smoke") as (folder, missing):
         if missing:
-            done = chipwise("search", EXAMPLES / "smoke.yaml", "--out", folder, timeout_s=1200)
+            done = chipwise("search", smoke_file, "--out", folder, timeout_s=1200)
             assert done.returncode == 0, done.stdout + done.stderr
         return folder

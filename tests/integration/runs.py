@@ -17,10 +17,22 @@ import pytest
 from chipwise.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
+SMALLER = {
+    "tokens: 800k, final: 100k": "tokens: 300k, final: 50k",
+    "package:chipwise/*/*.py": "package:chipwise/core/*.py",
+}
 HERE = Path(__file__).parent
 BRIEFLY = f"import sys; sys.path.insert(0, {str(HERE)!r}); from brief import main; main()"
+
+
+def _smaller(text: str) -> str:
+    for old, new in SMALLER.items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+SMOKE = _smaller((EXAMPLES / "smoke.yaml").read_text())  # the example with a smaller budget and less text
 
 
 def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subprocess.CompletedProcess[str]:

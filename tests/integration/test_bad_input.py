@@ -129,13 +129,13 @@ def test_a_run_folder_that_cannot_be_made_is_named(tmp_path) -> None:
     refused(spec(tmp_path), tmp_path, "file", "choose another place", out=tmp_path / "file" / "run")
 
 
-def test_a_corrupt_study_is_named_with_its_line(smoke_run, tmp_path) -> None:
+def test_a_corrupt_study_is_named_with_its_line(smoke_file, smoke_run, tmp_path) -> None:
     run = tmp_path / "run"
     shutil.copytree(smoke_run, run, ignore=shutil.ignore_patterns("trials", "trainings"))
     lines = (run / "study.journal").read_bytes().splitlines(keepends=True)
     lines[3] = b'{"op_code": 2, "work\n'
     (run / "study.journal").write_bytes(b"".join(lines))
-    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", run, "--resume")
+    done = in_process("search", smoke_file, "--out", run, "--resume")
     assert done.returncode == 2
     assert "line 4" in done.stderr
     assert "Traceback" not in done.stderr

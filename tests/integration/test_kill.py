@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from runs import BRIEFLY, EXAMPLES, chipwise
+from runs import BRIEFLY, chipwise
 
 from chipwise.optim.study import Study
 from chipwise.reporting.record import load
@@ -52,47 +52,46 @@ def finished(spec: Path, folder: Path) -> dict[tuple[int, int], float]:
 
 
 @pytest.mark.slow
-def test_killed_five_times_and_resumed_nothing_is_lost(smoke_run, tmp_path) -> None:
-    spec, folder = EXAMPLES / "smoke.yaml", tmp_path / "run"
+def test_killed_five_times_and_resumed_nothing_is_lost(smoke_file, smoke_run, tmp_path) -> None:
+    folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(smoke_run / "profile.json", folder)  # calibration has tests of its own
     moments = random.Random(0)
     known: dict[tuple[int, int], float] = {}
     for _ in range(KILLS):
-        process = begin(spec, folder)
+        process = begin(smoke_file, folder)
         try:
-            process.wait(timeout=moments.uniform(1.0, 14.0))
+            process.wait(timeout=moments.uniform(1.0, 8.0))
         except subprocess.TimeoutExpired:
             workers = psutil.Process(process.pid).children(recursive=True)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             _, alive = psutil.wait_procs(workers, timeout=60)
             assert not alive, "workers outlived the search"
-        now = finished(spec, folder)
+        now = finished(smoke_file, folder)
         assert known.items() <= now.items()
         known = now
-    done = chipwise("search", spec, "--out", folder, "--resume", timeout_s=1200)
+    done = chipwise("search", smoke_file, "--out", folder, "--resume", timeout_s=1200)
     assert done.returncode == 0, done.stderr
-    assert known.items() <= finished(spec, folder).items()
+    assert known.items() <= finished(smoke_file, folder).items()
     record = load(folder / "record.json")
     assert record.status == "finished"
     assert {number for number, _ in known} <= {trial.number for trial in record.trials}
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_run, tmp_path) -> None:
+def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(smoke_file, smoke_run, tmp_path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(smoke_run / "profile.json", folder)
     process = subprocess.Popen(
-        [sys.executable, "-c", f"{HEARS_CTRL_C}; {BRIEFLY}", "search"]
-        + [str(EXAMPLES / "smoke.yaml"), "--out", str(folder)],
+        [sys.executable, "-c", f"{HEARS_CTRL_C}; {BRIEFLY}", "search"] + [str(smoke_file), "--out", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    while not finished(EXAMPLES / "smoke.yaml", folder) and process.poll() is None:
+    while not finished(smoke_file, folder) and process.poll() is None:
         time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=300)

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from runs import EXAMPLES, chipwise, in_process
+from runs import SMOKE, chipwise, in_process
 
 from chipwise.api import report
 from chipwise.reporting.record import load
@@ -34,8 +34,8 @@ def test_the_winner_was_measured_within_the_limits(record) -> None:
     assert winner.quantised_loss is not None
 
 
-def test_the_winner_had_the_full_budget_and_so_had_the_baseline(record) -> None:
-    final = load_run(EXAMPLES / "smoke.yaml").allowance.final
+def test_the_winner_had_the_full_budget_and_so_had_the_baseline(smoke_file, record) -> None:
+    final = load_run(smoke_file).allowance.final
     for number in (record.winner, record.baseline):
         # in whole steps of 16 windows of 128 tokens
         assert record.trial(number).curve[-1].tokens == pytest.approx(final, abs=16 * 128)
@@ -98,17 +98,17 @@ def test_report_draws_again(smoke_run, tmp_path) -> None:
     assert (copy / "card.md").exists()
 
 
-def test_resuming_a_finished_run_changes_nothing(smoke_run, tmp_path) -> None:
+def test_resuming_a_finished_run_changes_nothing(smoke_file, smoke_run, tmp_path) -> None:
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     before = (copy / "study.journal").read_text().count('"op_code":4')  # trials created
-    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume", "--json")
+    done = in_process("search", smoke_file, "--out", copy, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] == "finished"
     assert (copy / "study.journal").read_text().count('"op_code":4') == before
 
 
-def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
-    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", smoke_run)
+def test_a_folder_that_holds_a_run_is_not_run_over(smoke_file, smoke_run) -> None:
+    done = in_process("search", smoke_file, "--out", smoke_run)
     assert done.returncode == 2
     assert "--resume" in done.stderr
     assert "Traceback" not in done.stderr
@@ -116,7 +116,7 @@ def test_a_folder_that_holds_a_run_is_not_run_over(smoke_run) -> None:
 
 def test_a_run_that_differs_in_more_than_may_change_is_refused_by_the_field(smoke_run, tmp_path) -> None:
     other = tmp_path / "smoke.yaml"
-    other.write_text((EXAMPLES / "smoke.yaml").read_text().replace("depth: [1, 2]", "depth: [1, 2, 3]"))
+    other.write_text(SMOKE.replace("depth: [1, 2]", "depth: [1, 2, 3]"))
     done = in_process("search", other, "--out", smoke_run, "--resume")
     assert done.returncode == 2
     assert "space.depth: was [1, 2] and is now [1, 2, 3]" in done.stderr
@@ -126,7 +126,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget_and_keeps_every_training(sm
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     before = {trial.number: trial for trial in load(copy / "record.json").trials if trial.train_cpu_s}
     larger = tmp_path / "smoke.yaml"
-    larger.write_text((EXAMPLES / "smoke.yaml").read_text().replace("tokens: 800k", "tokens: 850k"))
+    larger.write_text(SMOKE.replace("tokens: 300k", "tokens: 350k"))
     done = chipwise("search", larger, "--out", copy, "--resume", "--json")
     assert done.returncode == 0, done.stderr
     after = load(copy / "record.json")
@@ -134,14 +134,16 @@ def test_a_finished_run_goes_on_with_a_larger_budget_and_keeps_every_training(sm
     for number, trial in before.items():
         now = after.trial(number)
         assert now.curve[: len(trial.curve)] == trial.curve or now.train_cpu_s > trial.train_cpu_s
-    assert json.loads((copy / "spec.json").read_text())["spec"]["budget"]["tokens"] == "850k"
+    assert json.loads((copy / "spec.json").read_text())["spec"]["budget"]["tokens"] == "350k"
 
 
-def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4(smoke_run, tmp_path) -> None:
+def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4(
+    smoke_file, smoke_run, tmp_path
+) -> None:
     """Of the finished run's winner; looser limits then end it as it was."""
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     tight = tmp_path / "smoke.yaml"
-    tight.write_text((EXAMPLES / "smoke.yaml").read_text().replace("peak_memory: <= 300 MB", "peak_memory: <= 20 MB"))
+    tight.write_text(SMOKE.replace("peak_memory: <= 300 MB", "peak_memory: <= 20 MB"))
     done = in_process("search", tight, "--out", copy, "--resume")
     assert done.returncode == 4, done.stderr
     assert "No candidate was found within the limits; this is the one that comes closest" in done.stdout
@@ -150,5 +152,5 @@ def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4
     told = in_process("report", copy)
     assert told.returncode == 4
     assert f"chipwise search FILE --out {copy} --resume" in told.stdout
-    done = in_process("search", EXAMPLES / "smoke.yaml", "--out", copy, "--resume")
+    done = in_process("search", smoke_file, "--out", copy, "--resume")
     assert done.returncode == 0, done.stderr

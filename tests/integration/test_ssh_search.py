@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from daemon import Daemon, ssh_daemon
+from runs import BRIEFLY
 
 from chipwise.reporting.record import load
 
@@ -46,7 +47,7 @@ def search(daemon: Daemon, folder: Path, *arguments: object, python: str = sys.e
     target = {"device": f"ssh:{daemon.host}", "like": "xeon-8480-plus:1-core", "runtime": "onnxruntime"}
     path = folder / "board.yaml"
     path.write_text(yaml.safe_dump(SEARCH | {"target": target}))
-    command = [sys.executable, "-c", "from chipwise.cli import main; main()", "search", path, "--out", folder / "run"]
+    command = [sys.executable, "-c", BRIEFLY, "search", path, "--out", folder / "run"]
     reached = {"CHIPWISE_SSH": daemon.client, "CHIPWISE_REMOTE_PYTHON": python, "CHIPWISE_HOME": str(folder / "home")}
     return subprocess.run(
         [*map(str, command), *map(str, arguments)],
