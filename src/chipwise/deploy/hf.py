@@ -105,7 +105,7 @@ def save_pretrained(
     from safetensors.numpy import save
 
     target = Path(folder)
-    arrays = _checked(arch, {name: _numpy(value) for name, value in weights.items()}, where="weights")
+    arrays = _checked(arch, {name: _numpy(value, name) for name, value in weights.items()}, where="weights")
     form, stem = form_of(arch), arch.stem
     if isinstance(stem, ImageStem) and stem.stages:
         config, arrays = swin_config(arch), to_swin(arch, stem, arrays)
@@ -307,16 +307,16 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  (not a mapping)
                     if not name.endswith(_BUFFERS):
-                        yield name, _numpy(opened.get_tensor(name))
+                        yield name, _numpy(opened.get_tensor(name), f"{file}: {name}")
         except (SafetensorError, OSError) as error:
             raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
 
 
-def _numpy(value: Any) -> Float32Array:
-    """``value``, an array or a tensor, as contiguous FP32."""
+def _numpy(value: Any, what: str) -> Float32Array:
+    """``value``, an array or a tensor, as contiguous FP32; ``what`` names it if it holds integers."""
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point():
-            raise Unsupported(f"weights stored as {value.dtype} are not read; load the unquantised model")
+            raise Unsupported(f"{what}: stored as {value.dtype}, which is not read; load the unquantised model")
         value = value.detach().cpu().float().numpy()
     return np.ascontiguousarray(value, dtype=np.float32)
 

@@ -25,10 +25,9 @@ from chipwise.run.winner import read_winner
 from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
 from chipwise.spec.built import require_trained
 from chipwise.spec.families import without_folder
-from chipwise.spec.hf import resolve
 from chipwise.spec.io import to_data
 from chipwise.tasks.protocol import Exported, Losses, TaskData
-from chipwise.training.origin import has_weights
+from chipwise.training.origin import has_weights, resolve_untrained
 
 if TYPE_CHECKING:
     from chipwise.training.trainer import Update
@@ -255,7 +254,7 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
     """The architecture, and the file of its weights where it has some under the names of the torch module."""
     folder = Path(model)
     if not has_weights(folder):
-        return resolve(model), None
+        return resolve_untrained(model), None
     from safetensors.numpy import save_file
 
     from chipwise.deploy.hf import load_pretrained

@@ -18,6 +18,8 @@ from chipwise.spec.hf import resolve
 from chipwise.training.data import SOURCES, DataSpec, files_of, usual_division
 from chipwise.training.tokenizer import SEPARATOR, load_tokenizer
 
+_OF_A_TRAINED_MODEL = ("*.safetensors.index.json", "*.bin", "*.h5", "*.gguf", "tokenizer.json")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -36,7 +38,7 @@ def read_origin(spec: str | Path) -> Origin:
     """
     folder = Path(spec)
     if not has_weights(folder):
-        return Origin(arch=resolve(spec))
+        return Origin(arch=resolve_untrained(spec))
     arch, weights = load_pretrained(folder)
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -53,6 +55,23 @@ def read_origin(spec: str | Path) -> Origin:
 def has_weights(folder: Path) -> bool:
     """Whether ``folder`` is a folder with weights."""
     return folder.is_dir() and any(folder.glob("model*.safetensors"))
+
+
+def resolve_untrained(spec: str | Path) -> ArchSpec:
+    """The architecture of a model that has no weights to start from.
+
+    Raises:
+        InputError: It cannot be read, or what lies beside a folder's config.json says that its weights are missing.
+    """
+    folder = Path(spec)
+    beside = sorted(path.name for pattern in _OF_A_TRAINED_MODEL for path in folder.glob(pattern))
+    if beside and (folder / "config.json").exists():
+        raise SpecError(
+            f"its weights are not there (model.safetensors), though {beside[0]} is; fetch them as safetensors, or give "
+            f"{folder / 'config.json'} to start from random weights",
+            file=str(folder),
+        )
+    return resolve(spec)
 
 
 def require_weights(model: str | Path, *, purpose: str) -> Path:
@@ -78,7 +97,7 @@ def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, Any
         InputError: The model or the text cannot be read.
     """
     if not has_weights(Path(spec)):
-        resolve(spec)
+        resolve_untrained(spec)
     wanted, base = data_spec(data)
     for pattern in wanted.paths:
         path = base / Path(pattern).expanduser()

@@ -283,6 +283,11 @@ def test_folders_that_hold_no_model(tmp_path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"not tensors at all")
     with pytest.raises(SpecError, match="not a whole safetensors file"):
         load_pretrained(tmp_path)
+    integers = {name: value.numpy() for name, value in shaken(toy_arch(), seed=0).state_dict().items()}
+    integers["norm.weight"] = integers["norm.weight"].astype(np.int64)
+    save_file(integers, tmp_path / "model.safetensors")
+    with pytest.raises(Unsupported, match=r"model\.safetensors: norm\.weight: stored as torch\.int64"):
+        load_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(SpecError, match="safetensors only"):
         load_pretrained(tmp_path)

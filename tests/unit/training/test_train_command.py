@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from chipwise.training import accelerated
 from chipwise.training import evaluate as evaluation
 from chipwise.training.accelerated import Execution, TrainingProgress, measured_peak, multiplied, train_accelerated
 from chipwise.training.evaluate import evaluate, load_model
-from chipwise.training.origin import data_spec, read_origin
+from chipwise.training.origin import check_inputs, data_spec, read_origin
 from chipwise.training.tasks_folder import evaluate_folder
 from chipwise.training.tokenizer import TokenData, load_tokens
 from chipwise.training.train_model import execution_of, peak_of, recipe_of, train_model
@@ -381,6 +382,21 @@ def test_texts_are_sources_files_or_a_run_files_own(tmp_path: Path) -> None:
     run_file.write_text("name: own\n")
     with pytest.raises(SpecError, match=r"own\.yaml: data: this field is missing"):
         data_spec(str(run_file))
+
+
+@pytest.mark.parametrize("beside", ["tokenizer.json", "pytorch_model.bin", "model.safetensors.index.json"])
+def test_a_trained_models_folder_whose_weights_are_missing_does_not_start_from_random_ones(
+    beside: str, tmp_path: Path
+) -> None:
+    config = {"model_type": "gpt2", "vocab_size": 300, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_origin(tmp_path).weights is None  # a shape alone: random weights are what is meant
+    (tmp_path / beside).write_text("{}")
+    said = rf"its weights are not there \(model\.safetensors\), though {re.escape(beside)} is; .*config\.json to start"
+    for call in (read_origin, lambda folder: check_inputs(folder, "medical-definitions")):
+        with pytest.raises(SpecError, match=said):
+            call(tmp_path)
+    assert read_origin(tmp_path / "config.json").weights is None
 
 
 def test_weights_without_their_tokenizer_are_refused(spec: Path, fast: dict[str, object], tmp_path: Path) -> None:
