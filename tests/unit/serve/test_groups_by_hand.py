@@ -21,7 +21,7 @@ from chipwise.serve import groups, served_energy
 from chipwise.serve.batching import constants
 from chipwise.serve.estimate import bound_of, fitting_requests, operator_costs, waiting
 from chipwise.serve.groups import Group, GroupCost, grouped, memory_of
-from chipwise.serve.kernel_times import FIGURES
+from chipwise.serve.kernel_times import FIGURES, Call, batches, op_at, time_kernels
 from chipwise.serve.memory import DeviceMemory
 from chipwise.serve.plan import Plan
 from chipwise.serve.request import Request, resolved
@@ -352,3 +352,31 @@ def test_an_elementwise_kernel_is_not_a_product() -> None:
     times = passed((added, {"latency_s": 1.0, "memory_s": 1.0}))
     assert bound_of(times) == [Bound.MEMORY]
     assert times.class_s("matmul").tolist() == [0.0]
+
+
+def test_nothing_to_time_takes_nothing() -> None:
+    """No kernels, no groups and no passes have no figures, and no row of them."""
+    found = time_kernels([])
+    assert (found.figures.shape, found.situations) == ((len(FIGURES), 0), ())
+    assert groups.time_groups([]) == []
+    assert groups.cost_groups([]) == []
+    assert energies.energies([]) == []
+    assert energies._pass_energies([]) == []
+
+
+def test_kernels_that_differ_in_sizes_are_timed_together_and_each_gets_its_own() -> None:
+    """Two products of one format and a norm between them: the times of each are those of each alone, in their order."""
+    small, large = (Matmul(m=64, k=512, n=n, weights="bf16", activations="bf16") for n in (512, 8192))
+    many = Matmul(m=np.array([1, 64, 4096]), k=512, n=512, weights="bf16", activations="bf16")
+    norm = NormOp(rows=64, width=4096, activations="bf16")
+    calls = [
+        Call(op=op, device=H100, stack="vllm", rows=rows) for op, rows in ((small, 1), (norm, 1), (many, 3), (large, 1))
+    ]
+    together = time_kernels(calls)
+    assert together.figures.shape == (len(FIGURES), 6)
+    assert [batch.members for batch in batches(calls)] == [(0, 2, 3), (1,)]
+    alone = [time_kernels([call]).figures for call in calls]
+    np.testing.assert_allclose(together.figures, np.hstack(alone))
+    assert together.figures[0, 0] == together.figures[0, 3]  # 64 rows of the same product
+    assert op_at(many, 2) == replace(many, m=4096)
+    assert op_at(small, 2) == small
