@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chipwise.pipeline import pipeline
+from chipwise.pipeline import run_budget
 from chipwise.profile import calibrate, harness
 from chipwise.targets import bench, local
 from chipwise.testing.machines import core_like
@@ -28,7 +28,7 @@ def measure_briefly(replace: Callable[[object, str, Any], None] = setattr) -> No
     brief = {"seconds": CALIBRATE_S, "base": core_like()}
     replace(local, "calibrate", lambda **how: calibrate.calibrate(**how | brief))
     replace(calibrate, "MODELS", MODELS)
-    replace(pipeline, "FINALS_S", FINALS_S)
+    replace(run_budget, "FINALS_S", FINALS_S)
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from runs import EXAMPLES
 from chipwise import api
 from chipwise.core.errors import JobsMissing
 from chipwise.core.files import read_yaml
-from chipwise.pipeline import pipeline
+from chipwise.pipeline import run_budget
 from chipwise.profile import harness
 from chipwise.reporting.record import RunRecord
 from chipwise.targets import bench
@@ -93,7 +93,7 @@ def on_a_day(slowness: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(bench, "measure", one)
     monkeypatch.setattr(bench, "measure_alternately", lambda paths, *how, **more: [one(p, *how, **more) for p in paths])
-    monkeypatch.setattr(pipeline, "FINALS_S", 0.1)  # one round
+    monkeypatch.setattr(run_budget, "FINALS_S", 0.1)  # one round
 
 
 def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> None:

@@ -68,7 +68,7 @@ class CandidateMeasurer:
         """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
         now = self._trials[item.number]
         if now.notes.within is None and now.measured is not None and self._target.measures:  # under other limits
-            return self._judge(now)
+            return self._judge(now.number)
         return self.measure(item) if now.notes.within is None else now.notes.within
 
     def beyond(self, item: Candidate) -> float:
@@ -76,13 +76,18 @@ class CandidateMeasurer:
         limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
         return worst_excess(limits, self._trials[item.number].costs)
 
-    def _judge(self, item: Candidate) -> bool:
-        """Whether a measured candidate keeps the limits of today; a final measurement is judged without headroom."""
+    def _judge(self, number: int) -> bool:
+        """Whether a candidate keeps the limits of today, as measured or, where it was not, as predicted.
+
+        A final measurement is judged without headroom. A busy machine proves nothing against a candidate: the final
+        measurement decides.
+        """
+        item = self._trials[number]
         limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
         expected, headroom = values_of(self.predict(item)), 1.0 if item.notes.final else HEADROOM
         good = within(limits, expected | (item.measured or {}), headroom=headroom)
         good = good or (item.notes.clean is False and within(limits, expected, headroom=HEADROOM))
-        self._trials.note(item.number, within=good)
+        self._trials.note(number, within=good)
         return good
 
     def predict(self, item: Candidate) -> Mapping[str, Bounds]:
@@ -102,15 +107,12 @@ class CandidateMeasurer:
             good = good and within(pace, values_of(believed))  # what is not known of the device is of both designs
             self._trials.note(item.number, believed_now=believed, within=good)
             return good
-        limits = (*limits, *pace)
-        expected = values_of(believed)
         mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
         unsure = self._target.unsure(item.design)
-        why = because or worth_measuring(mode, believed, limits, unsure=unsure, headroom=HEADROOM)
+        why = because or worth_measuring(mode, believed, (*limits, *pace), unsure=unsure, headroom=HEADROOM)
         if why is None:
-            good = within(limits, expected, headroom=HEADROOM)
-            self._trials.note(item.number, believed_now=believed, within=good)
-            return good
+            self._trials.note(item.number, believed_now=believed)
+            return self._judge(item.number)
         self._on_progress(f"measuring {summary(item.design)}")
         try:
             found = self._target.measure(item.design, self._folder.trial(item.number))
@@ -122,10 +124,8 @@ class CandidateMeasurer:
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
             return self.within_limits(item)  # the quieter of two measurements counts
-        good = within(limits, expected | notes["measured"], headroom=HEADROOM)
-        if not found.clean:  # a busy machine proves nothing against a candidate; the final measurement decides
-            good = good or within(limits, expected, headroom=HEADROOM)
-        self._trials.note(item.number, **notes, believed_now=believed, within=good, measured_because=why)
+        self._trials.note(item.number, **notes, believed_now=believed, measured_because=why)
+        good = self._judge(item.number)
         self._learn()
         return good
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,34 +13,26 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.errors import ChipwiseError, OutOfReach
 from chipwise.optim.study import Study
-from chipwise.pipeline import supernet_prior, task_evaluation
+from chipwise.pipeline import supernet_prior
 from chipwise.pipeline.choosing import Chooser, StrategyProposer
 from chipwise.pipeline.finals import Finals
 from chipwise.pipeline.findings import explain_answer
-from chipwise.pipeline.going_on import charge_of, fit_to_plan, plan_with, seed_of, take_up
-from chipwise.pipeline.halving import OVERHEAD, Halving, Propose, Rung, plan_finals, plan_rungs
+from chipwise.pipeline.going_on import seed_of, take_up
+from chipwise.pipeline.halving import Halving, Propose, Rung
 from chipwise.pipeline.kit_return import kit_notes, record
-from chipwise.pipeline.least_budget import (
-    ENDING_S,
-    ENDING_SHARE,
-    MEASURING_S,
-    MEASURING_SHARE,
-    require_budget,
-)
 from chipwise.pipeline.limits import no_slower_than, penalty_factor
-from chipwise.pipeline.matrix_formats import CPU_S, chosen_by_matrix
 from chipwise.pipeline.measurement_choice import measure_front
 from chipwise.pipeline.measuring import CandidateMeasurer
 from chipwise.pipeline.other_devices import AcrossDevices, OtherDevices
 from chipwise.pipeline.reference_design import largest_within, reference_designs
+from chipwise.pipeline.run_budget import RunBudget
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.screening import Screened, loosened, screen
 from chipwise.pipeline.supernet_prior import Supernet, designs_to_score
 from chipwise.pipeline.task_evaluation import TaskEvaluation, load_tasks
-from chipwise.pipeline.trainings import Trainings, charged, trained
+from chipwise.pipeline.trainings import Trainings, charged
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
-from chipwise.run.budget_spec import Allowance
 from chipwise.run.folder import RunFolder
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
@@ -53,10 +45,7 @@ from chipwise.targets.local import least_calibration_s
 from chipwise.targets.target import Target, limits_on_predictions, open_target
 from chipwise.tasks.protocol import TaskData
 from chipwise.trainers.protocol import Setup, Trainer, open_trainer
-from chipwise.training.tasks_data import Task
 
-CONTENDERS = 3  # usually: two finalists and the reference design
-FINALS_S = 60.0  # CPU seconds for the same, where the budget is of trainings alone
 REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
 
 
@@ -100,12 +89,12 @@ class Search:
         if folder.before is not None:
             folder.write_spec()
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
-        allowed = self.allowance
+        self.budget = RunBudget(spec, self.trials, self.ledger)
+        allowed = self.allowance = spec.allowance
         self.status = Status(
             unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.asked.metric
         )
         self.target: Target | None = None  # once it is open
-        self._reserve_s = 0.0  # of a budget that counts everything, what is set aside for the end of the run
 
     def run(self) -> RunRecord:
         """Runs all phases, or those still missing; returns the record of the finished run.
@@ -132,17 +121,8 @@ class Search:
             ready = self._prepare()
             halving = self._halving(ready, trainer)
             finalists, reference = self._finalists(ready, halving)
-            finals = Finals(
-                self.trials,
-                self.spec,
-                self.folder,
-                ready.data,
-                ready.target,
-                tasks=ready.tasks,
-                others=self.others,
-                penalty_factor=penalty_factor(self.spec, self.others.predict),
-                on_phase=self._phase,
-                left_s=lambda: self._left_for_finals_s,
+            finals = self._finals(
+                ready.data, ready.target, tasks=ready.tasks, left_s=lambda: self.budget.left_for_finals_s
             )
             winner = finals.decide(finalists, reference, halving.spare(finalists))
             if finals.met:
@@ -170,17 +150,7 @@ class Search:
             return
         self._phase("reading the kit's results")
         record(self.trials, target, notes)
-        data = self._read_data()
-        finals = Finals(
-            self.trials,
-            self.spec,
-            self.folder,
-            data,
-            target,
-            others=self.others,
-            penalty_factor=penalty_factor(self.spec, self.others.predict),
-            on_phase=self._phase,
-        )
+        finals = self._finals(self._read_data(), target)
         number = self.study.memory.get("baseline")
         reference = None if number is None else self.trials[number]
         good = [
@@ -196,6 +166,11 @@ class Search:
         finals.write_winner(self.trials[winner.number])
         self.study.remember(winner=winner.number)
 
+    def _finals(self, data: TaskData, target: Target, **more: Any) -> Finals:
+        factor = penalty_factor(self.spec, self.others.predict)
+        known = self.trials, self.spec, self.folder, data, target
+        return Finals(*known, others=self.others, penalty_factor=factor, on_phase=self._phase, **more)
+
     def _read_data(self) -> TaskData:
         """What is asked of models, with its data."""
         self._phase("reading data")
@@ -208,7 +183,7 @@ class Search:
 
     def _prepare(self) -> Prepared:
         """Data, calibration, screening, reference designs, and the plan of trainings."""
-        self._require_budget(ahead_s=least_calibration_s(self.spec, self.folder))
+        self.budget.require(ahead_s=least_calibration_s(self.spec, self.folder))
         data = self._read_data()
         tasks = load_tasks(self.spec)
         data.prepare()
@@ -216,7 +191,7 @@ class Search:
         others = self.others
         self._phase("calibrating")
         target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
-        self._require_budget()
+        self.budget.require()
         spec = self.spec = target.restated(self.spec)
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
@@ -249,7 +224,7 @@ class Search:
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
-        self._reserve_s = self._set_aside_s(tasks)
+        self.budget.set_aside(target, tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
@@ -262,24 +237,13 @@ class Search:
             chooser=chooser,
             references=references,
             limits=limits,
-            plan=self._plan(references),
+            plan=self.budget.plan(references),
         )
-
-    def _require_budget(self, *, ahead_s: float = 0.0) -> None:
-        """Refuses a budget as soon as it is known to be too small; not where a plan or a training exists.
-
-        Raises:
-            SpecError: It is; what is calibrated so far is kept.
-        """
-        if "plan" in self.study.memory or any(item.rungs for item in self.trials.all()):
-            return
-        compared = any(True for _ in self.spec.asked.references(self.spec.space))
-        require_budget(self.spec, spent_s=self.ledger.total_s, ahead_s=ahead_s, trainings=2 if compared else 1)
 
     def _calibrated(self, detail: str) -> None:
         """Shows how far the calibration is; ends it where it has used up what trainings need."""
         self._detail(detail)
-        self._require_budget()
+        self.budget.require()
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
         """The candidates and the reference design of which the winner is decided; a resumed search keeps its own."""
@@ -340,7 +304,7 @@ class Search:
             score=self._supernet(chooser, ready.data, trainer),
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
-            left=lambda: self._left,
+            left=lambda: self.budget.left,
         )
 
     def _measure_candidates(self, ready: Prepared) -> None:
@@ -367,7 +331,7 @@ class Search:
 
     def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
         """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
-        budget_s = self._supernet_s
+        budget_s = self.budget.supernet_s
         if not budget_s:
             return None
         self._phase("training the supernet")
@@ -402,7 +366,7 @@ class Search:
         and takes its place, while the budget allows.
         """
         while reference is not None and not finals.keeps_limits(self.trials[reference.number]):
-            if self._left < self.allowance.final * halving.overhead:
+            if self.budget.left < self.allowance.final * halving.overhead:
                 break
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
@@ -427,76 +391,6 @@ class Search:
             found = {"knee_why": f"not known: {error}"}
         self.study.remember(answer=found)
 
-    def _plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """Distribution of the remaining budget over trainings; a resumed search has the same.
-
-        Under another budget there is another plan, in which all that is trained counts.
-        """
-        known = self.study.memory.get("plan")
-        if known is not None:
-            return tuple(Rung(budget=budget, count=count) for budget, count in known)
-        tried = [item for item in self._candidates() if item.format_of is None]
-        plan = plan_with(lambda: self._plan_of_rest(references), tried, self.allowance)
-        fit_to_plan(self.trials, plan, self.allowance)
-        self.study.remember(plan=[[rung.budget, rung.count] for rung in plan])
-        return plan
-
-    def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """The remaining budget as trainings of new candidates, less what the reference designs still need.
-
-        Raises:
-            SpecError: It does not even hold one final training.
-        """
-        done = [charge_of(item, self.allowance) for item in references]
-        supernet_s = 0.0 if self.study.memory.get("supernet", {}).get("done") else self._supernet_s
-        overhead = OVERHEAD if self.allowance.whole else 1.0
-        training = (self._left - supernet_prior.planned_cpu_s(supernet_s)) / overhead
-        training -= max(0.0, self.allowance.final - max(done)) if done else 0.0
-        if self.spec.quality.chosen == "proxy":
-            return plan_finals(self.allowance, training)
-        least = self.spec.asked.metric.least_share
-        plan = plan_rungs(self.allowance, training, least_share=least)
-        first = plan[0].budget if len(plan) > 1 else 0.0
-        return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)
-
-    @property
-    def allowance(self) -> Allowance:
-        """The budget of trainings."""
-        return self.spec.allowance
-
-    @property
-    def _measuring_s(self) -> float:
-        """CPU seconds set aside for measuring the finalists and, where they get one, choosing each matrix's format."""
-        choosing_s = CONTENDERS * CPU_S if chosen_by_matrix(self.spec, self.target) else 0.0
-        return MEASURING_S + MEASURING_SHARE * self.allowance.total + choosing_s
-
-    def _set_aside_s(self, tasks: Mapping[str, Task]) -> float:
-        """CPU seconds that trainings leave to the end of the run; 0 where the budget is of trainings alone."""
-        if not self.allowance.whole:
-            return 0.0
-        ending_s = ENDING_S + ENDING_SHARE * self.allowance.total
-        return self._measuring_s + ending_s + task_evaluation.planned_cpu_s(tasks)
-
-    @property
-    def _left_for_finals_s(self) -> float:
-        """CPU seconds that are left for measuring the finalists."""
-        if self.allowance.whole:
-            return self._left + self._measuring_s
-        return FINALS_S - self.ledger.settle().get("measuring the finalists", 0.0)
-
-    @property
-    def _supernet_s(self) -> float:
-        """CPU seconds of the supernet's training; 0 where there is none."""
-        return self.spec.quality.shared_s(self.allowance.total)
-
-    @property
-    def _left(self) -> float:
-        """The remaining budget of trainings, in its unit."""
-        if self.allowance.whole:
-            return self.allowance.total - self.ledger.total_s - self._reserve_s
-        seconds, tokens = trained(self.trials.all())
-        return self.allowance.left(seconds=seconds, tokens=tokens)
-
     @property
     def _setup(self) -> Setup:
         """Arguments of the trainer."""
@@ -504,14 +398,8 @@ class Search:
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 
     def _remember_screened(self, screened: Screened) -> None:
-        self.study.remember(
-            screened={
-                "priced": screened.priced,
-                "priced_per_s": screened.priced_per_s,
-                "feasible_share": screened.feasible_share,
-                "cloud": screened.cloud,
-            }
-        )
+        found = {"priced": screened.priced, "priced_per_s": screened.priced_per_s, "cloud": screened.cloud}
+        self.study.remember(screened=found | {"feasible_share": screened.feasible_share})
         self.status.priced = screened.priced
 
     def _candidates(self) -> list[Candidate]:

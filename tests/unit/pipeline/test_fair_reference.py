@@ -24,7 +24,7 @@ class Run:
         self.search.spec, self.search.space = SPEC, SearchSpace(SPEC.space)
         self.search.trials = self
         monkeypatch.setattr(Search, "_phase", lambda search, name: None)
-        monkeypatch.setattr(Search, "_left", left_s)
+        self.search.allowance, self.search.budget = SPEC.allowance, SimpleNamespace(left=left_s)
         self.next = iter([self.items[1], self.items[2], None])
         monkeypatch.setattr(pipeline, "largest_within", lambda *args, **options: next(self.next))
         self.contenders = [self.items[4], self.items[5]]

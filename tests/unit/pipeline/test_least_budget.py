@@ -9,7 +9,7 @@ import pytest
 from toy_run import SPEC
 
 from chipwise.core.errors import SpecError
-from chipwise.pipeline.least_budget import require_budget
+from chipwise.pipeline.run_budget import require_budget
 from chipwise.run.budget_spec import BudgetSpec
 
 
