@@ -86,6 +86,7 @@ def estimate(
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
     image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
+    gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
@@ -93,6 +94,7 @@ def estimate(
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
     image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
+    gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -115,6 +117,9 @@ def estimate(
     audio_s: float | None = None,
     hypothetical: bool = False,
     like: str | None = None,
+    gpu_layers: int | str | None = None,
+    n_cpu_moe: int | None = None,
+    host: str | None = None,
 ) -> CostEstimate | EstimateTable:
     """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
 
@@ -147,6 +152,10 @@ def estimate(
             no prompt beside it.
         hypothetical: Whether what does not fit is estimated as if it did; ``does_not_fit`` of the answer then says so.
         like: The family, such as ``llama``, whose fields the ``config.json`` of an unknown ``model_type`` has.
+        gpu_layers: Of a model in llama.cpp that the card and its host share: layers on the card, or ``auto`` for as
+            many as fit.
+        n_cpu_moe: The same of experts: layers whose experts the host keeps.
+        host: Its processor, or its memory's bandwidth, such as ``60 GB/s``. Default: a desktop, with a wide interval.
 
     Raises:
         UnknownName: A name that is not known; similar names are suggested.
@@ -156,6 +165,7 @@ def estimate(
     """
     from chipwise.serve.estimate import estimate as estimate_request
     from chipwise.serve.estimate import estimates
+    from chipwise.serve.offload import divided, remark
 
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
@@ -173,8 +183,17 @@ def estimate(
             whole, active = parameters_of(model)
             said = (*taken_for(model), *priced.notes)
             return replace(priced, notes=said, parameters=whole, active_parameters=active)
-        return estimate_request(replace(request, device=name), hypothetical=hypothetical)
+        asked = replace(request, device=name)
+        found = estimate_request(asked, hypothetical=hypothetical)
+        return replace(found, does_not_fit=found.does_not_fit + remark(asked)) if found.does_not_fit else found
 
+    if gpu_layers is not None or n_cpu_moe is not None or host is not None:
+        if devices is not None:
+            raise SpecError("is for one device at a time", field="gpu_layers")
+        if isinstance(gpu_layers, str) and gpu_layers != "auto":
+            raise SpecError(f"must be a number of layers or auto, not {gpu_layers}", field="gpu_layers")
+        layers = None if isinstance(gpu_layers, str) else gpu_layers
+        return divided(request, gpu_layers=layers, cpu_experts=n_cpu_moe, host=host)
     if devices is None:
         return answer(device)
     if not devices:

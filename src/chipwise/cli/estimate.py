@@ -62,6 +62,11 @@ def command(
     pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
     ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)] = 1,
+    gpu_layers: Annotated[
+        str | None, typer.Option(help="Layers on the card, the rest on its host, as llama.cpp's -ngl; or auto.")
+    ] = None,
+    n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts the host keeps.", min=0)] = None,
+    host: Annotated[str | None, typer.Option(help="Of the card: a processor, or its memory's '60 GB/s'.")] = None,
     height: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Of a diffusion model's video; 1 makes an image.", min=1)] = None,
@@ -161,6 +166,7 @@ def command(
         sizes |= {"images": images, "image_size": image_size.parse(size)}
     else:
         refuse(context, "size", why="is the size of --images")
+    sizes |= {"gpu_layers": _layers(gpu_layers), "n_cpu_moe": n_cpu_moe, "host": host}
     if device == "all":
         answers = api.estimate(model, devices="all", **sizes)
         json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)
@@ -174,6 +180,10 @@ def command(
     quality.print_quality(model, None if as_json else train_tokens)
     if found.does_not_fit:
         raise typer.Exit(2)
+
+
+def _layers(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdigit() else text
 
 
 def _between(value: Predicted, kind: str) -> str:

@@ -15,6 +15,7 @@ from chipwise.explaining.question import Case, Pricer, Question
 from chipwise.hardware.device import MachineProfile
 from chipwise.hardware.suited import OWN
 from chipwise.serve.estimate import cost_of, fitting_requests, waiting, with_defaults
+from chipwise.serve.offload import remark
 from chipwise.serve.request import Request, resolved
 from chipwise.serve.shortage import shortages
 from chipwise.spec import ArchSpec
@@ -78,7 +79,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         if question.task == "train":
             return case
         lacking = shortages([question.request(device)])[0]
-        short = "" if lacking is None else lacking.line
+        short = "" if lacking is None else lacking.line + remark(request)
         return replace(case, estimate=replace(with_defaults(case.estimate, request), does_not_fit=short))
     case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
     cost, held = with_defaults(case.estimate, request), waiting(fitting, question.batch)
