@@ -15,12 +15,12 @@ from toy_run import SPACE, SPEC, metrics, two_bytes
 from chipwise.core.errors import SpecError
 from chipwise.optim.laws import shipped
 from chipwise.optim.pareto import crowding, non_dominated
-from chipwise.pipeline import by_law, pipeline
+from chipwise.pipeline import by_law, run_budget, task_evaluation
 from chipwise.pipeline.by_law import LOSS, RowShapes, _children, _Feasible, _matrices, _neighbours, search_by_law
 from chipwise.pipeline.choosing import Chooser, Observation, StrategyProposer, _spread
 from chipwise.pipeline.halving import OVERHEAD, Halving, Rung
-from chipwise.pipeline.least_budget import MEASURING_S, MEASURING_SHARE
 from chipwise.pipeline.pipeline import Search
+from chipwise.pipeline.run_budget import MEASURING_S, MEASURING_SHARE, RunBudget
 from chipwise.pipeline.screening import screen
 from chipwise.run.budget_spec import Allowance
 from chipwise.space import Constraint, Objective, SearchSpace
@@ -418,13 +418,13 @@ def search(**fields: Any) -> Search:
 
 def budgeted(
     monkeypatch: pytest.MonkeyPatch, *, whole: bool, left: float, supernet_s: float = 0.0, **memory: Any
-) -> Search:
-    """A search with so much left; a full training takes 30."""
-    allowance = Allowance(unit="cpu", total=1000.0, final=30.0, whole=whole)
-    monkeypatch.setattr(Search, "allowance", allowance)
-    monkeypatch.setattr(Search, "_left", left)
-    monkeypatch.setattr(Search, "_supernet_s", supernet_s)
-    return search(study=SimpleNamespace(memory=memory))
+) -> RunBudget:
+    """A budget of which so much is left; a full training takes 30."""
+    monkeypatch.setattr(RunBudget, "left", left)
+    monkeypatch.setattr(RunBudget, "supernet_s", supernet_s)
+    found = RunBudget(SPEC, SimpleNamespace(study=SimpleNamespace(memory=memory)), SimpleNamespace())
+    found.allowance = Allowance(unit="cpu", total=1000.0, final=30.0, whole=whole)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -439,14 +439,14 @@ def budgeted(
 )
 def test_the_rest_of_a_budget_is_for_new_candidates(monkeypatch, whole: bool, done: Any, training: float) -> None:
     found = budgeted(monkeypatch, whole=whole, left=600.0)
-    monkeypatch.setattr(pipeline, "charge_of", lambda each, allowance: each)
+    monkeypatch.setattr(run_budget, "charge_of", lambda each, allowance: each)
     asked: list[float] = []
 
     def planned(allowance: Any, training: float, *, least_share: float) -> tuple[Rung, ...]:
         asked.append(training)
         return (Rung(budget=3.0, count=4), Rung(budget=30.0, count=2))
 
-    monkeypatch.setattr(pipeline, "plan_rungs", planned)
+    monkeypatch.setattr(run_budget, "plan_rungs", planned)
     found._plan_of_rest(done)
     waiting = sum(each == 0.0 for each in done)
     # and, but for the best of them, short trainings of those that had none
@@ -455,11 +455,11 @@ def test_the_rest_of_a_budget_is_for_new_candidates(monkeypatch, whole: bool, do
 
 def test_a_supernet_takes_its_part_until_it_is_done(monkeypatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(pipeline, "charge_of", lambda each, allowance: each)
+    monkeypatch.setattr(run_budget, "charge_of", lambda each, allowance: each)
     monkeypatch.setattr(
-        pipeline, "plan_rungs", lambda a, t, *, least_share: asked.append(t) or (Rung(budget=30.0, count=2),)
+        run_budget, "plan_rungs", lambda a, t, *, least_share: asked.append(t) or (Rung(budget=30.0, count=2),)
     )
-    monkeypatch.setattr(pipeline.supernet_prior, "planned_cpu_s", lambda seconds: 2 * seconds)
+    monkeypatch.setattr(run_budget, "planned_cpu_s", lambda seconds: 2 * seconds)
     budgeted(monkeypatch, whole=False, left=600.0, supernet_s=50.0)._plan_of_rest((0.0, 0.0, 0.0))
     assert asked == pytest.approx([500.0 - 30.0] * 2)  # one rung: no short trainings
     asked.clear()
@@ -470,14 +470,15 @@ def test_a_supernet_takes_its_part_until_it_is_done(monkeypatch) -> None:
 def test_choosing_the_format_of_each_matrix_is_set_aside_too(monkeypatch) -> None:
     found = budgeted(monkeypatch, whole=True, left=0.0)
     for chosen in (False, True):
-        monkeypatch.setattr(pipeline, "chosen_by_matrix", lambda spec, target, chosen=chosen: chosen)
-        choosing_s = pipeline.CONTENDERS * pipeline.CPU_S if chosen else 0.0
-        assert found._measuring_s == pytest.approx(MEASURING_S + MEASURING_SHARE * 1000.0 + choosing_s)
+        monkeypatch.setattr(run_budget, "chosen_by_matrix", lambda spec, target, chosen=chosen: chosen)
+        choosing_s = task_evaluation.CONTENDERS * run_budget.CPU_S if chosen else 0.0
+        found.set_aside(None, {})
+        assert found.left_for_finals_s == pytest.approx(MEASURING_S + MEASURING_SHARE * 1000.0 + choosing_s)
 
 
 def test_a_plan_that_was_made_stays(monkeypatch) -> None:
     found = budgeted(monkeypatch, whole=True, left=0.0, plan=[[3.0, 4], [9.0, 2]])
-    assert found._plan(()) == (Rung(budget=3.0, count=4), Rung(budget=9.0, count=2))
+    assert found.plan(()) == (Rung(budget=3.0, count=4), Rung(budget=9.0, count=2))
     with pytest.raises(SpecError):
         budgeted(monkeypatch, whole=True, left=0.0)._plan_of_rest(())
 
