@@ -15,7 +15,7 @@ from chipwise.core.errors import SpecError
 from chipwise.optim.study import Study
 from chipwise.pipeline.halving import ETA, Rung
 from chipwise.run.budget_spec import Allowance
-from chipwise.run.changes import Basis
+from chipwise.run.changes import AnySpec, Basis
 from chipwise.run.spec import RunSpec
 from chipwise.run.trials import Candidate, TrainedRung, Trials
 
@@ -24,7 +24,7 @@ SHORTER = -1  # the rung of a training that is shorter than the first of the pla
 DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
 
 
-def take_up(study: Study, trials: Trials, spec: RunSpec, before: RunSpec | None) -> None:
+def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None) -> None:
     """Forgets the decisions of a study that other limits or another budget may change.
 
     Args:

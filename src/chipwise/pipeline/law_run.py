@@ -21,6 +21,7 @@ from chipwise.optim.laws import Law, shipped
 from chipwise.optim.study import Study
 from chipwise.pipeline.by_law import LOSS, FoundByLaw, search_by_law
 from chipwise.pipeline.finals import promises_of
+from chipwise.pipeline.going_on import take_up
 from chipwise.pipeline.kit_return import kit_notes, record
 from chipwise.pipeline.run_record import make_record
 from chipwise.pipeline.training_plan import training_plan, write_training_plan
@@ -58,9 +59,12 @@ class LawRun:
         directions: list[str] = [goal.direction for goal in spec.goals]
         labels = choice_labels(self.space)
         self.study = Study(
-            folder.where, name=folder.study_name, directions=directions, identity=spec.identity, choices=labels
+            folder.where, name=folder.study_name, directions=directions, identity=folder.identity, choices=labels
         )
         self.trials = Trials(self.study, spec, self.space)
+        take_up(self.study, self.trials, spec, folder.before)
+        if folder.before is not None:
+            folder.write_spec()
         self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
         self.status = Status(workers=1)
         self.tokens = spec.budget.total
@@ -76,6 +80,7 @@ class LawRun:
         try:
             self._phase("preparing the target")
             target = open_target(self.spec, self.space, self.folder)
+            target.learn(self.trials.measured())
             if "winner" not in self.study.memory:
                 self._search(target, self._law())
             else:
@@ -99,7 +104,6 @@ class LawRun:
         notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
         if told != self.study.memory.get("kit_notes", []):
             self.study.remember(kit_notes=told)
-        target.learn(self.trials.measured())
         if not notes:
             return
         self._phase("reading the kit's results")
@@ -161,32 +165,34 @@ class LawRun:
         )
 
     def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
-        """Records designs of the front that keep the limits by their own estimates; returns the number of the best."""
-        known = {item.row: item.number for item in self.trials.all()}  # where a run was stopped between two of them
+        """Records designs of the front that keep the limits by their own estimates; returns the number of the best.
+
+        What a run has recorded before it was stopped, or under other limits, is not recorded again.
+        """
+        known = {item.row: item for item in self.trials.all()}
         fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
-        first: int | None = None
-        recorded = 0
+        recorded: dict[int, None] = {}  # numbers, the best first
         for place in [*range(min(8, len(found.rows))), *fast]:
             row = found.rows[place]
-            key = tuple(int(i) for i in row)
-            if key in known:
-                first = known[key] if first is None else first
-                continue
+            held = known.get(tuple(int(i) for i in row))
             predicted = target.predict(self.space.design(row))
-            if not kept(limits, predicted, {}, self.spec.confidence_share) or recorded >= MOST_TRIALS:
+            if not kept(limits, predicted, (held and held.measured) or {}, self.spec.confidence_share):
                 continue
-            loss = found.loss(place)
-            costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
-            known[key] = self.trials.add(row, predicted=costs, law=float(found.metrics[LOSS][place]))
-            self._close(known[key], costs)
-            recorded += 1
-            first = known[key] if first is None else first
-        if first is None:
+            if held is None and len(recorded) < MOST_TRIALS:
+                loss = found.loss(place)
+                costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+                number = self.trials.add(row, predicted=costs, law=float(found.metrics[LOSS][place]))
+                self._close(number, costs)
+                held = self.trials[number]
+                known[held.row] = held
+            if held is not None:
+                recorded[held.number] = None
+        if not recorded:
             raise Infeasible(
                 f"no design of the space is predicted within the limits with {self.spec.confidence} confidence; "
                 "loosen a limit or lower the confidence"
             )
-        return first
+        return next(iter(recorded))
 
     def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
         """The Llama-proportioned design of least expected loss within the limits.
@@ -194,9 +200,9 @@ class LawRun:
         Designs of like proportions are ordered by size, and costs grow with it: the largest within the limits is found
         by bisection for each proportion.
         """
-        known = next((item.number for item in self.trials.all() if item.is_reference), None)
-        if known is not None:
-            return known
+        before = [item for item in self.trials.all() if item.is_reference]
+        if known := [item.number for item in before if not item.notes.earlier]:
+            return known[0]
         best: tuple[float, Mapping[str, Any], dict[str, Bounds]] | None = None
         for family in _families(self.spec.space):
             low, high = -1, len(family)  # the largest known design within the limits, and the smallest outside
@@ -218,6 +224,10 @@ class LawRun:
         if best is None:
             return None
         _, choices, costs = best
+        design = design_of(choices, spec=self.spec.space, name="baseline")
+        if same := [item.number for item in before if item.design == design]:
+            self.trials.note(same[0], earlier=False)
+            return same[0]
         number = self.trials.add_reference(choices, predicted=costs)
         self._close(number, costs)
         return number

@@ -71,7 +71,7 @@ class RunFolder:
         storage: str | None = None,
     ) -> None:
         self.path, self.spec, self.identity = path, spec, spec.identity
-        self.before: RunSpec | None = None  # the spec of the run so far, where the resumed one changes what it may
+        self.before: RunSpec | StartSpec | None = None  # the spec so far, where the resumed run changes it
         self._lock: IO[str] | None = None
         self.resumed = resume and self._begun
         with disk(path):
@@ -186,27 +186,20 @@ class RunFolder:
 
         Raises:
             SpecError: Something else is changed; names the field.
-            StudyError: The run is of another kind, or cannot be compared.
+            StudyError: The run cannot be compared.
         """
-        other = StudyError(
-            f"{self.path}: this folder holds a run of another spec; choose another with --out, "
-            "or put it aside with --restart"
-        )
+        elsewhere = "search into another folder with --out, or put it aside with --restart"
         try:
             was = any_spec(held.get("spec"), file=str(self.path / "spec.json"))
         except SpecError:
-            raise other from None
-        if not isinstance(was, RunSpec) or not isinstance(self.spec, RunSpec):
-            raise other
+            raise StudyError(f"{self.path}: this folder holds a run of another spec; {elsewhere}") from None
+        if type(was) is not type(self.spec):
+            kind = "starts from a model" if isinstance(was, StartSpec) else "searches a space"
+            raise SpecError(f"the run in {self.path} {kind}, and this one does not; {elsewhere}", field="start_from")
         self.identity = str(held.get("identity"))
         if was.identity == self.spec.identity:
             return
         check_changes(was, self.spec, folder=self.path)
-        if self.spec.quality.chosen == "law":
-            raise StudyError(
-                f"{self.path}: a search by law trains nothing that could be kept; search again into another folder "
-                "with --out, or put this one aside with --restart"
-            )
         self.before = was
 
     def withdraw(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from chipwise.pipeline.task_evaluation import bag_of_words, load_tasks
 from chipwise.profile.measurement import Measurement
 from chipwise.reporting import output
 from chipwise.reporting.record import RunRecord, save
+from chipwise.run.changes import Basis
 from chipwise.run.folder import PROMISES, RunFolder
 from chipwise.run.ledger import Ledger
 from chipwise.run.progress import Observer, Status
@@ -85,12 +86,24 @@ class Cutting:
             Infeasible: No cut can keep the limits, or the healed one was measured outside them.
         """
         try:
+            self._take_up()
             if not self.known.get("finished"):
                 self._cut()
             return self.report()
         except BaseException:
             self._leave()
             raise
+
+    def _take_up(self) -> None:
+        """Forgets what was found of cuts under other limits or another budget; the stages keep their files."""
+        now = asdict(Basis.of(self.spec))
+        if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
+            original = self._of("original")
+            self.known |= {"contenders": {"original": original} if original else {}, "finished": False}
+        if self.known.get("basis") != now:
+            self._note(basis=now)
+        if self.folder.before is not None:
+            self.folder.write_spec()
 
     def _cut(self) -> None:
         spec, folder = self.spec, self.folder.path

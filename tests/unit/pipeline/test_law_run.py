@@ -48,6 +48,23 @@ def test_a_finished_run_gives_the_same_answer_again(run) -> None:
     assert (again.winner, again.baseline, len(again.trials)) == (record.winner, record.baseline, len(record.trials))
 
 
+def test_other_limits_go_on_in_the_same_folder(tmp_path) -> None:
+    """Tighter ones need another winner; what was recorded is kept; and back, the first winner wins again, untouched."""
+    first = search({**RUN}, out=tmp_path / "run")
+    tight = {**RUN, "constraints": {"tpot_p50": "<= 6 ms"}}
+    second = search(tight, out=tmp_path / "run", resume=True)
+    assert second.winner != first.winner
+    assert second.trial(second.winner).chances["tpot_p50"] >= 0.9
+    assert second.trial(second.baseline).predicted["tpot_p50"].value < 6e-3
+    promised = {trial.number: trial.predicted for trial in second.trials}
+    assert all(promised[trial.number] == trial.predicted for trial in first.trials)
+    again = search({**RUN}, out=tmp_path / "run", resume=True)
+    assert (again.winner, again.baseline) == (first.winner, first.baseline)
+    assert len(again.trials) == len(second.trials)
+    with pytest.raises(SpecError, match=r"^budget\.tokens: was"):
+        search({**RUN, "budget": {"tokens": "7B"}}, out=tmp_path / "run", resume=True)
+
+
 def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
     with pytest.raises(Infeasible, match="tpot_p50"):
         search({**RUN, "constraints": {"tpot_p50": "<= 10 us"}}, out=tmp_path / "run")

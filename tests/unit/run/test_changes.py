@@ -6,11 +6,12 @@ import copy
 
 import pytest
 
-from chipwise.core.errors import SpecError, StudyError
+from chipwise.core.errors import SpecError
 from chipwise.core.files import read_json
 from chipwise.run.changes import check_changes
 from chipwise.run.folder import RunFolder
 from chipwise.run.spec import run_spec
+from chipwise.run.start_spec import any_spec
 
 FIELDS = {
     "name": "toy",
@@ -93,11 +94,68 @@ def test_any_other_difference_is_refused_by_the_name_of_its_field(change, said) 
     assert "--restart" in str(caught.value)
 
 
-def test_a_search_by_law_has_nothing_to_go_on_with(tmp_path) -> None:
-    law = {"quality": "law", "target": "h100-sxm", "constraints": {"tpot_p50": "<= 12 ms"}}
-    fields = {name: FIELDS[name] for name in ("name", "workload", "space")} | law
-    one, other = (run_spec({**fields, "budget": {"tokens": count}}, file="law.yaml") for count in ("100B", "200B"))
-    with RunFolder(tmp_path / "r", one) as folder:
+LAW = {
+    **{name: FIELDS[name] for name in ("name", "workload", "space")},
+    "quality": "law",
+    "target": "h100-sxm",
+    "constraints": {"tpot_p50": "<= 12 ms"},
+    "budget": {"tokens": "100B"},
+}
+CUT = {
+    "name": "small",
+    "start_from": "model",
+    "workload": {"prompt_tokens": 8, "new_tokens": 4},
+    "constraints": {"ttft_p50": "<= 60 % of original"},
+    "data": {"source": "files", "paths": ["text.txt"]},
+    "budget": {"cpu": "5 min"},
+}
+
+
+def of_kind(fields, **changes):
+    return any_spec({**fields, **changes}, file="run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (LAW, {"constraints": {"tpot_p50": "<= 20 ms"}}),
+        (LAW, {"confidence": "60 %"}),
+        (LAW, {"seed": 5}),
+        (CUT, {"constraints": {"ttft_p50": "<= 80 % of original"}}),
+        (CUT, {"constraints": {"parameters": "<= 1M"}, "budget": {"cpu": "1 h"}}),
+    ],
+)
+def test_searches_by_law_and_runs_from_a_model_take_other_limits(kind, change, tmp_path) -> None:
+    with RunFolder(tmp_path / "r", of_kind(kind)) as folder:
         folder.study.touch()
-    with pytest.raises(StudyError, match="search again into another folder"):
-        RunFolder(tmp_path / "r", other, resume=True)
+    with RunFolder(tmp_path / "r", of_kind(kind, **change), resume=True) as folder:
+        assert folder.before == of_kind(kind)
+        folder.write_spec()
+    with RunFolder(tmp_path / "r", of_kind(kind, **change), resume=True) as folder:
+        assert folder.before is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (
+            LAW,
+            {"budget": {"tokens": "200B"}},
+            r"^budget\.tokens: was '100B' and is now '200B', .* only with new limits .* or another seed;",
+        ),
+        (CUT, {"seed": 1}, r"^seed: was 0 and is now 1, .* only with new limits \(constraints\) or another budget;"),
+        (CUT, {"start_from": "other"}, r"^start_from: was 'model' and is now 'other'"),
+        (CUT, {"weights": "int8"}, r"^weights: was 'fp32' and is now 'int8'"),
+        (CUT, {"workload": {"prompt_tokens": 9, "new_tokens": 4}}, r"^workload\.prompt_tokens: was 8 and is now 9"),
+    ],
+)
+def test_what_they_keep_is_refused_by_name(kind, change, said) -> None:
+    with pytest.raises(SpecError, match=said):
+        check_changes(of_kind(kind), of_kind(kind, **change), folder="r")
+
+
+def test_a_search_does_not_become_a_run_from_a_model(tmp_path) -> None:
+    with RunFolder(tmp_path / "r", spec()) as folder:
+        folder.study.touch()
+    with pytest.raises(SpecError, match=r"^start_from: the run in .* searches a space, and this one does not; .*--out"):
+        RunFolder(tmp_path / "r", of_kind(CUT), resume=True)

@@ -174,6 +174,32 @@ def test_a_budget_too_small_is_said_and_a_kill_costs_nothing_that_was_finished(t
     assert len(stepped) <= record.start.steps
 
 
+def test_a_finished_run_goes_on_with_other_limits(tmp_path, clock) -> None:
+    """What blocks cost and lose, and what the original was measured at, stays; the cut is chosen and healed anew."""
+    (tmp_path / "model").mkdir()
+    bert_folder(tmp_path / "model")
+    out = tmp_path / "out"
+    small = api.search(run_file(tmp_path), out=out)
+    kept = {name: (out / "state" / f"{name}.json").stat().st_mtime_ns for name in ("replacements", "costs")}
+    looser = {"ttft_p50": "<= 80 % of original"}
+    wider = run_file(tmp_path, constraints=looser)
+    with pytest.raises(StudyError, match="--resume"):
+        api.search(wider, out=out)
+    large = api.search(wider, out=out, resume=True)
+    assert large.status == "finished"
+    assert small.trials[1].measured["ttft_p50"] < large.trials[1].measured["ttft_p50"]
+    assert large.trials[1].measured["ttft_p50"] <= 0.8 * large.trials[0].measured["ttft_p50"]
+    assert load_pretrained(out / "winner")[0].parameters() == large.trials[1].parameters
+    assert {name: (out / "state" / f"{name}.json").stat().st_mtime_ns for name in kept} == kept
+    with pytest.raises(SpecError, match="seed: was 0 and is now 1"):
+        api.search(run_file(tmp_path, seed=1), out=out, resume=True)
+    tight = run_file(tmp_path, constraints={"ttft_p50": "<= 2 % of original"})
+    with pytest.raises(Infeasible, match="no cut keeps ttft_p50"):
+        api.search(tight, out=out, resume=True)
+    assert load(out / "record.json").status == "partial"
+    assert api.search(run_file(tmp_path, constraints=looser), out=out, resume=True).winner == 1
+
+
 def test_a_cut_that_is_measured_outside_its_limits_does_not_win(tmp_path, clock) -> None:
     (tmp_path / "model").mkdir()
     bert_folder(tmp_path / "model")
