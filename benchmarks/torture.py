@@ -10,9 +10,10 @@ five, from ``torture_folders.py`` (damaged model folders). Every one must end in
 ChipwiseError) with a message that contains a word of the case. One in --fresh runs in a new interpreter; the others in
 a fork of this one, which has the imports behind it.
 
-Kills interrupt searches like examples/smoke.yaml (fake runtime, least budget) at random moments with SIGKILL, SIGINT or
-SIGTERM, sent to the search, one of its workers or the whole group, the first time after a training is finished; the
-search is resumed until it is finished, and the trainings in its journal are compared before and after each kill.
+Kills interrupt searches like examples/smoke.yaml (fake runtime, 60 s of CPU time) at random moments with SIGKILL,
+SIGINT or SIGTERM, sent to the search, one of its workers or the whole group, the first time after a training is
+finished; the search is resumed until it is finished, and the trainings in its journal are compared before and after
+each kill.
 
 Columns: kind (input, kill), case, exit, seconds, verdict (ok, traceback, hang, accepted, unnamed, rough, lost), kept
 (trainings and measured finalists that the journal held before a kill), message. A word of fewer than three characters
@@ -321,7 +322,7 @@ def kills(count: int, seed: int, least_s: float, most_s: float, profile: Path | 
     with tempfile.TemporaryDirectory(prefix="torture") as name:
         os.environ["CHIPWISE_HOME"] = str(Path(name, "home"))
         base = changed(
-            changed(SMOKE, "target.runtime", "fake"), "budget", {"cpu": "20 s", "final": "1 s", "workers": 2}
+            changed(SMOKE, "target.runtime", "fake"), "budget", {"cpu": "60 s", "final": "1 s", "workers": 2}
         )
         spec, log, round_, folder = Path(name, "smoke.yaml"), Path(name, "log"), 0, Path(name, "run0")
         spec.write_text(yaml.dump(base))
@@ -340,6 +341,8 @@ def kills(count: int, seed: int, least_s: float, most_s: float, profile: Path | 
             try:
                 code = process.wait(chance.uniform(least_s, most_s))
                 end = outcome("finish", str(code), begun, log, known, trainings(folder, spec), bad=code != 0)
+                if code and not known:  # nothing was trained: the next search would end in the same way
+                    raise SystemExit(f"a search that nobody killed ends before its first training: {end.message}")
                 if end.verdict != "ok":  # a search that nobody killed must succeed, and keep what it had
                     yield end
                 round_ += 1  # finished: the next kill strikes a new search
