@@ -28,18 +28,18 @@ import numpy as np
 
 import chipwise
 from chipwise.core.csvfile import write_rows
-from chipwise.optim.laws import BESIROGLU
-from chipwise.optim.pareto import hypervolume, non_dominated
-from chipwise.profile import kits
-from chipwise.profile.exporting import export_for
-from chipwise.profile.kits import Kit
-from chipwise.run import load_run
-from chipwise.run.kit_folder import described
-from chipwise.run.spec import RunSpec, TargetSpec
-from chipwise.space import Constraint, SearchSpace
-from chipwise.spec import Design
-from chipwise.targets.chance import Bounds, holds
-from chipwise.targets.sheet import sheet_target
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.kits import kits
+from chipwise.deploy.kits.kits import Kit
+from chipwise.design.limits import Constraint
+from chipwise.design.phases.kit_folder import described
+from chipwise.design.run.spec import RunSpec, TargetSpec, load_run
+from chipwise.design.strategies.pareto import hypervolume, non_dominated
+from chipwise.design.targets.chance import Bounds, holds
+from chipwise.design.targets.sheet import sheet_target
+from chipwise.model.arch.design import Design
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.training.laws.laws import BESIROGLU
 from provenance import stamp
 
 COUNTS, LIMITS, CONFIDENCE = (0, 10, 50), 20, 0.9

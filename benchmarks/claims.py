@@ -17,16 +17,14 @@ from typing import Any
 
 import chipwise
 from chipwise.core.statistics import kendall_tau
-from chipwise.explaining.notes import shared_context
-from chipwise.explaining.saturation import token_curve
 from chipwise.hardware import datasheet
-from chipwise.ops import (
-    GroupedMatmul,
-)
-from chipwise.serve.plan import Plan
-from chipwise.serve.request import Request, resolved
-from chipwise.serve.training_step import training_step
-from chipwise.spec import ArchSpec, uniform
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.ops.matmul import GroupedMatmul
+from chipwise.predict.explain.notes import shared_context
+from chipwise.predict.explain.saturation import token_curve
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.training_step import training_step
 from claims_kernels import (
     A100,
     activations,

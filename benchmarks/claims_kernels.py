@@ -13,20 +13,18 @@ from typing import Any
 import numpy as np
 
 import chipwise
-from chipwise.cost.model import CostEstimate, OpCost
-from chipwise.explaining.pricers import DataSheetPricer
-from chipwise.explaining.question import Case, Question
 from chipwise.hardware import datasheet
-from chipwise.ops import (
-    AttentionOp,
-    Elementwise,
-    Matmul,
-    flash_attention_io,
-    standard_attention_io,
-)
+from chipwise.model.arch.arch import uniform
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.ops.attention import AttentionOp, flash_attention_io, standard_attention_io
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.published import families
+from chipwise.predict.cost.model import CostEstimate, OpCost
+from chipwise.predict.explain.pricers import DataSheetPricer
+from chipwise.predict.explain.question import Case, Question
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.unfused import unfused_times
-from chipwise.spec import FeedForward, families, uniform
 
 HERE = Path(__file__).parent
 A100 = "a100-sxm-80gb"
@@ -179,7 +177,7 @@ def online_softmax() -> None:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    path = HERE.parent / "tests" / "unit" / "nn" / "test_online_softmax.py"
+    path = HERE.parent / "tests" / "unit" / "model" / "nn" / "test_online_softmax.py"
     found = importlib.util.spec_from_file_location("online_softmax", path)
     assert found is not None
     assert found.loader is not None

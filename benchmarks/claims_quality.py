@@ -30,12 +30,12 @@ import torch
 
 import resumable_rows
 from chipwise.core.digest import digest
-from chipwise.deploy.torch import LayerModule
-from chipwise.spec import ArchSpec, uniform
-from chipwise.training import trainer
-from chipwise.training.data import load_corpus
-from chipwise.training.evaluate import quantised_bits_per_byte
-from chipwise.training.tokenizer import TokenStore
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.kinds.text.module import LayerModule
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop import trainer
+from chipwise.training.loop.evaluate import quantised_bits_per_byte
 from training_recipe import SIZES
 
 COLUMNS = ("variant", "seed", "steps", "parameters", "bits_per_byte", "int8", "int4", "step_s", "recipe")
@@ -136,7 +136,7 @@ def trained(name: str, seed: int, steps: int, store: TokenStore) -> dict[str, st
     arch, clock = VARIANTS[name][0], Steps()
     data = store.tokens(VOCABULARY)
     layer = PostNorm if name == "post-norm" else LayerModule
-    with tempfile.TemporaryDirectory() as room, mock.patch("chipwise.deploy.torch.LayerModule", layer):
+    with tempfile.TemporaryDirectory() as room, mock.patch("chipwise.model.kinds.text.module.LayerModule", layer):
         result = trainer.train(
             arch,
             data,

@@ -5,9 +5,13 @@ from __future__ import annotations
 from statistics import median
 
 import chipwise
-from chipwise.ops import Phase, Workload
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, RankingStem
-from chipwise.spec.ranking import with_candidates
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.ops.workload import Phase, Workload
 from claims_kernels import rows, say
 
 MEASURED = "ranking-candidates-own-speed-xeon-ort1.31.1-2026-11-23.csv"

@@ -3,7 +3,8 @@
     python benchmarks/design_regret.py --quality FOLDER --out design-regret.csv
 
 FOLDER holds tables of real trainings (width, depth, parameters, tokens, loss_nats). For each shape the law of
-``chipwise.optim.laws`` is fitted without that shape's trainings and predicts its last checkpoint. Each of five devices
+``chipwise.training.laws.laws`` is fitted without that shape's trainings and predicts its last checkpoint. Each of
+five devices
 asks ten times for the best design within a limit on its time per token, as ``chipwise.estimate`` predicts it; limits
 lie evenly over the shapes' times, from where two are allowed. ``regret`` is the loss of the design picked over that of
 the best one allowed, less one; the other columns are those of three rivals: the largest model allowed, by all
@@ -29,9 +30,9 @@ import numpy as np
 import chipwise
 from chipwise.core.csvfile import write_rows
 from chipwise.core.statistics import kendall_tau
-from chipwise.optim.law_fit import LawTrainings, updated
-from chipwise.optim.laws import BESIROGLU, Law
-from chipwise.spec import ArchSpec, uniform
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.training.laws.law_fit import LawTrainings, updated
+from chipwise.training.laws.laws import BESIROGLU, Law
 from chipwise_fitting.law import fit_law, read, shape_numbers, thinned
 from provenance import stamp
 

@@ -20,20 +20,20 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.blocks.lowering import lower
 from chipwise.core.csvfile import write_rows
 from chipwise.core.statistics import Z90, kendall_tau
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.learning import fit_relative, predict_seconds
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.run.spec import load_run
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
-from chipwise.profile.learning import fit_relative, predict_seconds
-from chipwise.profile.measurement import Measurement
-from chipwise.run.spec import load_run
-from chipwise.space import SearchSpace
-from chipwise.space.designs import summary
-from chipwise.spec import Design
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.walk.lower import lower
 from provenance import stamp
 
 COLUMNS = ("domain", "design", "weights", "predicted_s", "own_speed_s", "clock_s", "drift", "clean")

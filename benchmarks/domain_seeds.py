@@ -28,18 +28,17 @@ from typing import Any
 import numpy as np
 
 from chipwise import api
-from chipwise.deploy.onnx import export
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure_alternately
-from chipwise.reporting.record import RunRecord, load
-from chipwise.run import load_run
-from chipwise.run.spec import RunSpec
-from chipwise.space.designs import design_of, summary
-from chipwise.space.images import SHIFT, SOLVER
-from chipwise.tasks.protocol import Exported
-from chipwise.training.dataset import Split
-from chipwise.training.evaluate import read
-from chipwise.training.trainer import Recipe, train
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.export.onnx import export
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.design.report.record import RunRecord, load
+from chipwise.design.run.spec import RunSpec, load_run
+from chipwise.model.kinds.image.choices import SHIFT, SOLVER
+from chipwise.model.space.designs import design_of, summary
+from chipwise.training.data.dataset import Split
+from chipwise.training.loop.evaluate import read
+from chipwise.training.loop.trainer import Recipe, train
+from chipwise.training.tasks.protocol import Exported
 from provenance import stamp
 
 COLUMNS = ("contender", "design", "seed", "metric", "value", "loss", "half_width", "time_p50_s")

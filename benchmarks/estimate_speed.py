@@ -50,8 +50,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     start = time.perf_counter()
-    from chipwise.serve.estimate import cost_of
-    from chipwise.serve.request import Request
+    from chipwise.predict.served.estimate import cost_of
+    from chipwise.predict.served.request import Request
 
     cost_of(Request(model="gpt2", device="h100-sxm"))
     print(f"import, load and first answer: {time.perf_counter() - start:.2f} s")

@@ -126,7 +126,7 @@ def devices(bench: Bench) -> list[Row]:
 
     from chipwise.core.dtypes import DType
     from chipwise.hardware import datasheet
-    from chipwise.training.accelerated import measured_peak
+    from chipwise.training.loop.accelerated import measured_peak
 
     named = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     rows: list[Row] = []
@@ -185,8 +185,10 @@ def kernels(bench: Bench) -> list[Row]:
 
 def _jobs(bench: Bench, widths: Mapping[str, tuple[int, int]], **changes: Any) -> list[Any]:
     """Trainings of plain models of these widths and depths on made-up tokens."""
-    from chipwise.spec import Attention, FeedForward, Layer
-    from chipwise.testing.trainer_suite import toy_job
+    from chipwise.api.testing.trainer_suite import toy_job
+    from chipwise.model.arch.feed_forward import FeedForward
+    from chipwise.model.arch.layer import Layer
+    from chipwise.model.arch.mixers import Attention
 
     jobs = []
     for name, (width, depth) in widths.items():
@@ -214,7 +216,7 @@ def _jobs(bench: Bench, widths: Mapping[str, tuple[int, int]], **changes: Any) -
 
 def training_rates(bench: Bench) -> list[Row]:
     """Tokens a second and MFU by size, precision and compilation."""
-    from chipwise.training.accelerated import measured_peak, multiplied
+    from chipwise.training.loop.accelerated import measured_peak, multiplied
 
     sizes = {"5M": (256, 6), "30M": (512, 8), "120M": (768, 14), "350M": (1024, 24)}
     if bench.fake:
@@ -246,8 +248,8 @@ def training_rates(bench: Bench) -> list[Row]:
 
 def packing(bench: Bench) -> list[Row]:
     """Small candidates side by side on one GPU: all tokens over the wall time of all."""
-    from chipwise.trainers import cuda
-    from chipwise.trainers.protocol import Setup
+    from chipwise.training.trainers import cuda
+    from chipwise.training.trainers.protocol import Setup
 
     many = {f"c{i}": (16 if bench.fake else 192, 1 if bench.fake else 4) for i in range(2 if bench.fake else 8)}
     gpu = cuda.Gpu(device=bench.device, name=bench.name, free_bytes=8e9) if bench.fake else cuda.gpus("cuda:0")[0]

@@ -33,22 +33,30 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import MeasurementError
+from chipwise.api.testing.machines import core_like, shaken
 from chipwise.core.statistics import Z90
-from chipwise.hardware import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.optim.pareto import hypervolume, non_dominated
-from chipwise.pipeline.measurement_choice import next_to_measure
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
-from chipwise.profile.learning import Prepared, cross_check, learn, predict_seconds, predictions, prepare, refit
-from chipwise.profile.random_models import nearest_supported, random_designs
-from chipwise.run import load_run
-from chipwise.space import SearchSpace
-from chipwise.spec import Design
-from chipwise.targets.cost_model import NotedMeasurement
-from chipwise.testing.machines import core_like, shaken
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.learning import (
+    Prepared,
+    cross_check,
+    learn,
+    predict_seconds,
+    predictions,
+    prepare,
+    refit,
+)
+from chipwise.deploy.calibrate.random_models import nearest_supported, random_designs
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.design.phases.measurement_choice import next_to_measure
+from chipwise.design.run.spec import load_run
+from chipwise.design.strategies.pareto import hypervolume, non_dominated
+from chipwise.design.targets.cost_model import NotedMeasurement
+from chipwise.errors import MeasurementError
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.search_space import SearchSpace
 from provenance import stamp
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5

@@ -35,17 +35,17 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from chipwise.blocks import quantize
-from chipwise.deploy.onnx import build
+from chipwise.deploy.export.onnx import build
+from chipwise.deploy.runtimes.onnxruntime import session_options
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import run_spec
 from chipwise.hardware.detect import instructions
-from chipwise.profile.backends.onnxruntime import session_options
-from chipwise.reporting.record import load
-from chipwise.run.spec import run_spec
-from chipwise.space.designs import design_of, summary
-from chipwise.spec import Design
-from chipwise.tasks.text.exported import exported_bits_per_byte
-from chipwise.training.evaluate import read as read_weights
-from chipwise.training.tokenizer import load_tokens
+from chipwise.model.arch.design import Design
+from chipwise.model.blocks import quantize
+from chipwise.model.space.designs import design_of, summary
+from chipwise.training.data.tokenizer import load_tokens
+from chipwise.training.loop.evaluate import read as read_weights
+from chipwise.training.tasks.text.exported import exported_bits_per_byte
 from provenance import stamp
 from resumable_rows import add, read
 
@@ -103,8 +103,8 @@ def minilm(args: argparse.Namespace) -> list[dict[str, str]]:
     """The sentence encoder: 32 tokens of each heading and sentence of this project's pages."""
     from tokenizers import Tokenizer
 
-    from chipwise.deploy.hf import load_pretrained
-    from chipwise.spec.encoder import without_head
+    from chipwise.deploy.export.hf import load_pretrained
+    from chipwise.model.kinds.encoder.form import without_head
 
     arch, weights = load_pretrained(args.model)
     model = build(Design(arch=without_head(arch)), {n: v for n, v in weights.items() if not n.startswith("pooler")})
@@ -132,7 +132,7 @@ def smollm2(args: argparse.Namespace) -> list[dict[str, str]]:
     """The decoder: cross entropy of stretches of text."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from chipwise.deploy.hf import load_pretrained
+    from chipwise.deploy.export.hf import load_pretrained
 
     place = {"pretrained_model_name_or_path": args.model.parent, "gguf_file": args.model.name}
     tokenizer = AutoTokenizer.from_pretrained(**place)

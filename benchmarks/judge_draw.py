@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from chipwise.blocks.lowering import lower
-from chipwise.ops import Phase
-from chipwise.optim.scaling import START
-from chipwise.pipeline.screening import excess
-from chipwise.run.spec import RunSpec
-from chipwise.space import Constraint, SearchSpace
-from chipwise.space.designs import summary
-from chipwise.spec import ArchSpec, Design
-from chipwise.targets.cost_model import CostModel
-from chipwise.training.tokenizer import TokenData
+from chipwise.design.limits import Constraint
+from chipwise.design.phases.screening import excess
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.targets.cost_model import CostModel
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Phase
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.walk.lower import lower
+from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.laws.scaling import START
 
 WEIGHTS = "int8"
 BAND = 0.05

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.statistics import nnls
-from chipwise.optim.encoding import Encoder
-from chipwise.optim.quality_model import QualityModel
-from chipwise.pipeline.choosing import make_problem
-from chipwise.pipeline.findings import agreement
-from chipwise.run.spec import RunSpec
-from chipwise.space import SearchSpace
-from chipwise.targets.cost_model import CostModel
+from chipwise.design.phases.choosing import make_problem
+from chipwise.design.phases.findings import agreement
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.strategies.encoding import Encoder
+from chipwise.design.strategies.quality_model import QualityModel
+from chipwise.design.targets.cost_model import CostModel
+from chipwise.model.space.search_space import SearchSpace
 from judge_draw import Subnet
 
 Floats = NDArray[np.float64]

@@ -29,16 +29,18 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from chipwise.hardware import MachineProfile
-from chipwise.profile.calibrate import calibrate
-from chipwise.run import load_run
-from chipwise.space import SearchSpace
-from chipwise.targets.cost_model import CostModel
-from chipwise.training.accelerated import Execution, train_accelerated
-from chipwise.training.data import load_corpus
-from chipwise.training.supernet import SupernetResult, extract, score, train_supernet
-from chipwise.training.tokenizer import TokenData, TokenStore, load_tokens
-from chipwise.training.trainer import Recipe
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.design.run.spec import load_run
+from chipwise.design.targets.cost_model import CostModel
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenData, TokenStore, load_tokens
+from chipwise.training.loop.accelerated import Execution, train_accelerated
+from chipwise.training.loop.trainer import Recipe
+from chipwise.training.supernet.score import score
+from chipwise.training.supernet.sliced import extract
+from chipwise.training.supernet.trainer import SupernetResult, train_supernet
 from judge_draw import Subnet, draw, feasible, law, layer_parameters
 from judge_quality_model import AllFidelities, table
 from provenance import stamp

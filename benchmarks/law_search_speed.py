@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.csvfile import write_rows
-from chipwise.ops import Workload
-from chipwise.optim.laws import shipped
-from chipwise.pipeline.by_law import RowShapes, search_by_law
-from chipwise.run.spec import TargetSpec
-from chipwise.space import Constraint, Objective, SearchSpace
-from chipwise.space.designs import summary
-from chipwise.space.space_spec import LayerSpace, SpaceSpec
-from chipwise.targets.sheet import SheetTarget
+from chipwise.design.limits import Constraint, Objective
+from chipwise.design.phases.by_law import RowShapes, search_by_law
+from chipwise.design.run.spec import TargetSpec
+from chipwise.design.targets.sheet import SheetTarget
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import LayerSpace, SpaceSpec
+from chipwise.training.laws.laws import shipped
 from provenance import stamp
 
 DEVICE, TOKENS, ROWS = "h100-sxm", 300e9, 500_000

@@ -19,18 +19,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import resumable_rows
-from chipwise.blocks.lowering import lower
-from chipwise.cost import estimate
-from chipwise.hardware import MachineProfile
-from chipwise.ops import Phase
-from chipwise.reporting.record import load
-from chipwise.run.spec import run_spec
-from chipwise.space.designs import design_of, summary
-from chipwise.spec import Design
-from chipwise.spec.formats import formats_word
-from chipwise.tasks.text.exported import exported_bits_per_byte
-from chipwise.training.evaluate import read
-from chipwise.training.tokenizer import load_tokens
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import run_spec
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.formats import formats_word
+from chipwise.model.ops.workload import Phase
+from chipwise.model.space.designs import design_of, summary
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.estimate import estimate
+from chipwise.training.data.tokenizer import load_tokens
+from chipwise.training.loop.evaluate import read
+from chipwise.training.tasks.text.exported import exported_bits_per_byte
 from resumable_rows import Row
 
 FORMATS = ("fp32", "int8", "int4")

@@ -25,13 +25,15 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.files import build
-from chipwise.ops import Workload
-from chipwise.optim import Goal, Limit, Problem, make_strategy
-from chipwise.optim.pareto import hypervolume
-from chipwise.pipeline.other_devices import Targets
-from chipwise.run.spec import TargetSpec
-from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.targets.sheet import SheetTarget
+from chipwise.design.phases.other_devices import Targets
+from chipwise.design.run.spec import TargetSpec
+from chipwise.design.strategies.algorithms import make_strategy
+from chipwise.design.strategies.pareto import hypervolume
+from chipwise.design.strategies.strategy import Goal, Limit, Problem
+from chipwise.design.targets.sheet import SheetTarget
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
 from provenance import stamp
 
 DEVICES = ("h100-sxm", "rtx-4090", "jetson-agx-orin", "tpu-v5e", "raspberry-pi-5")

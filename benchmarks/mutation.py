@@ -62,14 +62,23 @@ COLUMNS = (
     *("outcome", "seconds", "by", "reason"),
     *ORIGIN,
 )
+ROOMS = {  # the folders of src/chipwise that each name of a package stands for
+    "cost": ("predict/cost",),
+    "serve": ("predict/served",),
+    "space": ("model/space", "design/prices"),
+    "optim": ("design/strategies", "training/laws"),
+    "pipeline": ("design/phases",),
+    "run": ("design/run",),
+    "deploy": ("deploy/export",),
+}
 TESTS = {  # what each package answers for itself
-    "cost": ("tests/unit/cost",),
-    "serve": ("tests/unit/serve",),
-    "space": ("tests/unit/space",),
-    "optim": ("tests/unit/optim",),
-    "pipeline": ("tests/unit/pipeline",),
-    "run": ("tests/unit/run",),
-    "deploy": ("tests/unit/deploy",),
+    "cost": ("tests/unit/predict/cost",),
+    "serve": ("tests/unit/predict/served",),
+    "space": ("tests/unit/model/space",),
+    "optim": ("tests/unit/design/strategies",),
+    "pipeline": ("tests/unit/design/phases",),
+    "run": ("tests/unit/design/run",),
+    "deploy": ("tests/unit/deploy/export",),
 }
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -221,7 +230,7 @@ def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
     """``n`` mutants, as many from each package (the first ones have one more where it does not come out even)."""
     chosen: list[Mutant] = []
     for i, package in enumerate(packages):
-        files = sorted((ROOT / "src" / "chipwise" / package).rglob("*.py"))
+        files = sorted(path for room in ROOMS[package] for path in (ROOT / "src" / "chipwise" / room).rglob("*.py"))
         every = [mutant for path in files for mutant in mutants_of(package, path)]
         count = n // len(packages) + (i < n % len(packages))
         chosen += random.Random(f"{seed}/{package}").sample(every, min(count, len(every)))

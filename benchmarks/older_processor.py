@@ -4,8 +4,8 @@
 
 Needs ``qemu-x86_64`` (Debian's package qemu-user), which is 20 to 50 times slower than the processor it runs on. TESTS
 are those of the suite that open such a graph and compare what it answers;
-``tests/unit/deploy/test_int8_everywhere.py`` starts qemu itself, wherever the suite runs. Tests that time such a graph
-until the figure holds are left out: in qemu they would never end, and time means nothing there.
+``tests/unit/deploy/export/test_int8_everywhere.py`` starts qemu itself, wherever the suite runs. Tests that time such
+a graph until the figure holds are left out: in qemu they would never end, and time means nothing there.
 
 A row for each file, written when its last test has ended; files that --out holds already are not run again. Columns:
 file, tests (the functions), processor (imitated), passed, failed, skipped, not_run (when the limit came; all four
@@ -34,23 +34,23 @@ from resumable_rows import add, read
 COLUMNS = ("file", "tests", "processor", "passed", "failed", "skipped", "not_run", "seconds", "failures")
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
-    "tests/unit/deploy/test_hf_listener.py": ("test_states_and_logits_are_those_of_transformers",),
-    "tests/unit/deploy/test_image_encoders.py": ("test_states_and_vectors_are_those_of_transformers",),
-    "tests/unit/deploy/test_hf_swin.py": ("test_logits_are_those_of_transformers",),
-    "tests/unit/deploy/test_hf_vision.py": (
+    "tests/unit/deploy/export/test_hf_listener.py": ("test_states_and_logits_are_those_of_transformers",),
+    "tests/unit/deploy/export/test_image_encoders.py": ("test_states_and_vectors_are_those_of_transformers",),
+    "tests/unit/deploy/export/test_hf_swin.py": ("test_logits_are_those_of_transformers",),
+    "tests/unit/deploy/export/test_hf_vision.py": (
         "test_any_other_classifier_brings_its_modelling_file",
         "test_a_model_of_questions_brings_its_modelling_file",
         "test_random_weights_are_a_fresh_models",
     ),
-    "tests/unit/deploy/test_encoders.py": ("test_quantised_encoders_point_the_same_way",),
-    "tests/unit/deploy/test_onnx_export.py": (
+    "tests/unit/deploy/export/test_encoders.py": ("test_quantised_encoders_point_the_same_way",),
+    "tests/unit/deploy/export/test_onnx_export.py": (
         "test_quantised_logits_stay_close",
         "test_logits_of_mixed_formats_are_those_of_torch_with_these_matrices_rounded",
         "test_weights_in_a_second_file_give_the_same_logits",
     ),
-    "tests/unit/tasks/test_selective_precision.py": ("test_single_matrices_are_exported_in_their_formats",),
-    "tests/unit/blocks/test_transcribers.py": ("TestTranscribers::test_exported_graphs_agree",),
-    "tests/unit/blocks/test_ranking_models.py": ("TestRankingModels::test_exported_graphs_agree",),
+    "tests/unit/training/tasks/test_selective_precision.py": ("test_single_matrices_are_exported_in_their_formats",),
+    "tests/unit/model/blocks/test_transcribers.py": ("TestTranscribers::test_exported_graphs_agree",),
+    "tests/unit/model/blocks/test_ranking_models.py": ("TestRankingModels::test_exported_graphs_agree",),
 }
 ENDED = re.compile(r"^\S+?\.py::(?P<test>\S.*?) (?P<how>PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
 SELECTED = re.compile(r"\bcollected (\d+) items?")

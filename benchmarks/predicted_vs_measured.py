@@ -30,16 +30,16 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.statistics import Z90
-from chipwise.hardware import MachineProfile
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure, measure_until_clean
-from chipwise.profile.learning import Prepared, Sample, compare, learn, predictions, prepare, stored_bytes
-from chipwise.profile.measurement import Measurement
-from chipwise.profile.random_models import nearest_supported
-from chipwise.run import load_run
-from chipwise.space import SearchSpace
-from chipwise.spec import Design
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.learning import Prepared, Sample, compare, learn, predictions, prepare, stored_bytes
+from chipwise.deploy.calibrate.random_models import nearest_supported
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure, measure_until_clean
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.run.spec import load_run
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.design import Design
+from chipwise.model.space.search_space import SearchSpace
 from provenance import stamp
 
 METRICS = {  # name in a measurement, name in a profile's predictions, and the error that counts as good

@@ -26,10 +26,11 @@ import numpy as np
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
-from chipwise.ops import Workload
-from chipwise.profile.backends.onnxruntime import OnnxEncoder
-from chipwise.profile.harness import measure_alternately
-from chipwise.shrinking import Healing, shrink_model
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
+from chipwise.design.shrink.distillation import Healing
+from chipwise.design.shrink.shrink_model import shrink_model
+from chipwise.model.ops.workload import Workload
 from pretrained_pairs import Pairs, make_pairs
 from provenance import stamp
 
@@ -87,10 +88,10 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     """Judges and measures every contender that is there."""
     import torch
 
-    from chipwise.deploy.hf import load_pretrained
-    from chipwise.deploy.onnx import export
-    from chipwise.spec import Design
-    from chipwise.spec.encoder import without_head
+    from chipwise.deploy.export.hf import load_pretrained
+    from chipwise.deploy.export.onnx import export
+    from chipwise.model.arch.design import Design
+    from chipwise.model.kinds.encoder.form import without_head
 
     torch.set_num_threads(1)
     arch, weights = load_pretrained(model)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.training.data import normal_form
-from chipwise.training.medical import installed, unescape
+from chipwise.training.data.medical import installed, unescape
+from chipwise.training.data.text import normal_form
 
 HELD_OUT = 0.10
 BINS = np.linspace(0, 1, 11)  # pairs are spread over ten grades of similarity: at random nearly all share little

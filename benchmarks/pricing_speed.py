@@ -22,13 +22,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from chipwise.core.files import build, read_yaml
-from chipwise.hardware import MachineProfile, datasheet
+from chipwise.design.prices.price_table import Pricer, PriceTable, ProfilePricer
+from chipwise.design.targets.served_pricer import ServedPricer
+from chipwise.hardware import datasheet
+from chipwise.hardware.device import MachineProfile
 from chipwise.hardware.runtime import default_runtime
-from chipwise.ops import Workload
-from chipwise.serve.request import Request
-from chipwise.space import SearchSpace, SpaceSpec
-from chipwise.space.price_table import Pricer, PriceTable, ProfilePricer
-from chipwise.targets.served_pricer import ServedPricer
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.served.request import Request
 from provenance import stamp
 
 

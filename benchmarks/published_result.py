@@ -4,7 +4,8 @@
 
 arXiv:2602.10377 trains 170 architectures, dense and with experts, for 10 billion tokens each, fits a law of loss and a
 roofline to a Jetson Orin, and reports a design with 19.42 % lower perplexity on WikiText-2 at the latency of
-Qwen2.5-0.5B. Here the law is that of ``chipwise.optim.laws``, no training of which is theirs, and times are those of
+Qwen2.5-0.5B. Here the law is that of ``chipwise.training.laws.laws``, no training of which is theirs, and times are
+those of
 ``chipwise.estimate``: one request of 512 tokens in and 128 out, each runtime the device's own. A design may take as
 long for the request as Qwen2.5-0.5B does, and its weights a quarter of the device's memory.
 
@@ -36,16 +37,17 @@ import numpy as np
 
 import chipwise
 from chipwise.core.csvfile import write_rows
-from chipwise.core.errors import Infeasible
+from chipwise.design.limits import Constraint
+from chipwise.design.phases.by_law import FoundByLaw, search_by_law
+from chipwise.errors import Infeasible
 from chipwise.hardware import datasheet
-from chipwise.optim.laws import shipped
-from chipwise.optim.shapes import Shapes
-from chipwise.pipeline.by_law import FoundByLaw, search_by_law
-from chipwise.space import Constraint, SearchSpace
-from chipwise.space.designs import design_of, summary
-from chipwise.space.space_spec import EXPERTS, LayerSpace, SpaceSpec
-from chipwise.spec import Design
-from chipwise.spec.hf import resolve
+from chipwise.model.arch.design import Design
+from chipwise.model.published.read import resolve
+from chipwise.model.space.designs import design_of, summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import EXPERTS, LayerSpace, SpaceSpec
+from chipwise.training.laws.laws import shipped
+from chipwise.training.laws.shapes import Shapes
 from provenance import stamp
 
 DEVICES = ("jetson-agx-orin", "apple-m4", "rtx-4090", "snapdragon-8-elite")

@@ -23,18 +23,18 @@ from typing import Any
 
 import numpy as np
 
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.learning import predict_seconds
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.design.run.spec import load_run
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
-from chipwise.profile.learning import predict_seconds
-from chipwise.replay.one_server import rate_within
-from chipwise.run.spec import load_run
-from chipwise.space import SearchSpace
-from chipwise.space.designs import design_of, summary
-from chipwise.spec import Design
-from chipwise.spec.ranking import with_candidates
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.designs import design_of, summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.predict.load.one_server import rate_within
 from provenance import stamp
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ranking.yaml"

@@ -21,19 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.deploy.onnx import export, random_weights
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.learning import predict_seconds
+from chipwise.deploy.export.onnx import export, random_weights
+from chipwise.deploy.measure.worker import requested
+from chipwise.deploy.runtimes.onnxruntime import OnnxRanker
+from chipwise.design.run.spec import load_run
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.backends.onnxruntime import OnnxRanker
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.learning import predict_seconds
-from chipwise.profile.worker import requested
-from chipwise.run.spec import load_run
-from chipwise.space.designs import design_of
-from chipwise.spec import Design
-from chipwise.spec.design import FUSIONS
-from chipwise.spec.ranking import with_candidates
-from chipwise.tasks.selective_precision import paired
+from chipwise.model.arch.design import FUSIONS, Design
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.designs import design_of
+from chipwise.training.tasks.selective_precision import paired
 from provenance import stamp
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ranking.yaml"

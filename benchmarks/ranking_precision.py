@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.deploy.hf import load_pretrained
-from chipwise.deploy.onnx import export
-from chipwise.profile.backends.onnxruntime import OnnxRanker
-from chipwise.run.winner import read_winner
-from chipwise.spec import Design
-from chipwise.spec.ranking import with_candidates
-from chipwise.tasks.selective_precision import paired, select
-from chipwise.training.requests import RequestData, load_requests, losses_of
+from chipwise.deploy.export.hf import load_pretrained
+from chipwise.deploy.export.onnx import export
+from chipwise.deploy.runtimes.onnxruntime import OnnxRanker
+from chipwise.design.run.winner import read_winner
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.training.tasks.ranking.dataset import RequestData, load_requests, losses_of
+from chipwise.training.tasks.selective_precision import paired, select
 from provenance import stamp
 
 RUNS = 400

@@ -26,7 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.optim import Goal, Limit, Problem, crowding, hypervolume, make_strategy, ranks
+from chipwise.design.strategies.algorithms import make_strategy
+from chipwise.design.strategies.pareto import crowding, hypervolume, ranks
+from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from provenance import COLUMNS as ORIGIN
 from provenance import stamp
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.optim import Goal, Limit, Problem, make_strategy
+from chipwise.design.strategies.algorithms import make_strategy
+from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from provenance import COLUMNS as ORIGIN
 from provenance import stamp
 

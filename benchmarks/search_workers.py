@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.optim import make_strategy
+from chipwise.design.strategies.algorithms import make_strategy
 from provenance import COLUMNS as ORIGIN
 from provenance import stamp
 from search_quality import counts_parameters, describe, load_bench

@@ -17,11 +17,11 @@ import json
 import os
 from pathlib import Path
 
-from chipwise.pipeline.task_evaluation import run_side_by_side
-from chipwise.reporting.record import RunRecord, Trial, load
-from chipwise.run.spec import RunSpec, run_spec
-from chipwise.space.designs import design_of
-from chipwise.training.tasks_worker import RESULT, TaskJob
+from chipwise.design.phases.task_evaluation import run_side_by_side
+from chipwise.design.report.record import RunRecord, Trial, load
+from chipwise.design.run.spec import RunSpec, run_spec
+from chipwise.model.space.designs import design_of
+from chipwise.training.evaluations.worker import RESULT, TaskJob
 from provenance import stamp
 
 COLUMNS = ("run", "task", "trial", "role", "design", "accuracy", "low", "high", "held_out", "learnt_from", "judged",

@@ -39,28 +39,32 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError
 from chipwise.core.statistics import Z90
+from chipwise.deploy.calibrate.random_models import random_designs
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.deploy.teach.checks import check
+from chipwise.deploy.teach.choosing_rows import remeasure
+from chipwise.deploy.teach.drift import drift_covariance, follow
+from chipwise.deploy.teach.machine import teach_rows
+from chipwise.deploy.teach.observations import MeasuredRow, Observations, observe, prior_deviation
+from chipwise.deploy.teach.plain import raw_choices, ridge
+from chipwise.deploy.teach.posterior import fit
+from chipwise.deploy.teach.reading import read_table
+from chipwise.design.targets.formats import format_there
+from chipwise.errors import ChipwiseError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Workload
+from chipwise.model.arch import io
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.ops.workload import Workload
 from chipwise.predict.kernels.local import rows_of
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
-from chipwise.profile.random_models import random_designs
-from chipwise.serve.groups import grouped
-from chipwise.serve.lowering import lower_pass
-from chipwise.serve.request import Request
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer, io
-from chipwise.targets.formats import format_there
-from chipwise.teaching.checks import check
-from chipwise.teaching.choosing_rows import remeasure
-from chipwise.teaching.drift import drift_covariance, follow
-from chipwise.teaching.machine import teach_rows
-from chipwise.teaching.observations import MeasuredRow, Observations, observe, prior_deviation
-from chipwise.teaching.plain import raw_choices, ridge
-from chipwise.teaching.posterior import fit
-from chipwise.teaching.reading import read_table
+from chipwise.predict.served.groups import grouped
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.request import Request
 from provenance import stamp
 
 COUNTS = (0, 5, 10, 20, 50, 100, 200)
@@ -316,7 +320,7 @@ def of(row: MeasuredRow, sheet: DeviceProfile) -> Observations:
 
 def uneven(seen: Observations) -> Float64Array:
     """About 25 %, more where more of the time goes into a pass's many small kernels."""
-    from chipwise.predict.taught_pass import GROUPS
+    from chipwise.predict.served.taught_pass import GROUPS
 
     small = [GROUPS.index(name) for name in ("streams", "launches", "attention of few rows", "attention of many rows")]
     parts = seen.share[:, None] * seen.terms[:, : len(GROUPS)]
@@ -331,7 +335,7 @@ def shake(rng: np.random.Generator) -> float:
 
 def predicted_s(rows: Sequence[MeasuredRow], device: DeviceProfile) -> Float64Array:
     """Seconds of whole requests, as ``estimate`` gives them."""
-    from chipwise.serve.groups import GroupCost, cost_groups
+    from chipwise.predict.served.groups import GroupCost, cost_groups
 
     groups, _ = grouped([replace(row.request(device, "total"), device=device) for row in rows])
     found = np.empty(len(rows))

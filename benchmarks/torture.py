@@ -131,7 +131,7 @@ def run_command(case: Case) -> int:
 
 def run_call(case: Case) -> int:
     """Exit code that stands for how the call ended."""
-    from chipwise.core.errors import ChipwiseError
+    from chipwise.errors import ChipwiseError
 
     assert case.call
     try:
@@ -238,10 +238,10 @@ def progress(what: str, done: int, total: int, last: Outcome) -> None:
 
 def trainings(folder: Path, spec: Path) -> dict[str, float]:
     """Bits per byte of every training and finalist that the journal holds, by trial and rung; read from a copy."""
-    from chipwise.optim.study import Study
-    from chipwise.run import load_run
-    from chipwise.run.trials import Trials, choice_labels
-    from chipwise.space import SearchSpace
+    from chipwise.design.run.spec import load_run
+    from chipwise.design.run.trials import Trials, choice_labels
+    from chipwise.design.strategies.study import Study
+    from chipwise.model.space.search_space import SearchSpace
 
     if not (folder / "study.journal").exists():
         return {}

@@ -191,8 +191,8 @@ def teaching() -> Iterator[Case]:
 def results() -> str:
     """What a kit's script writes, of a kit that was packed here."""
     import chipwise
-    from chipwise.spec import io as spec_io
-    from chipwise.spec import uniform
+    from chipwise.model.arch import io as spec_io
+    from chipwise.model.arch.arch import uniform
 
     arch = uniform(vocab_size=64, d_model=32, depth=1, heads=1, ffn_width=32, max_tokens=32, name="tiny")
     with tempfile.TemporaryDirectory() as name:

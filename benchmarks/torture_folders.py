@@ -42,10 +42,10 @@ def winner() -> dict[str, bytes]:
     """The files of a small winner, by name."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from chipwise.deploy.hf import save_pretrained
-    from chipwise.deploy.onnx import random_weights
-    from chipwise.spec import uniform
-    from chipwise.spec.io import to_data
+    from chipwise.deploy.export.hf import save_pretrained
+    from chipwise.deploy.export.onnx import random_weights
+    from chipwise.model.arch.arch import uniform
+    from chipwise.model.arch.io import to_data
 
     letters = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     arch = uniform(name="w", vocab_size=len(letters), d_model=32, depth=2, heads=2, ffn_width=48, max_tokens=128)

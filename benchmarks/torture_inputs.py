@@ -363,7 +363,10 @@ def table(*rows: dict[str, str]) -> str:
 def calls() -> Iterator[Case]:
     """Calls of the Python API with wrong types and values."""
     import chipwise
-    from chipwise.spec import Attention, FeedForward, Layer, uniform
+    from chipwise.model.arch.arch import uniform
+    from chipwise.model.arch.feed_forward import FeedForward
+    from chipwise.model.arch.layer import Layer
+    from chipwise.model.arch.mixers import Attention
 
     wrong = (None, 5, 1.5, [], {}, b"x", object(), "", "no-such", NAN)
     first: dict[str, Callable[[Any], object]] = {

@@ -16,12 +16,12 @@ from unittest import mock
 
 import torch
 
-from chipwise.spec import ArchSpec, uniform
-from chipwise.training import trainer
-from chipwise.training.data import load_corpus
-from chipwise.training.evaluate import quantised_bits_per_byte
-from chipwise.training.tokenizer import TokenStore
-from chipwise.training.trainer import Recipe
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop import trainer
+from chipwise.training.loop.evaluate import quantised_bits_per_byte
+from chipwise.training.loop.trainer import Recipe
 from provenance import here
 
 SIZES = (512, 1024, 2048, 4096, 8192)

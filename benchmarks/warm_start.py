@@ -25,11 +25,13 @@ import torch
 from safetensors.numpy import load_file
 
 import resumable_rows
-from chipwise.spec import ArchSpec
-from chipwise.training import trainer
-from chipwise.training.data import load_corpus
-from chipwise.training.supernet import extract, score, train_supernet
-from chipwise.training.tokenizer import TokenStore
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop import trainer
+from chipwise.training.supernet.score import score
+from chipwise.training.supernet.sliced import extract
+from chipwise.training.supernet.trainer import train_supernet
 from claims_quality import JUDGED_BYTES, Steps
 from training_recipe import SIZES, shape
 

@@ -29,20 +29,20 @@ from safetensors.numpy import load_file
 
 from chipwise import api
 from chipwise.api.runs import run_folder
-from chipwise.deploy.onnx import export
-from chipwise.hardware import MachineProfile
-from chipwise.pipeline.measuring import metrics_of
-from chipwise.profile.harness import measure_alternately
-from chipwise.reporting.record import load
-from chipwise.run import load_run
-from chipwise.space import SearchSpace
-from chipwise.space.designs import design_of, summary
-from chipwise.targets.cost_model import CostModel
-from chipwise.tasks.text.exported import exported_bits_per_byte
-from chipwise.tasks.text.references import proportions
-from chipwise.training.data import load_corpus
-from chipwise.training.tokenizer import TokenStore
-from chipwise.training.worker import TrainJob, training_pool
+from chipwise.deploy.export.onnx import export
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.design.phases.measuring import metrics_of
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import load_run
+from chipwise.design.targets.cost_model import CostModel
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.space.designs import design_of, summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop.worker import TrainJob, training_pool
+from chipwise.training.tasks.text.exported import exported_bits_per_byte
+from chipwise.training.tasks.text.references import proportions
 from provenance import stamp
 
 COLUMNS = (

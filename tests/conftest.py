@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from chipwise.nn.amx import avoid_broken_amx
-from chipwise.profile import harness
+from chipwise.deploy.measure import harness
+from chipwise.model.nn.amx import avoid_broken_amx
 
 # How long an example takes says how busy the machine is, not whether what is stated holds.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

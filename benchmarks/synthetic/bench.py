@@ -115,7 +115,7 @@ class Problem:
         return self._volume(feasible) / self._best if len(feasible) else 0.0
 
     def _volume(self, F):
-        from chipwise.optim import hypervolume
+        from chipwise.design.strategies.pareto import hypervolume
 
         return hypervolume((F - self._low) / (self._high - self._low), np.full(F.shape[1], 1.1))
 
@@ -152,7 +152,7 @@ class Oracle:
 
 def near_front(problem, *, children=400, seed=0):
     """The front that a long evolution with every value in sight finds, (n, m)."""
-    from chipwise.optim import crowding, non_dominated, ranks
+    from chipwise.design.strategies.pareto import crowding, non_dominated, ranks
 
     rng, cards = np.random.default_rng(seed), problem.cardinality
     generations = 1500 if len(problem.objectives) > 1 else 4000
@@ -184,7 +184,7 @@ if __name__ == "__main__":
     for problem_name in sys.argv[1:] or PROBLEMS:
         made = Problem(problem_name, front=False)
         found = [near_front(made, seed=seed) for seed in range(2)]
-        from chipwise.optim import non_dominated
+        from chipwise.design.strategies.pareto import non_dominated
 
         both = np.vstack(found)
         both = np.unique(both[non_dominated(both)], axis=0)

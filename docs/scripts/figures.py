@@ -58,8 +58,8 @@ def output_of(command: str) -> str:
 def counts() -> dict[str, str]:
     """Numbers of things that ship."""
     import chipwise
+    from chipwise.design.strategies.algorithms import STRATEGIES
     from chipwise.hardware.runtime import RUNTIMES
-    from chipwise.optim.strategies import STRATEGIES
 
     claims = (ROOT / "docs" / "notes" / "claims.md").read_text(encoding="utf-8")
     verdicts = re.findall(r"^\|.*\| \*\*(holds|conditions|wrong|open)\*\*", claims, flags=re.MULTILINE)

@@ -12,8 +12,8 @@ import typing
 from pathlib import Path
 
 import chipwise
-from chipwise.run import spec as run_spec
-from chipwise.run.start_spec import StartSpec
+from chipwise.design.run import spec as run_spec
+from chipwise.design.run.start_spec import StartSpec
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 CLI = "from chipwise.cli import main; main()"
@@ -82,7 +82,7 @@ def api_page() -> str:
             *classes,
             "## Errors",
             "",
-            "::: chipwise.core.errors",
+            "::: chipwise.errors",
             "    options: {show_root_heading: false, members_order: source}",
             "",
         ]

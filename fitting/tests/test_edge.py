@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chipwise import api
-from chipwise.core.errors import InputError, SpecError
+from chipwise.errors import InputError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.predict.kernels import local, local_engines
 from chipwise_fitting import edge, edge_fit, edge_runs

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.core.errors import InputError
-from chipwise.optim.law_fit import LawTrainings
-from chipwise.optim.laws import CONSTANTS, shipped
-from chipwise.optim.shapes import Shapes
+from chipwise.errors import InputError
+from chipwise.training.laws.law_fit import LawTrainings
+from chipwise.training.laws.laws import CONSTANTS, shipped
+from chipwise.training.laws.shapes import Shapes
 from chipwise_fitting.law import CHECKPOINTS, fit_law, for_any_text, read, shape_numbers, thinned
 
 SHAPES = [(256, 20), (256, 60), (512, 6), (512, 16), (1024, 4), (1024, 12), (1024, 40), (2048, 8), (2048, 24)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.core.errors import SpecError
+from chipwise.errors import SpecError
 from chipwise_fitting.commands import validate
 from chipwise_fitting.load import Constants, _predicted
 from chipwise_fitting.load_runs import (

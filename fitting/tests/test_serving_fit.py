@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.serve import intervals
+from chipwise.predict.served import intervals
 from chipwise_fitting import half_widths
 from chipwise_fitting.served_runs import read_runs
 from chipwise_fitting.serving import NAMES, Design, Sum, follows, solve

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from chipwise import api
-from chipwise.core.errors import InputError, SpecError
-from chipwise.predict.sums import Amount, named, value_of
+from chipwise.errors import InputError, SpecError
+from chipwise.predict.whole_runs.sums import Amount, named, value_of
 from chipwise_fitting.sums_fit import Fit, folds
 from chipwise_fitting.table_runs import TableRun, fit_runs, rival_answers
 

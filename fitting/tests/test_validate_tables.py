@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
-from chipwise.core.errors import ChipwiseError, InputError, SpecError
+from chipwise.errors import ChipwiseError, InputError, SpecError
 from chipwise_fitting import commands
 
 GEMM = "row_id,system,backend,dtype,m,n,k,latency_s\n"

@@ -28,7 +28,24 @@ def test_importing_chipwise_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["core.files", "core.units", "spec.hf", "ops", "hardware", "cost", "space", "blocks.lowering", "api"]
+    "room",
+    [
+        *(
+            "core.files",
+            "core.units",
+            "model.published.read",
+            "model.ops.graph",
+            "hardware.datasheet",
+            "predict.cost.model",
+        ),
+        *(
+            "model.space.search_space",
+            "model.walk.lower",
+            "predict.served.estimate",
+            "predict.explain.explanation",
+            "api",
+        ),
+    ],
 )
 def test_the_analytic_rooms_load_nothing_heavy(room: str) -> None:
     assert not loaded_by(f"import chipwise.{room}") & HEAVY

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
-from chipwise.core.errors import StudyError
 from chipwise.core.files import read_json
-from chipwise.optim.study import Study
-from chipwise.run.folder import RunFolder
-from chipwise.run.spec import run_spec
-from chipwise.run.trials import Trials, choice_labels
-from chipwise.space import SearchSpace
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import run_spec
+from chipwise.design.run.trials import Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.errors import StudyError
+from chipwise.model.space.search_space import SearchSpace
 
 STORED = Path(__file__).parent
 TRIALS, COMPLETE = 17, 17  # what the first release wrote

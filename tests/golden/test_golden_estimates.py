@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.core.errors import ChipwiseError
-from chipwise.serve.estimate import cost_of, estimate_of
-from chipwise.serve.request import Request
+from chipwise.errors import ChipwiseError
+from chipwise.predict.served.estimate import cost_of, estimate_of
+from chipwise.predict.served.request import Request
 
 KEPT = Path(__file__).parent / "estimates.json"
 MODELS = (

@@ -1,8 +1,8 @@
 """Searches of tests measure briefly: what they show does not depend on how narrow a measurement's interval is.
 
 Calibration times half as many models as a user's shortest, and no single nodes, whose rates are those of a known
-machine: ``tests/unit/profile`` times nodes. ``main`` is the command line with that; :func:`measure_briefly` does it in
-a test's own process.
+machine: ``tests/unit/deploy/measure`` times nodes. ``main`` is the command line with that; :func:`measure_briefly`
+does it in a test's own process.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chipwise.pipeline import run_budget
-from chipwise.profile import calibrate, harness
-from chipwise.targets import bench, local
-from chipwise.testing.machines import core_like
+from chipwise.api.testing.machines import core_like
+from chipwise.deploy.calibrate import calibrate
+from chipwise.deploy.measure import harness
+from chipwise.design.phases import run_budget
+from chipwise.design.targets import bench, local
 
 MEASURE = {"seconds": 0.2, "attempts": 1}
 CALIBRATE_S = 8.0

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
-from chipwise.profile import exporting
-from chipwise.profile.calibrate import calibrate
-from chipwise.profile.harness import measure
-from chipwise.targets import bench, local
-from chipwise.testing import fake_runtime as fake
-from chipwise.testing.machines import core_like
+from chipwise.api.testing.machines import core_like
+from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.export import exporters as exporting
+from chipwise.deploy.measure.harness import measure
+from chipwise.deploy.runtimes import fake
+from chipwise.design.targets import bench, local
 
 SPEC = """
 name: faulty

@@ -15,11 +15,11 @@ import psutil
 import pytest
 from runs import BRIEFLY, chipwise
 
-from chipwise.optim.study import Study
-from chipwise.reporting.record import load
-from chipwise.run import load_run
-from chipwise.run.trials import Trials, choice_labels
-from chipwise.space import SearchSpace
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import load_run
+from chipwise.design.run.trials import Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.model.space.search_space import SearchSpace
 
 KILLS = 5
 

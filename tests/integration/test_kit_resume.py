@@ -17,7 +17,7 @@ import pytest
 from runs import chipwise
 
 from chipwise.core.files import read_json
-from chipwise.reporting.record import load
+from chipwise.design.report.record import load
 
 SPEC = """
 name: board

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.ops import Workload
-from chipwise.profile.exporting import export_for
-from chipwise.profile.harness import measure
-from chipwise.profile.random_models import random_designs
+from chipwise.deploy.calibrate.random_models import random_designs
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.model.ops.workload import Workload
 
 WORKLOAD = Workload(prompt_tokens=32, new_tokens=32)
 BUSY = {

@@ -13,14 +13,19 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.hardware.runtime import runtime_named
-from chipwise.ops import EmbeddingOp, ExpertsOp, Matmul
-from chipwise.serve.formats import Formats
-from chipwise.serve.lowering import lower_pass
-from chipwise.serve.plan import Plan
-from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec import ArchSpec, Attention, ImageStem, families
-from chipwise.spec.hf import from_config, resolve
-from chipwise.spec.sound import SoundStem
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.routing import ExpertsOp
+from chipwise.model.published import families
+from chipwise.model.published.read import from_config, resolve
+from chipwise.predict.served.formats import Formats
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.setting import Part, Setting, Step
 
 BATCH, TOKENS = 2, 24
 

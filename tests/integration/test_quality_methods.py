@@ -12,7 +12,7 @@ from brief import measure_briefly
 from runs import EXAMPLES
 
 from chipwise import api
-from chipwise.reporting.record import RunRecord
+from chipwise.design.report.record import RunRecord
 
 pytestmark = pytest.mark.slow
 

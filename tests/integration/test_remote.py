@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from daemon import free_port, ssh_daemon
 
-from chipwise.core.errors import InputError, MeasurementError, Unreachable
+from chipwise.deploy.measure.harness import measure
+from chipwise.errors import InputError, MeasurementError, Unreachable
 from chipwise.hardware.detect import detect
-from chipwise.ops import Workload
-from chipwise.profile.harness import measure
+from chipwise.model.ops.workload import Workload
 
 WORKLOAD = Workload(prompt_tokens=4, new_tokens=9)
 SETTINGS = {"runtime": "fake", "seconds": 0.1, "attempts": 1}
@@ -83,7 +83,7 @@ def test_a_connection_that_drops_while_measuring_is_not_the_models_fault(tmp_pat
     with ssh_daemon(tmp_path) as daemon:
         monkeypatch.setenv("CHIPWISE_SSH", daemon.client)
         monkeypatch.setenv("CHIPWISE_REMOTE_PYTHON", sys.executable)
-        timer = threading.Timer(0.2, daemon.drop_when, args=("chipwise.profile.worker",))
+        timer = threading.Timer(0.2, daemon.drop_when, args=("chipwise.deploy.measure.worker",))
         timer.start()
         with pytest.raises(Unreachable, match=r"@127\.0\.0\.1: the connection was lost while measuring"):
             measure(model(tmp_path), WORKLOAD, remote=daemon.host, **{**SETTINGS, "seconds": 20})

@@ -11,9 +11,9 @@ import pytest
 from runs import SMOKE, chipwise, in_process
 
 from chipwise.api import report
-from chipwise.reporting.record import load
-from chipwise.run import load_run
-from chipwise.space.constraints import broken
+from chipwise.design.limits import broken
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import load_run
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_transformers_loads_the_winner_and_agrees_with_its_graph(smoke_run, monk
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from chipwise.profile.backends.onnxruntime import OnnxRuntimeSession
+    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
     winner = smoke_run / "winner"
     model = AutoModelForCausalLM.from_pretrained(winner, trust_remote_code=True).eval()

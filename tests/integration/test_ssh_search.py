@@ -14,7 +14,7 @@ import yaml
 from daemon import Daemon, ssh_daemon
 from runs import BRIEFLY
 
-from chipwise.reporting.record import load
+from chipwise.design.report.record import load
 
 SEARCH = {
     "name": "board",
@@ -65,7 +65,9 @@ def test_without_python_there_the_search_ends_with_one_error(daemon, tmp_path) -
 
 
 def test_a_search_ends_with_what_was_measured_there_also_after_the_connection_dropped(daemon, tmp_path) -> None:
-    dropping = threading.Thread(target=daemon.drop_when, args=("chipwise.profile.worker",), kwargs={"timeout_s": 600})
+    dropping = threading.Thread(
+        target=daemon.drop_when, args=("chipwise.deploy.measure.worker",), kwargs={"timeout_s": 600}
+    )
     dropping.start()
     cut = search(daemon, tmp_path)
     dropping.join()

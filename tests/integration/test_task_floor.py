@@ -13,12 +13,12 @@ from brief import measure_briefly
 from runs import EXAMPLES
 
 from chipwise import api
-from chipwise.pipeline import task_evaluation
-from chipwise.pipeline.finals import Finals
-from chipwise.pipeline.halving import Halving
-from chipwise.reporting.record import load
-from chipwise.reporting.unmet import unmet
-from chipwise.training.tasks_classifier import Classifier
+from chipwise.design.phases import task_evaluation
+from chipwise.design.phases.finals import Finals
+from chipwise.design.phases.halving import Halving
+from chipwise.design.report.record import load
+from chipwise.design.report.unmet import unmet
+from chipwise.training.evaluations.classifier import Classifier
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-OPTIM_TESTS = Path(__file__).parents[1] / "unit" / "optim"
+OPTIM_TESTS = Path(__file__).parents[1] / "unit" / "design" / "strategies"
 sys.path.insert(0, str(OPTIM_TESTS))
 
 import evaluations  # noqa: E402
 
-from chipwise.optim.optimise import optimise, result_of, study_of  # noqa: E402
+from chipwise.design.strategies.optimise import optimise, result_of, study_of  # noqa: E402
 
 PROBLEM = evaluations.toy_problem()
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -77,7 +77,7 @@ SEARCH = """
 import sys
 sys.path.insert(0, sys.argv[2])
 import evaluations
-from chipwise.optim.optimise import optimise
+from chipwise.design.strategies.optimise import optimise
 optimise(evaluations.toy_problem(), getattr(evaluations, sys.argv[4]), evaluations=40, strategy="evolution", workers=2,
          storage=sys.argv[1], name=sys.argv[3], on_progress=lambda done, wanted: print(done, flush=True))
 """
@@ -130,8 +130,8 @@ def test_a_search_that_is_killed_is_gone_on_with_from_the_database(server) -> No
 
 @pytest.mark.slow
 def test_a_database_that_is_not_there_is_named_without_its_password(monkeypatch) -> None:
-    from chipwise.core.errors import StorageError
-    from chipwise.optim import storage
+    from chipwise.design.strategies import storage
+    from chipwise.errors import StorageError
 
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("needs psycopg: pip install 'chipwise[postgresql]'")

@@ -22,19 +22,19 @@ import torch
 from runs import EXAMPLES
 
 from chipwise import api
-from chipwise.core.errors import JobsMissing
+from chipwise.api.testing.machines import core_like, other
+from chipwise.api.testing.trainer_suite import plain_result, toy_job
 from chipwise.core.files import read_yaml
-from chipwise.pipeline import run_budget
-from chipwise.profile import harness
-from chipwise.reporting.record import RunRecord
-from chipwise.targets import bench
-from chipwise.testing.machines import core_like, other
-from chipwise.testing.trainer_suite import plain_result, toy_job
-from chipwise.trainers.jobs import STABLE, run_job
-from chipwise.trainers.local import LocalTrainer, ended
-from chipwise.trainers.protocol import Setup
-from chipwise.trainers.ray_cluster import place_on_node
-from chipwise.training.worker import TrainJob
+from chipwise.deploy.measure import harness
+from chipwise.design.phases import run_budget
+from chipwise.design.report.record import RunRecord
+from chipwise.design.targets import bench
+from chipwise.errors import JobsMissing
+from chipwise.training.loop.worker import TrainJob
+from chipwise.training.trainers.jobs import STABLE, run_job
+from chipwise.training.trainers.local import LocalTrainer, ended
+from chipwise.training.trainers.protocol import Setup
+from chipwise.training.trainers.ray_cluster import place_on_node
 
 pytestmark = pytest.mark.slow
 
@@ -127,9 +127,9 @@ def test_the_same_winner_on_local_ray_and_jobs(smoke_run, tmp_path) -> None:
 RAY_SEARCH = """
     import sys
     from pathlib import Path
-    from chipwise.testing.trainer_suite import toy_job
-    from chipwise.trainers.protocol import Setup
-    from chipwise.trainers.ray_cluster import RayTrainer
+    from chipwise.api.testing.trainer_suite import toy_job
+    from chipwise.training.trainers.protocol import Setup
+    from chipwise.training.trainers.ray_cluster import RayTrainer
 
     home = Path(sys.argv[1])
     jobs = [toy_job(home, "a"), toy_job(home, "b", steps=100_000)]
@@ -176,7 +176,7 @@ def kill_in_the_middle(job: TrainJob, killed: list[int]) -> None:
 def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
     """Its worker is killed in the middle of it; another does it, to the same weights."""
     ray = pytest.importorskip("ray", reason="needs the extra ray")
-    from chipwise.trainers.ray_cluster import RayTrainer
+    from chipwise.training.trainers.ray_cluster import RayTrainer
 
     job = toy_job(tmp_path, steps=400)
     killed: list[int] = []

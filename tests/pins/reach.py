@@ -15,21 +15,22 @@ import typer
 from chipwise import ArchSpec, Attention, ChipwiseError, Design, FeedForward, Layer, Phase, SearchSpace, Workload
 from chipwise.cli.app import app
 from chipwise.core.files import build
-from chipwise.deploy import gguf, hf, onnx, torch_encoder
-from chipwise.deploy import torch as modules
-from chipwise.explaining.cases import calibrated_case
+from chipwise.deploy.export import gguf, hf, onnx
+from chipwise.design.fleet.agent_loop import AgentLoop
+from chipwise.design.fleet.question import Question, read_question
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec
+from chipwise.design.run.winner import read_winner
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.planning.agent_loop import AgentLoop
-from chipwise.planning.question import Question, read_question
-from chipwise.run.spec import RunSpec
-from chipwise.run.start_spec import StartSpec
-from chipwise.run.winner import read_winner
-from chipwise.space import SpaceSpec
-from chipwise.spec import RankingStem
-from chipwise.spec.io import from_data, to_data
-from chipwise.spec.weights import weight_shapes
-from chipwise.trainers.jobs import JobsTrainer, run_job
-from chipwise.trainers.protocol import Setup
+from chipwise.model.arch.io import from_data, to_data
+from chipwise.model.kinds.encoder import module as torch_encoder
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.text import module as modules
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.walk.weights import weight_shapes
+from chipwise.predict.explain.cases import calibrated_case
+from chipwise.training.trainers.jobs import JobsTrainer, run_job
+from chipwise.training.trainers.protocol import Setup
 
 __all__ = [
     "RankingStem",
@@ -43,7 +44,7 @@ __all__ = [
     "weight_shapes",
 ]
 
-TESTING = "chipwise.testing"  # the package of the suites
+TESTING = "chipwise.api.testing"  # the package of the suites
 FILES = {
     "run": RunSpec,
     "run from a model": StartSpec,
@@ -116,7 +117,7 @@ def random_weights(arch: ArchSpec, *, seed: int) -> Weights:
 
 def read_jobs(folder: Path) -> Mapping[str, Any]:
     """What a folder of jobs says of the suites' job ``a``: its result, read back as a search reads it."""
-    from chipwise.testing.trainer_suite import toy_job
+    from chipwise.api.testing.trainer_suite import toy_job
 
     trainer = JobsTrainer(Setup(on="jobs", folder=folder, workers=1))
     (event,) = trainer.run([toy_job(folder, "a", formats=("int8",))])
@@ -146,7 +147,7 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
     """``count`` small models that the conformance suites' strategies draw; used to make pins alone."""
     from hypothesis import strategies as st
 
-    from chipwise.testing import denoiser_suite, image_suite, ranking_suite, sound_suite, specs
+    from chipwise.api.testing import denoiser_suite, image_suite, ranking_suite, sound_suite, specs
 
     if kind == "encoder":
         return [*_encoders(count)]

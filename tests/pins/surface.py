@@ -51,7 +51,7 @@ def errors() -> dict[str, Any]:
 
 
 def suites() -> dict[str, Any]:
-    """What ``chipwise.testing`` offers: by module its public names, of suites their tests."""
+    """What ``chipwise.api.testing`` offers: by module its public names, of suites their tests."""
     package = importlib.import_module(reach.TESTING)
     found = {}
     for item in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):

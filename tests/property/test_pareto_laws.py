@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chipwise.optim.acquisition import expected_gain, expected_improvement
-from chipwise.optim.pareto import gain, hypervolume, non_dominated, ranks
+from chipwise.design.strategies.acquisition import expected_gain, expected_improvement
+from chipwise.design.strategies.pareto import gain, hypervolume, non_dominated, ranks
 
 points = st.integers(1, 4).flatmap(
     lambda m: arrays(float, st.tuples(st.integers(1, 9), st.just(m)), elements=st.integers(0, 4).map(float))

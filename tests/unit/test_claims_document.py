@@ -14,11 +14,12 @@ from types import ModuleType
 import pytest
 
 import chipwise
-from chipwise.cost.model import Bound, OpCost
 from chipwise.hardware import datasheet
-from chipwise.ops import Matmul, standard_attention_io
-from chipwise.spec import families
-from chipwise.spec.feed_forward import FeedForward
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.ops.attention import standard_attention_io
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.published import families
+from chipwise.predict.cost.model import Bound, OpCost
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = (ROOT / "docs" / "notes" / "claims.md").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.optim.laws import shipped
-from chipwise.optim.shapes import Shapes
+from chipwise.training.laws.laws import shipped
+from chipwise.training.laws.shapes import Shapes
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "design_regret.py"
 

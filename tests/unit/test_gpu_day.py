@@ -80,7 +80,7 @@ def test_a_training_on_a_gpu_learns_what_one_on_a_core_learns(tmp_path) -> None:
     """The sums are in another order, so the last digits differ."""
     import dataclasses
 
-    from chipwise.testing.trainer_suite import plain_result, toy_job
+    from chipwise.api.testing.trainer_suite import plain_result, toy_job
 
     job = toy_job(tmp_path)
     here = plain_result(job, tmp_path / "cpu")

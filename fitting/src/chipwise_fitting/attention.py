@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 from chipwise.hardware import datasheet
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES

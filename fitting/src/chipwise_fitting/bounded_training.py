@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 from chipwise.predict.kernels.bounded import Network
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
-from chipwise.ops import CollectiveOp
+from chipwise.model.ops.collective import CollectiveOp
 from chipwise.predict.kernels import collective
 from chipwise.predict.kernels.bounded import SHIPPED, Fitted, Network
 from chipwise_fitting import bounded_training as training

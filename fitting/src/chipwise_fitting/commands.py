@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chipwise.core.csvfile import write_rows
-from chipwise.core.errors import InputError, MissingExtra, SpecError, UnknownName
 from chipwise.core.files import check_output
+from chipwise.errors import InputError, MissingExtra, SpecError, UnknownName
 from chipwise.predict.kernels.bounded import DATA
-from chipwise.serve import batching
+from chipwise.predict.served import batching
 from chipwise_fitting.score import LeaveOut, Row, Score, scores
 
 FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.errors import MissingExtra, UnknownName
+from chipwise.errors import MissingExtra, UnknownName
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 

@@ -16,11 +16,12 @@ from typing import Literal
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, UnknownName
+from chipwise.errors import ChipwiseError, UnknownName
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.facts import Bandwidth, Count
 from chipwise.hardware.runtime import runtime_named
+from chipwise.model.published.read import resolve
 from chipwise.predict.kernels import local
 from chipwise.predict.kernels.local_engines import (
     engine_class,
@@ -29,11 +30,10 @@ from chipwise.predict.kernels.local_engines import (
     part_of,
     vector_flops_per_s,
 )
-from chipwise.serve.formats import formats_of
-from chipwise.serve.lowering import lower_pass
-from chipwise.serve.plan import Plan
-from chipwise.serve.setting import Part, Setting, Step
-from chipwise.spec.hf import resolve
+from chipwise.predict.served.formats import formats_of
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.setting import Part, Setting, Step
 from chipwise_fitting.stand_ins import stand_in
 from chipwise_fitting.table_runs import number, packed_rows
 

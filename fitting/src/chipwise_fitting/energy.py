@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
-from chipwise.predict.diffusion import Picture, base_name, model_named, picture_law
-from chipwise.predict.drawn import Shares, mean_watts, watts_law
-from chipwise.predict.sums import Constants, Law, value_of
-from chipwise.serve import served_energy
-from chipwise.serve.formats import formats_of
-from chipwise.serve.plan import Plan
-from chipwise.serve.served_energy import Load, TokenWork, constants, shared, step_law
-from chipwise.serve.setting import Setting
-from chipwise.spec.hf import default_weights, resolve
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import resolve
+from chipwise.predict.served import served_energy
+from chipwise.predict.served.formats import formats_of
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.served_energy import Load, TokenWork, constants, shared, step_law
+from chipwise.predict.served.setting import Setting
+from chipwise.predict.whole_runs.diffusion import Picture, base_name, model_named, picture_law
+from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.whole_runs.sums import Constants, Law, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import TableRun, fit_runs, fold_name, number, packed_rows

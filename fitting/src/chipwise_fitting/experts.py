@@ -17,7 +17,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.hardware import datasheet
-from chipwise.ops import ExpertsOp
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import experts
 from chipwise.predict.kernels.bounded import SHIPPED, STACKS, Fitted, Network, hardware
 from chipwise.predict.kernels.times import launch_s

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import MissingExtra, Unsupported
+from chipwise.errors import MissingExtra, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.gemm import ANY, REACH, SHIPPED, class_of, distance, hardware
 from chipwise.predict.kernels.gemm_features import features

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 from chipwise.predict.kernels.gemm_network import SLOPE, Network
 
 BATCH = 2048

@@ -15,7 +15,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import conformal_half_width
-from chipwise.serve.intervals import DENSE, KERNELS, MIXTURES, Names
+from chipwise.predict.served.intervals import DENSE, KERNELS, MIXTURES, Names
 
 INSIDE = 0.9
 LEAST_RUNS = 30  # of a sort on a device: fewer do not determine a 90 % quantile

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 from chipwise.hardware import datasheet
-from chipwise.ops import LatentAttentionOp
+from chipwise.model.ops.attention import LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import shape

@@ -1,4 +1,4 @@
-"""The law of loss in size, shape and text (``chipwise.optim.laws``) fitted to published trainings.
+"""The law of loss in size, shape and text (``chipwise.training.laws.laws``) fitted to published trainings.
 
     python -m chipwise_fitting.law --quality FOLDER
 
@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import InputError
 from chipwise.core.files import write_json
-from chipwise.optim.law_fit import LawTrainings, fitted, trainings_of
-from chipwise.optim.laws import BESIROGLU, CONSTANTS, DATA, Law, law_fields
+from chipwise.errors import InputError
+from chipwise.training.laws.law_fit import LawTrainings, fitted, trainings_of
+from chipwise.training.laws.laws import BESIROGLU, CONSTANTS, DATA, Law, law_fields
 
 EARLIEST_TOKENS = 8e9  # before, the learning rate was still being raised
 CHECKPOINTS, NEIGHBOURS = 14, 0.06

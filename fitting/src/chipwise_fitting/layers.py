@@ -14,18 +14,23 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import ChipwiseError, SpecError, Unsupported
+from chipwise.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp, Elementwise, EmbeddingOp, Matmul, NormOp, Op
-from chipwise.predict import laboratory
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
+from chipwise.model.published.read import resolve
 from chipwise.predict.kernels import analytic
-from chipwise.predict.laboratory import constants, timed_law
-from chipwise.predict.sums import Law, at, value_of
-from chipwise.spec import ArchSpec
-from chipwise.spec.feed_forward import FeedForward, MixtureOfExperts
-from chipwise.spec.hf import resolve
-from chipwise.spec.mixers import Attention
+from chipwise.predict.whole_runs import laboratory
+from chipwise.predict.whole_runs.laboratory import constants, timed_law
+from chipwise.predict.whole_runs.sums import Law, at, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import TableRun, fit_runs, number, packed_rows, write_constants

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.csvfile import write_rows
-from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.replay.engine import Served
-from chipwise.replay.fleet import Pool, Replica, replica, serve
-from chipwise.replay.policy import Policy
-from chipwise.serve.request import Request
-from chipwise.spec.feed_forward import MixtureOfExperts
-from chipwise.spec.hf import resolve
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.model.arch.feed_forward import MixtureOfExperts
+from chipwise.model.published.read import resolve
+from chipwise.predict.load.engine import Served
+from chipwise.predict.load.fleet import Pool, Replica, replica, serve
+from chipwise.predict.load.policy import Policy
+from chipwise.predict.served.request import Request
 from chipwise_fitting import load_runs
 from chipwise_fitting.load_runs import METRICS, Experiment, Recorded
 from chipwise_fitting.score import Row

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.csvfile import read_rows
-from chipwise.core.errors import ChipwiseError, SpecError
 from chipwise.core.files import read_text
+from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
-from chipwise.replay.load import Load
+from chipwise.predict.load.load import Load
 
 METRICS = ("e2e_mean", "e2e_p90", "e2e_p99", "itl_mean", "ttft_mean", "ttft_p90", "ttft_p99")
 SEQUENCES = 128  # --max-num-seqs of all runs of the table that state it

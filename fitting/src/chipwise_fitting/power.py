@@ -1,4 +1,4 @@
-"""Fits ``predict/power.py`` to the kernel tables that carry power (B200, vLLM 0.22.0: attention and experts).
+"""Fits ``predict/kernels/power.py`` to the kernel tables that carry power (B200, vLLM 0.22.0: attention and experts).
 
 Calls listed in ``data/heldout-power.txt`` are dropped first: one fingerprint of a call's sizes and formats a line.
 Errors are judged on a tenth of the remaining calls, and on whole configurations (heads or experts) left out.
@@ -14,7 +14,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.drawn import floor_w
-from chipwise.predict import power
+from chipwise.predict.kernels import power
 from chipwise.predict.kernels.bounded import Network, hardware
 from chipwise_fitting import bounded_training as training
 from chipwise_fitting.power_rows import operators

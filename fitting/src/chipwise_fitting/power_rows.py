@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.csvfile import MOST_TABLE_BYTES
-from chipwise.core.errors import DataError, SpecError, Unsupported, nearest, short
 from chipwise.core.files import read_text
+from chipwise.errors import DataError, SpecError, Unsupported, nearest, short
 from chipwise.hardware import datasheet
-from chipwise.ops import AttentionOp, ExpertsOp
-from chipwise.predict import power
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.routing import ExpertsOp
+from chipwise.predict.kernels import power
 from chipwise.predict.kernels.routing import skew
 from chipwise_fitting.experts import FORMATS, NOT_GATED
 from chipwise_fitting.score import LeaveOut, Row, measured

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
-from chipwise.ops import ConvOp, ScanOp
+from chipwise.model.ops.matmul import ConvOp
+from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.kernels import scan
 from chipwise.predict.kernels.bounded import SHIPPED, Fitted, hardware
 from chipwise_fitting import bounded_training as training

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from chipwise.core.errors import InputError, SpecError, counted
+from chipwise.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 
 LeaveOut = Literal["none", "model", "device", "family", "vendor"]

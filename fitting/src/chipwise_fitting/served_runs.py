@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.csvfile import read_rows, whole
-from chipwise.core.errors import ChipwiseError, SpecError
-from chipwise.serve.plan import node_plan
-from chipwise.serve.request import Request
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.predict.served.plan import node_plan
+from chipwise.predict.served.request import Request
 from chipwise_fitting.score import measured
 
 # Our name -> names that tables give it: those of aiconfigurator's sample of runs, and shorter ones.

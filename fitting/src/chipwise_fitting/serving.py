@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
 from chipwise.core.files import write_json
 from chipwise.core.statistics import nnls
-from chipwise.serve import intervals
-from chipwise.serve.batching import STACKS, rides_along
-from chipwise.serve.groups import Group, Kernels, grouped, time_groups
-from chipwise.serve.steps import PassTimes
+from chipwise.errors import Unsupported
+from chipwise.predict.served import intervals
+from chipwise.predict.served.batching import STACKS, rides_along
+from chipwise.predict.served.groups import Group, Kernels, grouped, time_groups
+from chipwise.predict.served.steps import PassTimes
 from chipwise_fitting.half_widths import half_widths
 from chipwise_fitting.served_runs import ServedRun, read_runs
 

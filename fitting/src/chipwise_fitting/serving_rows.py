@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import Unsupported
-from chipwise.serve.groups import cost_groups, grouped
-from chipwise.spec.feed_forward import MixtureOfExperts
+from chipwise.errors import Unsupported
+from chipwise.model.arch.feed_forward import MixtureOfExperts
+from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise_fitting.score import LeaveOut, Row, fold_of
 from chipwise_fitting.served_runs import read_runs
 

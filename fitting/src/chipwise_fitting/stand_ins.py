@@ -12,8 +12,8 @@ import os
 import re
 from itertools import takewhile
 
-from chipwise.core.errors import UnknownName
-from chipwise.spec import families
+from chipwise.errors import UnknownName
+from chipwise.model.published import families
 
 _FAMILY = re.compile(r"[a-z]{3,}")
 _SIZE = re.compile(

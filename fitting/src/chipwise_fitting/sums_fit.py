@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from chipwise.core.arrays import Float64Array
-from chipwise.predict.sums import SHARPNESS, Law
+from chipwise.predict.whole_runs.sums import SHARPNESS, Law
 
 STEPS = 40
 REFINED = 10  # steps of a fit without some runs, from the fit to all

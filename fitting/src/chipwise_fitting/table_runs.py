@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import SpecError
 from chipwise.core.files import read_bytes
 from chipwise.core.statistics import conformal_half_width
-from chipwise.predict.sums import Constants, Law, value_of
+from chipwise.errors import SpecError
+from chipwise.predict.whole_runs.sums import Constants, Law, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit, Folds, folds
 

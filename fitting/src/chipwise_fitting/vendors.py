@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.errors import ChipwiseError
+from chipwise.errors import ChipwiseError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
-from chipwise.predict.sums import at
-from chipwise.serve import stack_law
-from chipwise.serve.formats import formats_of
-from chipwise.serve.plan import Plan
-from chipwise.serve.setting import Setting
-from chipwise.serve.stack_law import Where, cell_terms, closed_batch_law, constants
-from chipwise.spec.hf import resolve
+from chipwise.model.published.read import resolve
+from chipwise.predict.served import stack_law
+from chipwise.predict.served.formats import formats_of
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.setting import Setting
+from chipwise.predict.served.stack_law import Where, cell_terms, closed_batch_law, constants
+from chipwise.predict.whole_runs.sums import at
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import (

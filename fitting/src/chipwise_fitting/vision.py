@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from chipwise.core.errors import ChipwiseError, SpecError
+from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
-from chipwise.predict import vision
-from chipwise.predict.sums import Law
-from chipwise.predict.vision import Setup, VisionTransformer, constants, counted_law, plain_law
+from chipwise.predict.whole_runs import vision
+from chipwise.predict.whole_runs.sums import Law
+from chipwise.predict.whole_runs.vision import Setup, VisionTransformer, constants, counted_law, plain_law
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import (

@@ -14,29 +14,26 @@ if TYPE_CHECKING:
     from chipwise.api.kits import import_measurements, kit
     from chipwise.api.measured_parts import MeasuredParts, measure_parts
     from chipwise.api.measuring import Measured, measure
-    from chipwise.api.predictions import (
-        EstimateTable,
-        compare,
-        estimate,
-        estimate_table,
-        estimate_training,
-        ops_table,
-    )
+    from chipwise.api.predictions import EstimateTable, compare, estimate, estimate_table, estimate_training, ops_table
     from chipwise.api.ranking import CandidateCost, candidates
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.telemetry import teach
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures, laboratory_times
-    from chipwise.core.errors import ChipwiseError
-    from chipwise.cost.model import CostEstimate
+    from chipwise.deploy.measure.measurement import Measurement
+    from chipwise.design.report.record import RunRecord
+    from chipwise.design.run.spec import RunSpec
+    from chipwise.errors import ChipwiseError
     from chipwise.hardware.device import MachineProfile
-    from chipwise.ops import Phase, Workload
-    from chipwise.profile.measurement import Measurement
-    from chipwise.reporting.record import RunRecord
-    from chipwise.run.spec import RunSpec
-    from chipwise.space import SearchSpace
-    from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer
+    from chipwise.model.arch.arch import ArchSpec
+    from chipwise.model.arch.design import Design
+    from chipwise.model.arch.feed_forward import FeedForward
+    from chipwise.model.arch.layer import Layer
+    from chipwise.model.arch.mixers import Attention
+    from chipwise.model.ops.workload import Phase, Workload
+    from chipwise.model.space.search_space import SearchSpace
+    from chipwise.predict.cost.model import CostEstimate
 
 __all__ = [
     "ArchSpec",
@@ -123,15 +120,22 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
     "chipwise.api.telemetry": ("teach",),
     "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures", "laboratory_times"),
-    "chipwise.core.errors": ("ChipwiseError",),
-    "chipwise.cost.model": ("CostEstimate",),
+    "chipwise.errors": ("ChipwiseError",),
+    "chipwise.predict.cost.model": ("CostEstimate",),
     "chipwise.hardware.device": ("MachineProfile",),
-    "chipwise.ops": ("Phase", "Workload"),
-    "chipwise.profile.measurement": ("Measurement",),
-    "chipwise.reporting.record": ("RunRecord",),
-    "chipwise.run.spec": ("RunSpec",),
-    "chipwise.space": ("SearchSpace",),
-    "chipwise.spec": ("ArchSpec", "Attention", "Design", "FeedForward", "Layer"),
+    "chipwise.model.ops.workload": (
+        "Phase",
+        "Workload",
+    ),
+    "chipwise.deploy.measure.measurement": ("Measurement",),
+    "chipwise.design.report.record": ("RunRecord",),
+    "chipwise.design.run.spec": ("RunSpec",),
+    "chipwise.model.space.search_space": ("SearchSpace",),
+    "chipwise.model.arch.arch": ("ArchSpec",),
+    "chipwise.model.arch.mixers": ("Attention",),
+    "chipwise.model.arch.design": ("Design",),
+    "chipwise.model.arch.feed_forward": ("FeedForward",),
+    "chipwise.model.arch.layer": ("Layer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

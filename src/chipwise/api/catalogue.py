@@ -8,18 +8,19 @@ from typing import Any
 
 from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
-from chipwise.core.errors import counted
 from chipwise.core.results import Result, ResultTable
-from chipwise.cost.model import CostEstimate
+from chipwise.deploy.runtimes import NEEDS, missing, table_name
+from chipwise.errors import counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
-from chipwise.predict import diffusion
-from chipwise.predict.picture_models import PICTURE_MODELS, UNet
-from chipwise.profile.backends import NEEDS, missing, table_name
-from chipwise.serve.estimate import estimates
-from chipwise.serve.request import Request, parameters_of
-from chipwise.spec import families
-from chipwise.spec.hf import default_weights, resolve
+from chipwise.model.published import families
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.request import Request, parameters_of
+from chipwise.predict.whole_runs import diffusion
+from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS, UNet
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError
 from chipwise.core.files import check_output, storage
+from chipwise.deploy.calibrate.learning import Learned
+from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
+from chipwise.deploy.runtimes import NEEDS, table_name
+from chipwise.errors import ChipwiseError, InputError, MissingExtra, SpecError
 from chipwise.hardware.device import MachineProfile
-from chipwise.profile.backends import NEEDS, table_name
-from chipwise.profile.learning import Learned
-from chipwise.profile.store import kept_as, profile_path, save_profile, saved_profile
 
 if TYPE_CHECKING:
     from chipwise_fitting import Score
@@ -70,7 +70,7 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     Raises:
         InputError: There is no profile, or too few measurements.
     """
-    from chipwise.profile.learning import fit_from_measurements
+    from chipwise.deploy.calibrate.learning import fit_from_measurements
 
     profile = saved_profile(runtime, threads)
     if profile is None:
@@ -143,7 +143,7 @@ def calibrate(
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
     """
-    from chipwise.profile.calibrate import calibrate as profile_machine
+    from chipwise.deploy.calibrate.calibrate import calibrate as profile_machine
 
     runtime = table_name(runtime)
     needs = NEEDS.get(runtime)

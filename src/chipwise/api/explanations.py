@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.api.this_machine import is_here, profile_here, read_by, weights_here
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError
-from chipwise.serve.request import IMAGE_SIZE, listening, taken_for
-from chipwise.spec import ArchSpec
-from chipwise.spec.hf import alike, default_weights, resolve
+from chipwise.errors import InputError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published import alike
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import resolve
+from chipwise.predict.served.request import IMAGE_SIZE, listening, taken_for
 
 if TYPE_CHECKING:
-    from chipwise.explaining.explanation import Explanation
-    from chipwise.explaining.profiled import MeasuredExplanation
+    from chipwise.deploy.measure.profiled import MeasuredExplanation
+    from chipwise.predict.explain.explanation import Explanation
 
 
 @public
@@ -43,7 +45,7 @@ def sensitivity(
         InputError: No weights, no tokenizer, no text, or a run file of text as ``data``.
         Unsupported: Another format.
     """
-    from chipwise.pipeline.one_model import layer_losses_on_task, run_of
+    from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 
     if text is None:
         if (run := run_of(model, data)) is None:
@@ -51,7 +53,7 @@ def sensitivity(
         return layer_losses_on_task(model, run, weights, on_progress=on_progress)
     if data is not None:
         raise InputError("a model is judged on a text, or on the data of a run file; give one of --text and --data")
-    from chipwise.training.sensitivity import folder_losses
+    from chipwise.training.loop.sensitivity import folder_losses
 
     return folder_losses(model, text, weights, on_progress=on_progress)
 
@@ -116,8 +118,8 @@ def explain(
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
-    from chipwise.explaining.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
-    from chipwise.explaining.explanation import explain_case
+    from chipwise.predict.explain.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
+    from chipwise.predict.explain.explanation import explain_case
 
     if threads != 1 and not is_here(device):
         raise InputError("threads: is for this machine; on a data sheet name its cores, such as core-i7-13700k:4-cores")
@@ -179,8 +181,8 @@ def explain_measured(
         InputError: This machine was not calibrated, or another runtime is named.
         Unsupported: The model cannot be exported.
     """
-    from chipwise.explaining.cases import calibrated_case
-    from chipwise.explaining.profiled import measure_case
+    from chipwise.deploy.measure.profiled import measure_case
+    from chipwise.predict.explain.cases import calibrated_case
 
     if runtime not in (None, "onnxruntime"):
         raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")

@@ -14,18 +14,18 @@ import chipwise
 from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.digest import plain
-from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, short
 from chipwise.core.files import read_json, storage, write_json
 from chipwise.core.results import Result
-from chipwise.run.folder import holds_run
-from chipwise.run.winner import read_winner
-from chipwise.spec import Design
-from chipwise.spec.formats import renamed
+from chipwise.design.run.folder import holds_run
+from chipwise.design.run.winner import read_winner
+from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, short
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.formats import renamed
 
 if TYPE_CHECKING:
-    from chipwise.deploy.layer_groups import LayerGroup
-    from chipwise.deploy.sources import Source
-    from chipwise.profile.parity import Parity
+    from chipwise.deploy.export.layer_groups import LayerGroup
+    from chipwise.deploy.export.parity import Parity
+    from chipwise.deploy.export.sources import Source
 
 Kind = Literal["gguf", "onnx", "hf"]
 MANIFEST, SCHEMA = "export.json", "chipwise.export/1"
@@ -95,8 +95,8 @@ def export(
         MissingExtra: A package is not installed.
         StorageError: The disk refused.
     """
-    from chipwise.deploy.layer_groups import groups_of, groups_of_gguf
-    from chipwise.deploy.sources import WRITERS, Source, check_held
+    from chipwise.deploy.export.layer_groups import groups_of, groups_of_gguf
+    from chipwise.deploy.export.sources import WRITERS, Source, check_held
 
     kind = _kind(to)
     place = _model_of(Path(model))
@@ -177,7 +177,7 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
     Raises:
         InputError: There is none of that name, or ``kind`` does not have it.
     """
-    from chipwise.deploy.sources import ALIASES, FORMATS
+    from chipwise.deploy.export.sources import ALIASES, FORMATS
 
     if given is None and own is not None and kind != "hf":
         return own
@@ -197,7 +197,7 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
 
 
 def _design(source: Source, weights: str, winner: Design | None) -> Design:
-    from chipwise.profile.exporting import check_memory
+    from chipwise.deploy.export.exporters import check_memory
 
     try:
         fused = {} if winner is None else {"fused": winner.fused}
@@ -212,8 +212,8 @@ def _verified(
     kind: str, source: Source, design: Design, folder: Path, notes: list[str]
 ) -> tuple[list[Parity], str, list[str]]:
     """What was compared, a text that came out, and why nothing was compared."""
-    from chipwise.deploy import llama_server
-    from chipwise.profile import parity
+    from chipwise.deploy.export import parity
+    from chipwise.deploy.runtimes import llama_server
 
     arch, held = design.arch, source.weights
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import chipwise
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, counted
 from chipwise.core.files import read_text
 from chipwise.core.results import Result
+from chipwise.deploy.kits.kits import Kit, check_folder, parse_whole, read_results, write
+from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
+from chipwise.deploy.runtimes import table_name
+from chipwise.design.run.folder import holds_run
+from chipwise.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
-from chipwise.profile.backends import table_name
-from chipwise.profile.kits import Kit, check_folder, parse_whole, read_results, write
-from chipwise.profile.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
-from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import IMPORTED, MeasurementStore
-from chipwise.run.folder import holds_run
-from chipwise.spec import Design
+from chipwise.model.arch.design import Design
 
 LOCAL = "local"
 
@@ -142,7 +142,7 @@ def _run_kit(
     threads: int | None,
     created: str,
 ) -> PackedKit:
-    from chipwise.run.kit_folder import FinishedRun, pack_run
+    from chipwise.design.phases.kit_folder import FinishedRun, pack_run
 
     notes: list[str] = []
     spec = FinishedRun.open(source).spec
@@ -176,7 +176,7 @@ def _model_kit(
     created: str,
 ) -> PackedKit:
     from chipwise.api.measuring import exported_file, runtime_of, usual_request
-    from chipwise.run.kit_folder import check_runtimes, described
+    from chipwise.design.phases.kit_folder import check_runtimes, described
 
     runtime = runtime or runtime_of(source)
     check_runtimes([runtime])
@@ -318,7 +318,7 @@ def _is_half_a_kit(text: str) -> bool:
 
 
 def _import_kit(name: str, run: str | Path | None) -> Imported:
-    from chipwise.run.kit_folder import file_results, run_of
+    from chipwise.design.phases.kit_folder import file_results, run_of
 
     results = read_results(name)
     notes = [f"{item.file}: {item.error}" for item in results.measured if item.error is not None]

@@ -14,19 +14,22 @@ from pathlib import Path
 from chipwise.api.measuring import Measured, beside, runtime_of, timed, usual_request
 from chipwise.core import units
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, MeasurementError, SpecError, Unsupported
 from chipwise.core.results import Result
-from chipwise.cost.model import Predicted
-from chipwise.cost.request import throughput
-from chipwise.ops import Workload
-from chipwise.profile.backends import table_name
-from chipwise.serve.request import IMAGE_SIZE, MAX_IMAGES
-from chipwise.serve.towers import SOUND, place_of
-from chipwise.spec import ArchSpec, Design, ImageStem, SoundStem
-from chipwise.spec.built import require_built
-from chipwise.spec.hf import resolve
-from chipwise.spec.image_encoders import as_run, builds_projector, without_projector
-from chipwise.spec.image_tokens import Read, image_tokens, sound_tokens
+from chipwise.deploy.runtimes import table_name
+from chipwise.errors import InputError, MeasurementError, SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.image_tokens import Read, image_tokens, sound_tokens
+from chipwise.model.kinds.image.published import as_run, builds_projector, without_projector
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.ops.workload import Workload
+from chipwise.model.published.read import resolve
+from chipwise.model.walk.built import require_built
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.request import throughput
+from chipwise.predict.served.request import IMAGE_SIZE, MAX_IMAGES
+from chipwise.predict.served.towers import SOUND, place_of
 
 USUAL_SOUND_S = 10.0
 
@@ -61,7 +64,7 @@ class MeasuredParts(Result):
 
 def comes_in_parts(model: str | Path) -> bool:
     """Whether ``model`` names one that sees or hears with a tower, and is no exported file or winner."""
-    from chipwise.run.winner import read_winner
+    from chipwise.design.run.winner import read_winner
 
     path = Path(model)
     if path.suffix in (".onnx", ".gguf") or read_winner(path) is not None:
@@ -106,8 +109,8 @@ def measure_parts(
         Unsupported: Its tower or its decoder is not built; names what is missing.
         MeasurementError: A part cannot be loaded or run.
     """
-    from chipwise.profile.exporting import check_memory, export_for
-    from chipwise.profile.harness import check_threads
+    from chipwise.deploy.export.exporters import check_memory, export_for
+    from chipwise.deploy.measure.harness import check_threads
 
     name = str(model)
     arch = resolve(model)

@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.api.this_machine import read_by
-from chipwise.blocks.lowering import lower
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, Unsupported
 from chipwise.core.fields import later
 from chipwise.core.results import Result
-from chipwise.cost.estimate import estimate as calibrated_estimate
-from chipwise.cost.model import CostEstimate, Predicted
+from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import kept_as, save_thermal, saved_profile
+from chipwise.deploy.measure.sustained import Sustained
+from chipwise.deploy.runtimes import table_name
+from chipwise.design.limits import Constraint
+from chipwise.design.run.winner import read_winner
+from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
-from chipwise.ops import Phase, Workload
-from chipwise.profile.backends import table_name
-from chipwise.profile.efficiency import Efficiency, efficiency
-from chipwise.profile.measurement import Measurement
-from chipwise.profile.store import kept_as, save_thermal, saved_profile
-from chipwise.profile.sustained import Sustained
-from chipwise.run.winner import read_winner
-from chipwise.space.constraints import Constraint
-from chipwise.spec import Design
-from chipwise.spec.built import require_built
-from chipwise.spec.encoder import is_encoder
-from chipwise.spec.hf import resolve
-from chipwise.spec.listening import encoder_alone
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.sound.published import encoder_alone
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.published.read import resolve
+from chipwise.model.walk.built import require_built
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.estimate import estimate as calibrated_estimate
+from chipwise.predict.cost.model import CostEstimate, Predicted
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +105,7 @@ def measure(
         MeasurementError: It cannot be loaded or run.
     """
     model = str(model)
-    from chipwise.profile.harness import check_threads
+    from chipwise.deploy.measure.harness import check_threads
 
     runtime = table_name(runtime or runtime_of(model))
     winner = read_winner(Path(model))
@@ -157,10 +157,10 @@ def timed(
     Raises:
         MeasurementError: It cannot be loaded or run.
     """
-    from chipwise.pipeline.measuring import metrics_of
-    from chipwise.profile.harness import measure as profile_model
-    from chipwise.profile.store import MeasurementStore
-    from chipwise.profile.sustained import measure_sustained
+    from chipwise.deploy.measure.harness import measure as profile_model
+    from chipwise.deploy.measure.store import MeasurementStore
+    from chipwise.deploy.measure.sustained import measure_sustained
+    from chipwise.design.phases.measuring import metrics_of
 
     profile = saved_profile(runtime, threads) if remote is None else None
     settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
@@ -192,7 +192,7 @@ def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
     """A note where the file's int8 products saturate on the processor that measured it."""
     if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
         return ()
-    from chipwise.deploy.saturation import saturates
+    from chipwise.deploy.export.saturation import saturates
 
     if not saturates(path):
         return ()
@@ -234,7 +234,7 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
         Unsupported: A GGUF file of an architecture that is not understood.
     """
     if Path(model).suffix == ".gguf":
-        from chipwise.deploy.gguf_read import read_design
+        from chipwise.deploy.export.gguf_read import read_design
 
         return read_design(model)
     if (winner := read_winner(Path(model))) is not None:
@@ -258,7 +258,7 @@ def exported_file(
 
     ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
     """
-    from chipwise.profile.exporting import check_memory, export_for, suffix_of
+    from chipwise.deploy.export.exporters import check_memory, export_for, suffix_of
 
     folder, wanted = Path(model), suffix_of(runtime)
     if folder.suffix in (".onnx", ".gguf"):
@@ -275,7 +275,7 @@ def exported_file(
         _usual_sound(model, audio_s)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
-        from chipwise.deploy.hf import load_pretrained
+        from chipwise.deploy.export.hf import load_pretrained
 
         found = load_pretrained(folder)[1]
         return export_for(runtime, design, room, weights=found, external_data=external_data), design
@@ -333,7 +333,7 @@ def _design_inside(path: Path) -> Design | None:
     """The design of a GGUF file, if its costs are known."""
     if path.suffix != ".gguf":
         return None
-    from chipwise.deploy.gguf_read import read_design
+    from chipwise.deploy.export.gguf_read import read_design
 
     try:
         return read_design(path)

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, overload
 
 from chipwise.api.this_machine import estimate_here, is_here, profile_here, read_by
 from chipwise.core.arguments import public
-from chipwise.core.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.core.results import Result, ResultTable, data_frame
-from chipwise.cost.model import CostEstimate
+from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.serve.request import IMAGE_SIZE, Request, listening, parameters_of, taken_for
-from chipwise.serve.training_step import TrainingEstimate
-from chipwise.spec import ArchSpec
-from chipwise.spec.hf import alike, resolve
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published import alike
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, parameters_of, taken_for
+from chipwise.predict.served.training_step import TrainingEstimate
 
 if TYPE_CHECKING:
     import pandas
 
-    from chipwise.explaining.comparison import Cell, Comparison
+    from chipwise.predict.explain.comparison import Cell, Comparison
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,9 +164,9 @@ def estimate(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; the message says by how much, and what would fit.
     """
-    from chipwise.serve.estimate import estimate as estimate_request
-    from chipwise.serve.estimate import estimates
-    from chipwise.serve.offload import divided, remark
+    from chipwise.predict.served.estimate import estimate as estimate_request
+    from chipwise.predict.served.estimate import estimates
+    from chipwise.predict.served.offload import divided, remark
 
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
@@ -269,9 +270,9 @@ def estimate_training(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; the message says by how much, and what would help.
     """
-    from chipwise.serve.formats import wide_format
-    from chipwise.serve.request import resolved
-    from chipwise.serve.training_step import training_step
+    from chipwise.predict.served.formats import wide_format
+    from chipwise.predict.served.request import resolved
+    from chipwise.predict.served.training_step import training_step
 
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
     weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
@@ -329,8 +330,8 @@ def compare(
         UnknownName: A model or device that is not known.
         SpecError: No model or no device, or a plan that does not divide a model.
     """
-    from chipwise.explaining.comparison import compare as compare_requests
-    from chipwise.explaining.comparison import requests_of
+    from chipwise.predict.explain.comparison import compare as compare_requests
+    from chipwise.predict.explain.comparison import requests_of
 
     if not models:
         raise SpecError("name at least one model", field="models")
@@ -351,7 +352,7 @@ def compare(
 
 
 def _cell_here(model: str, audio_s: float | None, **asked: Any) -> Cell:
-    from chipwise.explaining.comparison import Cell
+    from chipwise.predict.explain.comparison import Cell
 
     try:
         heard, seconds = listening(model, audio_s)
@@ -371,7 +372,7 @@ def estimate_table(
         SpecError: The file is no table, or lacks the columns model and device.
         StorageError: ``out`` cannot be written.
     """
-    from chipwise.serve.table import estimate_file
+    from chipwise.predict.served.table import estimate_file
 
     return estimate_file(Path(path), Path(out), progress=on_progress)
 
@@ -384,6 +385,6 @@ def ops_table(path: str | Path, out: str | Path) -> tuple[int, int]:
         SpecError: The file is no table, or lacks the columns op and device.
         StorageError: ``out`` cannot be written.
     """
-    from chipwise.predict.optable import ops_file
+    from chipwise.predict.kernels.optable import ops_file
 
     return ops_file(Path(path), Path(out))

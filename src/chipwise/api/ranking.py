@@ -8,12 +8,13 @@ from pathlib import Path
 
 from chipwise.api.predictions import estimate
 from chipwise.core.arguments import public
-from chipwise.core.errors import SpecError, Unsupported
-from chipwise.cost.model import Predicted
+from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.spec import ArchSpec, RankingStem
-from chipwise.spec.hf import resolve
-from chipwise.spec.ranking import with_candidates
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import Predicted
 
 COUNTS = (1, 8, 32, 128, 512)
 

@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import InputError, SpecError, StudyError, nearest, short
 from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
-from chipwise.profile.backends import RUNTIMES
-from chipwise.reporting.record import RunRecord
-from chipwise.run.folder import RunFolder, holds_run
-from chipwise.run.progress import Status, seen, silent
-from chipwise.run.spec import RunSpec
-from chipwise.run.start_spec import StartSpec, any_spec, load_any
-from chipwise.spec import ArchSpec
-from chipwise.spec.hf import resolve
+from chipwise.deploy.runtimes import RUNTIMES
+from chipwise.design.report.record import RunRecord
+from chipwise.design.run.folder import RunFolder, holds_run
+from chipwise.design.run.progress import Status, seen, silent
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
+from chipwise.errors import InputError, SpecError, StudyError, nearest, short
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published.read import resolve
 
 if TYPE_CHECKING:
-    from chipwise.optim.laws import ExpectedQuality
-    from chipwise.pipeline.one_model import TaskScore, TaskTrained
-    from chipwise.reporting.two_runs import TwoRuns
-    from chipwise.shrinking import Shrunk
-    from chipwise.training.tasks import TaskResult
-    from chipwise.training.train_model import Trained
+    from chipwise.design.phases.one_model import TaskScore, TaskTrained
+    from chipwise.design.report.two_runs import TwoRuns
+    from chipwise.design.shrink.shrink_model import Shrunk
+    from chipwise.training.evaluations.evaluate import TaskResult
+    from chipwise.training.laws.laws import ExpectedQuality
+    from chipwise.training.loop.train_model import Trained
 
 
 def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
@@ -69,7 +69,7 @@ def search(
             notebook, and nothing elsewhere; ``lambda status: None`` turns it off.
 
     A search that ends without a winner that is known to keep every limit returns the one that comes closest; its record
-    says so (:func:`chipwise.reporting.unmet.unmet`).
+    says so (:func:`chipwise.design.report.unmet.unmet`).
 
     Raises:
         SpecError: The run file is wrong, or differs from the run that is resumed in more than limits, budget and seed;
@@ -91,9 +91,9 @@ def search(
             raise SpecError(error.message, field="--workers") from None
     if train_on is not None:
         wanted = _trained_on(wanted, train_on)
-    from chipwise.pipeline.law_run import LawRun
-    from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cut_run import Cutting
+    from chipwise.design.phases.law_run import LawRun
+    from chipwise.design.phases.pipeline import Search
+    from chipwise.design.shrink.cut_run import Cutting
 
     file = str(spec) if isinstance(spec, str | Path) else None
     observer = seen() if on_progress is None else on_progress
@@ -177,7 +177,7 @@ def train(
         StudyError: The folder holds another training, or this one and ``resume`` is not given.
         TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
-    from chipwise.pipeline.one_model import other_than_text, train_on_task
+    from chipwise.design.phases.one_model import other_than_text, train_on_task
 
     if (run := other_than_text(data)) is not None:
         text_alone = {"accumulate": accumulate != 1, "checkpoint_activations": checkpoint_activations}
@@ -190,10 +190,10 @@ def train(
             spec, run, steps=steps, tokens=tokens, cpu_seconds=cpu_seconds, out=out, resume=resume, device=device,
             seed=seed, batch=batch, on_progress=on_progress or (lambda update: None),
         )  # fmt: skip
-    from chipwise.training.origin import check_inputs
+    from chipwise.training.loop.origin import check_inputs
 
     check_inputs(spec, data)
-    from chipwise.training.train_model import execution_of, recipe_of, train_model
+    from chipwise.training.loop.train_model import execution_of, recipe_of, train_model
 
     return train_model(
         spec,
@@ -227,8 +227,8 @@ def export_subnetwork(
         SpecError: There are no finished shared weights, or the model does not fit into theirs.
         InputError: The model is unknown.
     """
-    from chipwise.run.kit_folder import FinishedRun
-    from chipwise.training.supernet import export_subnetwork as cut_out
+    from chipwise.design.phases.kit_folder import FinishedRun
+    from chipwise.training.supernet.export import export_subnetwork as cut_out
 
     home = Path(folder)
     ours = holds_run(home)
@@ -274,13 +274,13 @@ def evaluate(
         InputError: The model or the task cannot be used.
         MissingExtra: A package that the task or the baseline needs is not installed.
     """
-    from chipwise.pipeline.one_model import judge_on_task, other_than_text
+    from chipwise.design.phases.one_model import judge_on_task, other_than_text
 
     if (run := other_than_text(task)) is not None:
         if kind is not None or method is not None:
             raise InputError("kind and method are for evaluations of text models")
         return judge_on_task(model, run), None
-    from chipwise.training.tasks_folder import evaluate_folder
+    from chipwise.training.evaluations.folder import evaluate_folder
 
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)
 
@@ -339,13 +339,14 @@ def shrink(
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
     from chipwise.api.this_machine import is_here
-    from chipwise.deploy.hf import require_folder
+    from chipwise.deploy.export.hf import require_folder
+    from chipwise.design.phases.one_model import run_of
     from chipwise.hardware import datasheet
-    from chipwise.pipeline.one_model import run_of
 
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
-    from chipwise.shrinking import Healing, shrink_model
+    from chipwise.design.shrink.distillation import Healing
+    from chipwise.design.shrink.shrink_model import shrink_model
 
     return shrink_model(
         folder,
@@ -383,8 +384,8 @@ def report(folder: str | Path) -> RunRecord:
             f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
         )
     spec = any_spec(held.get("spec"), file=str(path / "spec.json"))
-    from chipwise.pipeline.pipeline import Search
-    from chipwise.shrinking.cut_run import Cutting
+    from chipwise.design.phases.pipeline import Search
+    from chipwise.design.shrink.cut_run import Cutting
 
     with RunFolder(path, spec, resume=True) as opened:
         if isinstance(spec, StartSpec):
@@ -402,8 +403,8 @@ def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
         StudyError: A folder holds no run.
         InputError: The two are one run, or of different tasks.
     """
-    from chipwise.reporting.record import load
-    from chipwise.reporting.two_runs import TwoRuns, names_of
+    from chipwise.design.report.record import load
+    from chipwise.design.report.two_runs import TwoRuns, names_of
 
     folders = [Path(first), Path(second)]
     if folders[0].resolve() == folders[1].resolve():
@@ -433,9 +434,9 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     count = parse_field(tokens, "count", "tokens")
     if run is not None:
-        from chipwise.reporting.fitted_quality import fitted_quality
+        from chipwise.design.report.fitted_quality import fitted_quality
 
         return fitted_quality(arch, tokens=count, run=run)
-    from chipwise.optim.laws import published_quality
+    from chipwise.training.laws.laws import published_quality
 
     return published_quality(arch, tokens=count)

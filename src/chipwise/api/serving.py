@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.errors import SpecError
 from chipwise.core.fields import MOST, whole_number
 from chipwise.core.files import check_output
-from chipwise.serve.request import Request
-from chipwise.spec import ArchSpec
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.served.request import Request
 
 if TYPE_CHECKING:
-    from chipwise.planning.agent_loop import LoopCost
-    from chipwise.planning.answer import Plan
-    from chipwise.planning.chains import Chain
-    from chipwise.planning.simulating import Part, Simulation
-    from chipwise.replay.load import Load, RequestClass
+    from chipwise.design.fleet.agent_loop import LoopCost
+    from chipwise.design.fleet.answer import Plan
+    from chipwise.design.fleet.chains import Chain
+    from chipwise.design.fleet.simulating import Part, Simulation
+    from chipwise.predict.load.load import Load, RequestClass
 
 
 @public
@@ -122,12 +122,12 @@ def simulate(
         Unsupported: A device lacks a rate.
     """
     from chipwise.core import units
-    from chipwise.planning.arrangements import check_positions, copies_share, positions_of
-    from chipwise.planning.question import above_zero
-    from chipwise.planning.simulating import Part, simulated
-    from chipwise.replay.load import WHOLE_INPUT, RequestClass
-    from chipwise.replay.policy import NGRAM, Speculation, policy_of
-    from chipwise.serve.request import resolved
+    from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
+    from chipwise.design.fleet.question import above_zero
+    from chipwise.design.fleet.simulating import Part, simulated
+    from chipwise.predict.load.load import WHOLE_INPUT, RequestClass
+    from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
+    from chipwise.predict.served.request import resolved
 
     if (rate is not None) + (clients is not None) + (trace is not None) != 1:
         raise SpecError("give one of rate, clients and trace", field="rate")
@@ -213,7 +213,7 @@ def simulate(
 
 def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
     """The second pool of a mixed fleet, from ``DEVICE[:REPLICAS[:WEIGHT]]``."""
-    from chipwise.planning.simulating import Part
+    from chipwise.design.fleet.simulating import Part
 
     name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
     try:
@@ -234,9 +234,9 @@ def _loads(
     kind: RequestClass, *, longest: int | None, trace: str | Path | None, rate: float | str | None,
     clients: int | None, think_s: float, seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float,
 ) -> list[Load]:  # fmt: skip
-    from chipwise.planning.question import rate_of
-    from chipwise.replay.load import made
-    from chipwise.replay.traces import read_trace
+    from chipwise.design.fleet.question import rate_of
+    from chipwise.predict.load.load import made
+    from chipwise.predict.load.traces import read_trace
 
     if trace is not None:
         return [read_trace(trace, longest=longest)[0]]
@@ -259,9 +259,9 @@ def _about_load(
 ) -> str:  # fmt: skip
     """The load in words, for the page."""
     from chipwise.core import units
-    from chipwise.core.errors import counted
-    from chipwise.planning.question import rate_of
-    from chipwise.replay.load import describe_arrivals
+    from chipwise.design.fleet.question import rate_of
+    from chipwise.errors import counted
+    from chipwise.predict.load.load import describe_arrivals
 
     if trace is not None:
         return f"the {counted(len(load), 'request')} of {trace}"
@@ -290,7 +290,7 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
         SpecError: A field is unknown, missing or wrong, or a part cannot be priced; it is named.
     """
     from chipwise.core.files import build
-    from chipwise.planning.agent_loop import AgentLoop, price_loop, read_loop
+    from chipwise.design.fleet.agent_loop import AgentLoop, price_loop, read_loop
 
     return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
@@ -384,10 +384,10 @@ def plan(
         SpecError: An argument or a field of the file is wrong.
         Infeasible: Nothing meets the limits; names them with the closest values.
     """
-    from chipwise.planning.answer import planned
-    from chipwise.planning.chains import planned_chain, read_chain
-    from chipwise.planning.plan_files import known_of, write_plan, write_progress
-    from chipwise.planning.question import question_from, read_question
+    from chipwise.design.fleet.answer import planned
+    from chipwise.design.fleet.chains import planned_chain, read_chain
+    from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
+    from chipwise.design.fleet.question import question_from, read_question
 
     if str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
         named = {"limits": limits, "classes": classes, "devices": devices, "runtimes": runtimes, "weights": weights,

@@ -1,10 +1,10 @@
 """Building and reading model specifications, with their arguments checked."""
 
-from chipwise.blocks import lowering
 from chipwise.core.arguments import public
-from chipwise.run import spec as run_specs
-from chipwise.spec import arch
-from chipwise.spec.hf import read
+from chipwise.design.run import spec as run_specs
+from chipwise.model.arch import arch
+from chipwise.model.published import read
+from chipwise.model.walk import lower as lowering
 
 load_run = public(run_specs.load_run)
 lower = public(lowering.lower)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chipwise.core.arguments import public
 
 if TYPE_CHECKING:
-    from chipwise.teaching.machine import Taught
+    from chipwise.deploy.teach.machine import Taught
 
 
 @public
@@ -44,7 +44,7 @@ def teach(
         UnknownName: There is no such data sheet, column or field.
         InputError: A base is needed, or the rows are of another machine.
     """
-    from chipwise.teaching.machine import teach_machine
+    from chipwise.deploy.teach.machine import teach_machine
 
     return teach_machine(
         device, rows, base=base, mapped=columns, where=where, runtime=runtime, add=add, drift_from=drift_from, keep=keep

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chipwise.core.errors import InputError, Unsupported
-from chipwise.cost.model import CostEstimate
+from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.suited import OWN
-from chipwise.spec import ArchSpec, ImageStem, RankingStem, SoundStem
-from chipwise.spec.hf import resolve
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import CostEstimate
 
 if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
@@ -42,7 +45,7 @@ def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
 
 def weights_of_winner(model: str | ArchSpec) -> str | None:
     """The weight format that a winner's folder was exported in; None of anything else."""
-    from chipwise.run.winner import read_winner
+    from chipwise.design.run.winner import read_winner
 
     winner = read_winner(Path(model)) if isinstance(model, str) else None
     return None if winner is None else winner.design.weights
@@ -56,7 +59,7 @@ def profile_here(
     Raises:
         InputError: There is none.
     """
-    from chipwise.profile.store import kept_as, saved_profile
+    from chipwise.deploy.measure.store import kept_as, saved_profile
 
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
@@ -90,7 +93,7 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
         InputError: It was not calibrated in this runtime, or several devices are asked for.
         Unsupported: The profile knows nothing of a block or format.
     """
-    from chipwise.explaining.cases import calibrated_case, priced_here
+    from chipwise.predict.explain.cases import calibrated_case, priced_here
 
     name = model if isinstance(model, ArchSpec) else str(model)
     priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from chipwise.api.this_machine import require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
-from chipwise.cost.whole_run import RunEstimate
+from chipwise.predict.cost.whole_run import RunEstimate
 
 if TYPE_CHECKING:
-    from chipwise.serve.laboratory_times import LaboratoryTime
-    from chipwise.serve.picture_changes import PictureExplanation
+    from chipwise.predict.served.laboratory_times import LaboratoryTime
+    from chipwise.predict.served.picture_changes import PictureExplanation
 
 
 PICTURES = "pictures of published models are priced by whole runs on devices with data sheets"
@@ -59,7 +59,7 @@ def estimate_pictures(
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
-    from chipwise.serve.pictures import estimate_pictures as pictures
+    from chipwise.predict.served.pictures import estimate_pictures as pictures
 
     require_sheet(device, PICTURES)
     return pictures(
@@ -91,7 +91,7 @@ def explain_pictures(
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
-    from chipwise.serve.picture_changes import explain_pictures as explain
+    from chipwise.predict.served.picture_changes import explain_pictures as explain
 
     require_sheet(device, PICTURES)
     return explain(model, device=device, steps=steps, batch=batch, devices=devices)
@@ -123,7 +123,7 @@ def estimate_parts(
         UnknownName: A name that is not known.
         Unsupported: The device is no chip of Qualcomm's.
     """
-    from chipwise.predict.phone_models import estimate_parts as parts
+    from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
 
     require_sheet(device, "parts are priced by what Qualcomm's chips took", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
@@ -165,8 +165,8 @@ def laboratory_times(
         UnknownName: A name that is not known.
         Unsupported: The device lacks a rate.
     """
-    from chipwise.serve.laboratory_times import laboratory_times as times
-    from chipwise.serve.request import Request
+    from chipwise.predict.served.laboratory_times import laboratory_times as times
+    from chipwise.predict.served.request import Request
 
     require_sheet(device, "a laboratory's kernels are priced on devices with data sheets")
     request = Request(

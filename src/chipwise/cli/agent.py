@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.planning.agent_loop import LoopCost, PartCost
+    from chipwise.design.fleet.agent_loop import LoopCost, PartCost
 
 
 def command(

@@ -43,9 +43,9 @@ from chipwise.cli import (
 )
 from chipwise.cli.encoding import PLAINER
 from chipwise.cli.usage import UsageError, plain_error
-from chipwise.core.errors import ChipwiseError
 from chipwise.core.extras import missing_extra
 from chipwise.core.files import refused_files
+from chipwise.errors import ChipwiseError
 
 app = typer.Typer(
     name="chipwise",

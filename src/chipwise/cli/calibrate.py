@@ -40,7 +40,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli import show
-    from chipwise.core.errors import InputError
+    from chipwise.errors import InputError
     from chipwise.hardware import datasheet
 
     if not 0.25 <= minutes <= 60:

@@ -29,9 +29,9 @@ def command(
     from chipwise.cli.output import json_of, print_table, say
     from chipwise.core import units
     from chipwise.core.digest import plain
-    from chipwise.core.errors import InputError
     from chipwise.core.layout import Column, Table
-    from chipwise.cost.model import Predicted
+    from chipwise.errors import InputError
+    from chipwise.predict.cost.model import Predicted
 
     def between(item: Predicted) -> str:
         value = units.show(item.value, "time", digits=3)

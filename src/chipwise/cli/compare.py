@@ -12,7 +12,7 @@ from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.core.files import write_output
 
 if TYPE_CHECKING:
-    from chipwise.explaining.comparison import Comparison, Winner
+    from chipwise.predict.explain.comparison import Comparison, Winner
 
 _OF_MODELS = ("device", "runtime", "prompt", "new", "images", "audio", "batch", "weights", "kv", "tp")
 
@@ -73,7 +73,7 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
     Raises:
         typer.BadParameter: One run alone, more than two, a run beside a model, or an option that only models have.
     """
-    from chipwise.run.folder import holds_run
+    from chipwise.design.run.folder import holds_run
 
     runs = [name for name in names if Path(name).is_dir() and holds_run(Path(name))]
     if not runs:
@@ -89,7 +89,7 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         raise typer.BadParameter(f"{count} named; two are compared, as in: chipwise compare runs/a runs/b")
     refuse(context, *_OF_MODELS, why="is for models; a run's file states it")
     from chipwise.api.runs import compare_runs
-    from chipwise.reporting import two_runs
+    from chipwise.design.report import two_runs
 
     found = compare_runs(*runs)
     if html is not None:

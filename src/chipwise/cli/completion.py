@@ -13,8 +13,8 @@ def sized(device: str, memory: str | None) -> str:
     Raises:
         InputError: ``memory`` is no size, or the device is none that is sold.
     """
-    from chipwise.core.errors import InputError
     from chipwise.core.typed import memory_bytes
+    from chipwise.errors import InputError
 
     if memory is None:
         return device
@@ -36,7 +36,7 @@ def devices(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Models whose id, or whose part after the slash, starts as typed."""
-    from chipwise.spec import families
+    from chipwise.model.published import families
 
     wanted = incomplete.lower()
     ids = families.names()

@@ -93,8 +93,8 @@ def _number(fact: Fact | None) -> float | None:
 def _overview(devices: list[DeviceProfile]) -> Table:
     from chipwise.core import units
     from chipwise.core.dtypes import DType
-    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
+    from chipwise.errors import counted
 
     formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
     heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}

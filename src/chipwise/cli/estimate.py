@@ -13,8 +13,8 @@ from chipwise.cli import completion, image_size, quality, whole_runs
 
 if TYPE_CHECKING:
     from chipwise.api.predictions import DeviceAnswer
-    from chipwise.cost.model import CostEstimate, Predicted
-    from chipwise.serve.training_step import TrainingEstimate
+    from chipwise.predict.cost.model import CostEstimate, Predicted
+    from chipwise.predict.served.training_step import TrainingEstimate
 
 
 TABLE_ONLY = ("table", "out", "as_json")
@@ -117,8 +117,9 @@ def command(
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core.csvfile import own_columns
-    from chipwise.serve.table import ALSO_ASKED, ANSWERED, ASKED
-    from chipwise.spec.hf import alike, resolve
+    from chipwise.model.published import alike
+    from chipwise.model.published.read import resolve
+    from chipwise.predict.served.table import ALSO_ASKED, ANSWERED, ASKED
 
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
@@ -229,7 +230,7 @@ def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.cost.model import passes
+    from chipwise.predict.cost.model import passes
 
     several = f"{found.devices} x " if found.devices > 1 else ""
     where = f"{several}{found.device}, {found.served_as}"

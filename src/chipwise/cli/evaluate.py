@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.training.tasks import TaskResult
+    from chipwise.training.evaluations.evaluate import TaskResult
 
 
 def command(
@@ -40,7 +40,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, progress_bar, put
-    from chipwise.pipeline.one_model import TaskScore
+    from chipwise.design.phases.one_model import TaskScore
 
     with progress_bar("tuning", quiet=as_json) as advance:
         reached, reference = api.evaluate(

@@ -11,8 +11,8 @@ import typer
 from chipwise.cli import completion, image_size, quality
 
 if TYPE_CHECKING:
-    from chipwise.explaining.advice import Advice
-    from chipwise.explaining.explanation import Explanation, PhaseAnswer
+    from chipwise.predict.explain.advice import Advice
+    from chipwise.predict.explain.explanation import Explanation, PhaseAnswer
 
 WIDTH = 16  # characters of the longest bar
 
@@ -89,7 +89,7 @@ def command(
     from chipwise.cli.whole_runs import explained
     from chipwise.core.extras import require
     from chipwise.core.files import check_output, write_output
-    from chipwise.spec.hf import alike
+    from chipwise.model.published import alike
 
     model = alike.named(model, like)
     if explained(context, model, as_json=as_json):
@@ -129,14 +129,14 @@ def command(
         sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
     )  # fmt: skip
     if as_json:
-        from chipwise.explaining.explanation import to_data
+        from chipwise.predict.explain.explanation import to_data
 
         json_of(quality.with_quality(to_data(found), found.case.arch, train_tokens))
     else:
         _print(model, found, every=every)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
-        from chipwise.explaining.html import page
+        from chipwise.predict.explain.html import page
 
         write_output(html, page(model, found))
         notices.print(f"wrote {html}")
@@ -145,8 +145,8 @@ def command(
 
 
 def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
-    from chipwise.core.errors import InputError
-    from chipwise.explaining.apply import apply
+    from chipwise.errors import InputError
+    from chipwise.predict.explain.apply import apply
 
     if number > len(found.advice):
         raise InputError(f"--apply {number}: there are {len(found.advice)} pieces of advice; --all shows more")
@@ -158,7 +158,7 @@ def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
 def _print(model: str, found: Explanation, *, every: bool) -> None:
     from chipwise.cli.output import say
     from chipwise.core import units
-    from chipwise.cost.model import parameters_said
+    from chipwise.predict.cost.model import parameters_said
 
     cost, question, arch = found.estimate, found.case.question, found.case.question.arch
     several = f"{cost.devices} x " if cost.devices > 1 else ""
@@ -188,7 +188,7 @@ def _print(model: str, found: Explanation, *, every: bool) -> None:
             f"({units.number(shared.saving(last))} times less than without sharing)"
         )
     if found.training is not None:
-        from chipwise.explaining.notes import checkpointing_note
+        from chipwise.predict.explain.notes import checkpointing_note
 
         say(f"note: {checkpointing_note(found.training)} (--train explains it)")
     _print_advice(found.advice, every=every)
@@ -214,7 +214,7 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.explaining.explanation import SHOWN
+    from chipwise.predict.explain.explanation import SHOWN
 
     say()
     say(f"{found.case.title(phase.phase)}: {units.show(phase.seconds, 'time')}", bold=True)
@@ -252,8 +252,8 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
 
 def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
     from chipwise.cli.output import say
-    from chipwise.explaining.gains import leading
-    from chipwise.explaining.wording import factor_text, gain_text, side_effects
+    from chipwise.predict.explain.gains import leading
+    from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
 
     shown = advice if every else leading(advice)  # which come first, so that numbers are the same with --all
     say()

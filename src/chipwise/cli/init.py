@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parent / "examples"
 COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written beside it
 
 
@@ -28,9 +28,9 @@ def command(
       chipwise search notes.yaml
     """
     from chipwise.cli.output import notices, print_table
-    from chipwise.core.errors import InputError, UnknownName
     from chipwise.core.files import write_output
     from chipwise.core.layout import Column, Table
+    from chipwise.errors import InputError, UnknownName
 
     if listed:
         table = Table(columns=[Column(), Column(prose=True)])

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
-from chipwise.cost.request import throughput
+from chipwise.predict.cost.request import throughput
 
 if TYPE_CHECKING:
     from chipwise.api.measured_parts import MeasuredParts
-    from chipwise.profile.efficiency import Efficiency
-    from chipwise.profile.measurement import Measurement
-    from chipwise.profile.sustained import Sustained
-    from chipwise.space.constraints import Constraint
+    from chipwise.deploy.calibrate.efficiency import Efficiency
+    from chipwise.deploy.measure.measurement import Measurement
+    from chipwise.deploy.measure.sustained import Sustained
+    from chipwise.design.limits import Constraint
 
 SHARES = (0.5, 0.9, 0.99)
 BARS = " ▁▂▃▄▅▆▇█"

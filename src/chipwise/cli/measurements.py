@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.profile.store import Stored
+    from chipwise.deploy.measure.store import Stored
 
 app = typer.Typer(rich_markup_mode=None)
 JSON = typer.Option("--json", help="Print as JSON, in SI units.")
@@ -46,7 +46,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.profile.store import MeasurementStore
+    from chipwise.deploy.measure.store import MeasurementStore
 
     store = MeasurementStore()
     rows = [summary(item) for item in store.entries(device=device, runtime=runtime)]
@@ -117,7 +117,7 @@ def one(
     """Show one measurement; with --json every sample and reading of it."""
     from chipwise.cli import show
     from chipwise.cli.measured import measurement_table
-    from chipwise.profile.store import MeasurementStore
+    from chipwise.deploy.measure.store import MeasurementStore
 
     item = MeasurementStore().get(identity)
     if as_json:
@@ -136,7 +136,7 @@ def export(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write measurements to a file that another machine can import."""
-    from chipwise.profile.store import MeasurementStore
+    from chipwise.deploy.measure.store import MeasurementStore
 
     store = MeasurementStore()
     items = [store.get(name) for name in ids] if ids else store.entries(device=device, runtime=runtime)
@@ -188,7 +188,7 @@ def delete(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Delete measurements."""
-    from chipwise.profile.store import MeasurementStore
+    from chipwise.deploy.measure.store import MeasurementStore
 
     _say({"deleted": MeasurementStore().delete(ids)}, as_json)
 

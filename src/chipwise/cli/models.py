@@ -36,7 +36,7 @@ def command(
     from chipwise import api
     from chipwise.api.catalogue import model_names
     from chipwise.cli.output import json_of, refuse
-    from chipwise.core.errors import UnknownName
+    from chipwise.errors import UnknownName
 
     if device is None:
         refuse(context, "memory", "prompt", "new", why="needs --device")

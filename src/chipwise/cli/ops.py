@@ -27,7 +27,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import json_of, notices
     from chipwise.core.csvfile import own_columns
-    from chipwise.predict.optable import ANSWERED, ASKED, RENAMED
+    from chipwise.predict.kernels.optable import ANSWERED, ASKED, RENAMED
 
     rows, failed = api.ops_table(table, out)
     if as_json:

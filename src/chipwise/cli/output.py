@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import printable
 from chipwise.core.layout import Table, paragraph
+from chipwise.errors import printable
 
 
 class _PlainConsole(Console):

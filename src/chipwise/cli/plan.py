@@ -11,8 +11,8 @@ from chipwise.cli import completion
 from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
 
 if TYPE_CHECKING:
-    from chipwise.planning.answer import Plan
-    from chipwise.planning.chains import Chain
+    from chipwise.design.fleet.answer import Plan
+    from chipwise.design.fleet.chains import Chain
 
 ABOUT_OUTPUT = ("out", "resume", "results", "html", "as_json")
 
@@ -96,7 +96,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import json_of, notices, progress_bar, refuse
     from chipwise.core.files import check_output
-    from chipwise.planning.chains import Chain
+    from chipwise.design.fleet.chains import Chain
 
     if model in ("diff", "check") and files:
         _compare(model, files, results, as_json)
@@ -138,7 +138,7 @@ def command(
             _print_chain(found)
         return
     if html is not None:
-        from chipwise.planning.plan_page import write_plan_page
+        from chipwise.design.fleet.plan_page import write_plan_page
 
         write_plan_page(found, html)
         notices.print(f"wrote {html}")
@@ -187,8 +187,8 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
     from chipwise.cli.output import json_of, print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.planning.load_tests import check, verdict
-    from chipwise.planning.plan_files import differences
+    from chipwise.design.fleet.load_tests import check, verdict
+    from chipwise.design.fleet.plan_files import differences
 
     if what == "diff":
         if len(files) != 2:
@@ -244,8 +244,8 @@ def _print_chain(found: Chain) -> None:
 def _print(found: Plan) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
-    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
+    from chipwise.errors import counted
 
     say(found.headline(), bold=True)
     right = {

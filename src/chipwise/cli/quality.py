@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chipwise.explaining.advice import Advice
-    from chipwise.spec import ArchSpec
+    from chipwise.model.arch.arch import ArchSpec
+    from chipwise.predict.explain.advice import Advice
 
 HELP = "Also predict the loss after training on this many tokens, such as 2T (published scaling law)."
 
@@ -18,8 +18,8 @@ def check_tokens(text: str | None) -> str | None:
     Raises:
         SpecError: It is no positive number of tokens.
     """
-    from chipwise.core.errors import SpecError
     from chipwise.core.units import parse_field
+    from chipwise.errors import SpecError
 
     if text is not None and not parse_field(text, "count", "--train-tokens") > 0:
         raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
@@ -44,7 +44,7 @@ def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence
         return
     from chipwise import api
     from chipwise.cli.output import console
-    from chipwise.optim.laws import published_change
+    from chipwise.training.laws.laws import published_change
 
     found = api.quality(model, tokens=tokens)
     console.print(f"loss after {tokens} tokens: {found}", highlight=False, markup=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.run.progress import Observer, Status
+    from chipwise.design.run.progress import Observer, Status
 
 
 def command(
@@ -70,8 +70,8 @@ def command(
     Commented examples: chipwise init --list
     """
     from chipwise.cli.output import json_of
-    from chipwise.run.progress import silent
-    from chipwise.run.start_spec import load_any
+    from chipwise.design.run.progress import silent
+    from chipwise.design.run.start_spec import load_any
 
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
@@ -80,7 +80,7 @@ def command(
     try:
         wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
         from chipwise import api
-        from chipwise.run.folder import holds_run
+        from chipwise.design.run.folder import holds_run
 
         folder = out if out is not None else Path("runs") / wanted.name
         if resume and not holds_run(folder):

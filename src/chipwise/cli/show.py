@@ -16,11 +16,11 @@ from rich.table import Table
 from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
+from chipwise.design.report import unmet
+from chipwise.design.report.record import RunRecord
+from chipwise.design.report.tables import constraint_table, contenders, final_table
+from chipwise.design.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of
 from chipwise.hardware.device import CheckError, MachineProfile, label_of
-from chipwise.reporting import unmet
-from chipwise.reporting.record import RunRecord
-from chipwise.reporting.tables import constraint_table, contenders, final_table
-from chipwise.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of
 
 UNMET = 4  # exit code of a search that found a design, and no limits that it is known to keep
 

@@ -13,7 +13,7 @@ import typer
 from chipwise.cli import completion
 
 if TYPE_CHECKING:
-    from chipwise.shrinking import Shrunk
+    from chipwise.design.shrink.shrink_model import Shrunk
 
 
 def command(
@@ -75,7 +75,7 @@ def command(
     """
     from chipwise import api
     from chipwise.cli.output import json_of, refuse
-    from chipwise.pipeline.one_model import run_of
+    from chipwise.design.phases.one_model import run_of
 
     if run_of(folder, data) is not None:
         refuse(context, "tokens", "new", why="is for models of text; a run file's workload says what a request is")
@@ -103,7 +103,7 @@ def command(
         print("stopped; the state is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        from chipwise.shrinking.shrink_model import summary
+        from chipwise.design.shrink.shrink_model import summary
 
         json_of(summary(found))
     else:
@@ -114,7 +114,7 @@ def _print(found: Shrunk) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.shrinking.shrink_model import request_of, seconds_of
+    from chipwise.design.shrink.shrink_model import request_of, seconds_of
 
     columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)

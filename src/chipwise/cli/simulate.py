@@ -11,7 +11,7 @@ import typer
 from chipwise.cli import completion
 
 if TYPE_CHECKING:
-    from chipwise.planning.simulating import Simulation
+    from chipwise.design.fleet.simulating import Simulation
 
 
 class Arrivals(StrEnum):
@@ -124,7 +124,7 @@ def command(
             seed=seed, on_progress=advance,
         )  # fmt: skip
     if html is not None:
-        from chipwise.planning.plan_page import write_simulation
+        from chipwise.design.fleet.plan_page import write_simulation
 
         write_simulation(found, html)
         notices.print(f"wrote {html}")
@@ -137,9 +137,9 @@ def command(
 def _print(model: str, found: Simulation) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
-    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
-    from chipwise.replay.outcome import MEASURES, STATISTICS
+    from chipwise.errors import counted
+    from chipwise.predict.load.outcome import MEASURES, STATISTICS
 
     say(f"{model} on {found.headline()}", bold=True)
     names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "waiting"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.api.overview import Overview
+    from chipwise.design.phases.overview import Overview
 
 
 def command(
@@ -26,8 +26,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
-    from chipwise.api.overview import overview_of, profile_of
     from chipwise.cli import output, show
+    from chipwise.design.phases.overview import overview_of, profile_of
 
     profile = profile_of(spec)
     with show.bar("sampling the space", quiet=as_json) as progress:
@@ -51,8 +51,8 @@ def _show(found: Overview) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
-    from chipwise.space.constraints import METRICS
-    from chipwise.space.count import show_size
+    from chipwise.design.limits import METRICS
+    from chipwise.model.space.count import show_size
 
     say(f"{show_size(found.size)} distinct designs in {found.choices} choices")
     if found.priced_by is None:

@@ -13,7 +13,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     One is chosen in a spec with: search: {strategy: NAME}
     """
     from chipwise.cli import show
-    from chipwise.optim import STRATEGIES, strategy_info
+    from chipwise.design.strategies.algorithms import STRATEGIES, strategy_info
 
     known = {name: strategy_info(name) for name in STRATEGIES.names()}
     if as_json:

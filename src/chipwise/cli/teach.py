@@ -10,7 +10,7 @@ import typer
 from chipwise.cli import completion
 
 if TYPE_CHECKING:
-    from chipwise.teaching.machine import Taught
+    from chipwise.deploy.teach.machine import Taught
 
 MOST_LINES = 12  # of problems or flags that are shown
 
@@ -59,8 +59,8 @@ def command(
     from chipwise import api
     from chipwise.cli import show
     from chipwise.cli.output import json_of
-    from chipwise.teaching.machine import write_again
-    from chipwise.teaching.reading import map_of
+    from chipwise.deploy.teach.machine import write_again
+    from chipwise.deploy.teach.reading import map_of
 
     with show.waiting("learning from the rows", quiet=as_json):
         found = api.teach(
@@ -78,8 +78,8 @@ def command(
 def _print(found: Taught, again: Path | None) -> None:
     from chipwise.cli.output import print_table, say
     from chipwise.core import units
-    from chipwise.core.errors import counted
     from chipwise.core.layout import Column, Table
+    from chipwise.errors import counted
 
     teaching, check = found.teaching, found.teaching.check
     if found.columns:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.training.accelerated import TrainingProgress
-    from chipwise.training.trainer import Update
+    from chipwise.training.loop.accelerated import TrainingProgress
+    from chipwise.training.loop.trainer import Update
 
 
 def command(
@@ -62,7 +62,7 @@ def command(
     from chipwise.cli.output import json_of, put, say
     from chipwise.core import units
     from chipwise.core.digest import plain
-    from chipwise.pipeline.one_model import TaskTrained
+    from chipwise.design.phases.one_model import TaskTrained
 
     first = os.environ.get("RANK", "0") == "0"
     try:
@@ -123,7 +123,7 @@ class _Progress:
     def __call__(self, update: TrainingProgress | Update) -> None:
         from chipwise.cli.output import notices
         from chipwise.core import units
-        from chipwise.training.accelerated import TrainingProgress
+        from chipwise.training.loop.accelerated import TrainingProgress
 
         now = time.monotonic()
         if not notices.is_terminal and now - self._printed_s < 10:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from chipwise.core.errors import InputError, listed, nearest, short
+from chipwise.errors import InputError, listed, nearest, short
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 _PLAIN = (  # what the parsers of typer say of a value, and how the rest of chipwise says it

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from chipwise.cost.whole_run import RunEstimate
-    from chipwise.serve.laboratory_times import LaboratoryTime
+    from chipwise.predict.cost.whole_run import RunEstimate
+    from chipwise.predict.served.laboratory_times import LaboratoryTime
 
 LABELS = {
     "latency_s": ("latency", "time"),
@@ -74,12 +74,12 @@ def answered(
 def _sort_of(model: str, device: str, part: str | None) -> str:
     """``pictures``, ``parts``, or nothing of a model for which kernels are priced."""
     from chipwise.api.this_machine import is_here
-    from chipwise.core.errors import UnknownName
+    from chipwise.errors import UnknownName
     from chipwise.hardware import datasheet
-    from chipwise.predict.diffusion import known_name
-    from chipwise.predict.phone_models import model_called
-    from chipwise.predict.phone_parts import CHIPS
-    from chipwise.spec import families
+    from chipwise.model.published import families
+    from chipwise.predict.whole_runs.diffusion import known_name
+    from chipwise.predict.whole_runs.phone_models import model_called
+    from chipwise.predict.whole_runs.phone_parts import CHIPS
 
     if known_name(model):
         return "pictures"
@@ -174,7 +174,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
 
 
 def _draws(model: str) -> bool:
-    from chipwise.predict.diffusion import known_name
+    from chipwise.predict.whole_runs.diffusion import known_name
 
     return not Path(model).exists() and known_name(model) is not None
 

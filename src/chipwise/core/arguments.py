@@ -1,6 +1,6 @@
 """Checks of what callers pass to public functions: types by their hints, numbers by their ranges.
 
-A mistake raises an :class:`~chipwise.core.errors.InputError` that names the argument, as the command line does.
+A mistake raises an :class:`~chipwise.errors.InputError` that names the argument, as the command line does.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from chipwise.core.errors import InputError, SpecError, UnknownName, nearest, short
 from chipwise.core.extras import optional_imports
 from chipwise.core.fields import describe
 from chipwise.core.files import refused_files
+from chipwise.errors import InputError, SpecError, UnknownName, nearest, short
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

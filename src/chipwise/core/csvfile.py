@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from chipwise.core.errors import SpecError, nearest, short
 from chipwise.core.files import check_output, read_text, write_atomic
+from chipwise.errors import SpecError, nearest, short
 
 MOST_TABLE_BYTES = 2**28
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 
 
 class DType(StrEnum):

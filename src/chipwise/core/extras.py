@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 
 EXTRA_OF = {
     "torch": "search",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-from chipwise.core.errors import InputError, SpecError, nearest, short
+from chipwise.errors import InputError, SpecError, nearest, short
 
 T = TypeVar("T")
 MOST = 1_000_000_000  # no size of a model or request comes near; products of a few still fit in 64 bits as floats

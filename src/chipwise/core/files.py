@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from chipwise.core.errors import DiskFull, InputError, OutputError, SpecError
 from chipwise.core.fields import build as build
 from chipwise.core.fields import describe
+from chipwise.errors import DiskFull, InputError, OutputError, SpecError
 
 MOST_YAML_BYTES = 2 * 2**20  # the largest file that ships has a tenth of it
 MOST_BYTES = 2**29

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chipwise.core.errors import SpecError, printable, short
+from chipwise.errors import SpecError, printable, short
 
 MOST_CHARACTERS = 200
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.core.errors import SpecError
 from chipwise.core.files import read_bytes
+from chipwise.errors import SpecError
 
 MOST_UNPACKED_BYTES = 2**31
 MOST_TIMES, SMALL_BYTES = 200, 2**26  # how much a file of more than so many bytes may grow; images grow by 20 at most

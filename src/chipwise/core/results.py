@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import ChipwiseError, counted
+from chipwise.errors import ChipwiseError, counted
 
 if TYPE_CHECKING:
     import pandas

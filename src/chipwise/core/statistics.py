@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import MissingExtra
+from chipwise.errors import MissingExtra
 
 Z90 = 1.645  # standard deviations to each side of a normal mean that hold nine of ten
 Z95 = NormalDist().inv_cdf(0.975)  # and 19 of 20

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 
 
 class Table:

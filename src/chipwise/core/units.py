@@ -11,7 +11,7 @@ import math
 import re
 from typing import Final
 
-from chipwise.core.errors import SpecError, UnitError, nearest, short
+from chipwise.errors import SpecError, UnitError, nearest, short
 
 _PREFIX: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
-from chipwise.core.errors import ChipwiseError, WorkerError
+from chipwise.errors import ChipwiseError, WorkerError
 
 Message = dict[str, Any]
 Report = Callable[..., None]

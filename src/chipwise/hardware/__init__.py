@@ -1,6 +1,4 @@
-"""Machines: profiles, data sheets and runtimes."""
+"""What chips and runtimes offer: data sheets, calibrated machines, names that people type, what suits a chip.
 
-from chipwise.hardware.detect import Machine, detect
-from chipwise.hardware.device import CheckError, Curve, MachineProfile, MemoryCost, PassCost, Tail
-
-__all__ = ["CheckError", "Curve", "Machine", "MachineProfile", "MemoryCost", "PassCost", "Tail", "detect"]
+Facts alone, each with its source. What a model needs of a chip is computed in :mod:`chipwise.predict`.
+"""

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
-from chipwise.core.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.core.fields import later
 from chipwise.core.typed import words_of
+from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
 from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching

@@ -12,8 +12,8 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
-from chipwise.core.errors import SpecError, Unsupported, counted
 from chipwise.core.files import build, read_json, write_json
+from chipwise.errors import SpecError, Unsupported, counted
 from chipwise.hardware.detect import Machine
 
 SCHEMA = "chipwise.machine/1"
@@ -118,7 +118,8 @@ def _megabytes(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Correction fitted to whole models (``cost/residual.py``): a factor for each part of a pass and a smooth residual.
+    """Correction fitted to whole models (``predict/cost/residual.py``): a factor for each part of a pass and a smooth
+    residual.
 
     ``points`` are the features of the models that it was fitted to, and ``weights`` their weights in the residual.
     """
@@ -180,7 +181,8 @@ def _numbers(data: Any, name: str) -> Iterator[tuple[str, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature (``cost/terms.py``).
+    """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature
+    (``predict/cost/terms.py``).
 
     Raises:
         SpecError: A rate is negative or not a number.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from chipwise.core import units
-from chipwise.core.errors import SpecError
+from chipwise.errors import SpecError
 
 LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from chipwise.core.dtypes import WeightFormat
-from chipwise.core.errors import UnknownName, Unsupported
+from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
 Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"]

@@ -1,6 +1,7 @@
 """Taught profiles: what a table of measured models changes in the predictions for one machine, and the files of it.
 
-A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts (``predict/taught_pass.py``
+A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts
+(``predict/served/taught_pass.py``
 has the arithmetic). Profiles are kept by the machine's name under the user's data folder, one file a version. A version
 is never written over: teaching again adds the next one.
 """
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError, SpecError, UnknownName
 from chipwise.core.files import build, read_json, storage, write_json
 from chipwise.core.places import data_folder
+from chipwise.errors import InputError, SpecError, UnknownName
 
 SCHEMA = "chipwise.taught/1"
 FOLDER = "taught"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chipwise.core.errors import AmbiguousName, UnknownName
 from chipwise.core.typed import alike, left_of, memory_bytes, words_of
+from chipwise.errors import AmbiguousName, UnknownName
 
 LINES = frozenset({
     "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",

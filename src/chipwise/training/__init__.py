@@ -1,1 +1,7 @@
-"""Text, tokenizers and real trainings: where a candidate's quality comes from."""
+"""What a model learns from, how good it gets, and where it is trained.
+
+``data`` is text and the protocol of data sets, ``tasks`` one folder for each thing asked of a model, ``loop`` one
+training, ``supernet`` the training of shared weights, ``trainers`` where trainings run, ``laws`` what loss to expect of
+sizes that are not trained, ``evaluations`` the scores of text models. Choosing what to train is the work of
+:mod:`chipwise.design`.
+"""

@@ -12,8 +12,8 @@ import chipwise
 from chipwise import api
 from chipwise.cli.app import app
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError, MissingExtra, UnknownName, Unsupported
 from chipwise.core.files import write_json
+from chipwise.errors import InputError, MissingExtra, UnknownName, Unsupported
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -47,7 +47,7 @@ def test_a_run_is_loaded_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_space_is_priced_by_the_device_that_its_file_names() -> None:
-    from chipwise.api.overview import overview_of
+    from chipwise.design.phases.overview import overview_of
 
     found = overview_of(EXAMPLES / "phone.yaml", draws=50, samples=0)
     assert found.priced_by is not None
@@ -64,7 +64,7 @@ def test_the_next_command_is_the_one_that_reads_the_file(tmp_path: Path) -> None
 
 
 def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
-    from chipwise.trainers.ray_cluster import _require_answer
+    from chipwise.training.trainers.ray_cluster import _require_answer
 
     for address in ("ray://127.0.0.1:1", "ray://nohost.invalid:1"):
         with pytest.raises(Unsupported, match=rf"train.on: no Ray cluster answers at {address}"):

@@ -17,23 +17,27 @@ pytest.importorskip("gguf", reason="gguf comes with chipwise[gguf]")
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 
 import chipwise
+from chipwise.api.testing.denoiser_suite import denoiser_archs
+from chipwise.api.testing.image_suite import question_archs
+from chipwise.api.testing.ranking_suite import ranking_archs
+from chipwise.api.testing.sound_suite import sound_archs
 from chipwise.cli.app import app
-from chipwise.core.errors import ChipwiseError, InputError, StudyError, Unsupported
-from chipwise.deploy import llama_server
-from chipwise.deploy.gguf import export as export_gguf
-from chipwise.deploy.gguf_read import GgufFile, read
-from chipwise.deploy.gguf_tokenizer import GgufTokenizer
-from chipwise.deploy.hf import load_pretrained, save_pretrained
-from chipwise.deploy.layer_groups import groups_of
-from chipwise.deploy.onnx import random_weights
-from chipwise.deploy.sources import holding
-from chipwise.profile import parity
-from chipwise.spec import ArchSpec, Attention, Design, FeedForward, Layer, uniform
-from chipwise.testing.denoiser_suite import denoiser_archs
-from chipwise.testing.image_suite import question_archs
-from chipwise.testing.ranking_suite import ranking_archs
-from chipwise.testing.sound_suite import sound_archs
-from chipwise.training.tokenizer import train_tokenizer
+from chipwise.deploy.export import parity
+from chipwise.deploy.export.gguf import export as export_gguf
+from chipwise.deploy.export.gguf_read import GgufFile, read
+from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer
+from chipwise.deploy.export.hf import load_pretrained, save_pretrained
+from chipwise.deploy.export.layer_groups import groups_of
+from chipwise.deploy.export.onnx import random_weights
+from chipwise.deploy.export.sources import holding
+from chipwise.deploy.runtimes import llama_server
+from chipwise.errors import ChipwiseError, InputError, StudyError, Unsupported
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.training.data.tokenizer import train_tokenizer
 
 ARCH = uniform(vocab_size=300, d_model=32, depth=3, heads=2, kv_heads=1, ffn_width=64, max_tokens=48, name="small")
 TEXTS = ["a fever is a fever", "pain in the chest, 3 days", "naïve café"] * 4
@@ -153,7 +157,7 @@ def test_a_run_and_its_winner_keep_their_format(model, tmp_path) -> None:
 
 
 def _arch_file(folder: Path) -> Path:
-    from chipwise.spec.io import to_data
+    from chipwise.model.arch.io import to_data
 
     path = folder / "arch.json"
     path.write_text(json.dumps(to_data(ARCH)))
@@ -256,9 +260,9 @@ def test_the_command_prints_sizes_formats_and_checks(model, tmp_path) -> None:
 @needs_llama
 def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> None:
     """The measured file has no tokenizer; the one that is shipped has, and the same tensors."""
-    from chipwise.pipeline import finals
-    from chipwise.tasks.protocol import Exported as Candidate
-    from chipwise.tasks.text.data import TextData
+    from chipwise.design.phases import finals
+    from chipwise.training.tasks.protocol import Exported as Candidate
+    from chipwise.training.tasks.text.data import TextData
 
     tokenizer, trial = tmp_path / "tokens.json", tmp_path / "trial"
     train_tokenizer(TEXTS, 280).save(str(tokenizer))

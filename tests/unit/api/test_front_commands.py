@@ -15,10 +15,10 @@ import chipwise
 from chipwise.cli import completion
 from chipwise.cli.app import app
 from chipwise.cli.init import EXAMPLES, kinds
+from chipwise.design.fleet.agent_loop import read_loop
+from chipwise.design.run.start_spec import load_any
 from chipwise.errors import InputError, UnknownName
 from chipwise.hardware import datasheet
-from chipwise.planning.agent_loop import read_loop
-from chipwise.run.start_spec import load_any
 
 
 def run(*words: str):
@@ -76,8 +76,8 @@ def test_no_run_file_reads_outside_its_folder() -> None:
 
 
 def test_files_of_an_installed_package_are_text(tmp_path: Path) -> None:
-    from chipwise.core.errors import DataError
-    from chipwise.training.data import load_corpus
+    from chipwise.errors import DataError
+    from chipwise.training.data.text import load_corpus
 
     fields = {"source": "files", "entries": "files", "paths": ["package:chipwise/*/*.py"]}
     assert load_corpus(fields, base=tmp_path).bytes_train > 100_000

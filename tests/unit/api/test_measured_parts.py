@@ -17,15 +17,15 @@ from chipwise.api import measured_parts
 from chipwise.api.measured_parts import comes_in_parts, measure_parts, put_together, tower_and_request
 from chipwise.api.measuring import Measured
 from chipwise.cli.app import app
-from chipwise.core.errors import InputError, SpecError, Unsupported
-from chipwise.cost.model import Predicted
-from chipwise.ops import Workload
-from chipwise.pipeline.measuring import metrics_of
-from chipwise.profile.backends.onnxruntime import OnnxClassifier, OnnxRuntimeSession
-from chipwise.profile.measurement import Measurement
-from chipwise.spec import Design
-from chipwise.spec.hf import resolve
-from chipwise.spec.image_tokens import Read
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRuntimeSession
+from chipwise.design.phases.measuring import metrics_of
+from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.image_tokens import Read
+from chipwise.model.ops.workload import Workload
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import Predicted
 
 SEEING: dict[str, Any] = {
     "model_type": "idefics3",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import chipwise
-from chipwise.core.errors import ChipwiseError, UnknownName
+from chipwise.errors import ChipwiseError, UnknownName
 
 
 def test_those_that_fit_are_listed_largest_first() -> None:

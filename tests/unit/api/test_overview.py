@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 import chipwise
-from chipwise.api.overview import overview, overview_of, profile_of
-from chipwise.core.errors import InputError, SpecError
 from chipwise.core.files import build
-from chipwise.space import SearchSpace, SpaceSpec, parse_constraints
+from chipwise.design.limits import parse_constraints
+from chipwise.design.phases.overview import overview, overview_of, profile_of
+from chipwise.errors import InputError, SpecError
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
 
 SPACE = {
     "d_model": [32, 64],

@@ -9,8 +9,8 @@ import pytest
 
 import chipwise
 from chipwise.core.results import Result
+from chipwise.design.report.record import Budget, RunRecord, SpaceSummary, Target, Trial
 from chipwise.errors import ChipwiseError, UnknownName
-from chipwise.reporting.record import Budget, RunRecord, SpaceSummary, Target, Trial
 
 SOME = {
     "estimate": lambda: chipwise.estimate("gpt2", device="l4"),
@@ -63,7 +63,7 @@ def test_estimates_of_several_devices_are_one_table() -> None:
 
 def test_the_tables_list_what_ships() -> None:
     from chipwise.hardware import datasheet
-    from chipwise.spec import families
+    from chipwise.model.published import families
 
     assert [each.name for each in chipwise.devices()] == datasheet.names()
     listed = chipwise.models()

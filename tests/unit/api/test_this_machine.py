@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 import chipwise
+from chipwise.api.testing.machines import round_machine
 from chipwise.api.this_machine import weights_here
 from chipwise.cli.app import app
-from chipwise.core.errors import InputError, Unsupported
-from chipwise.cost.request import throughput
-from chipwise.profile.store import kept_as, profile_path
-from chipwise.spec.hf import resolve
-from chipwise.spec.listening import encoder_of
-from chipwise.testing.machines import round_machine
+from chipwise.deploy.measure.store import kept_as, profile_path
+from chipwise.errors import InputError, Unsupported
+from chipwise.model.kinds.sound.published import encoder_of
+from chipwise.model.published.read import resolve
+from chipwise.predict.cost.request import throughput
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import chipwise
-from chipwise.core.errors import AmbiguousName, UnknownName
+from chipwise.errors import AmbiguousName, UnknownName
 from chipwise.hardware import datasheet
-from chipwise.predict import diffusion
-from chipwise.serve.table import estimate_rows
-from chipwise.spec import families
-from chipwise.spec.hf import default_weights
+from chipwise.model.published import families
+from chipwise.model.published.quantised import default_weights
+from chipwise.predict.served.table import estimate_rows
+from chipwise.predict.whole_runs import diffusion
 
 DATA = Path(__file__).parent / "data"
 SMALL = {"device": "raspberry-pi-5", "isl": "64", "osl": "16", "batch": "1"}

@@ -10,9 +10,10 @@ import pytest
 
 import chipwise
 from chipwise.cli import main
-from chipwise.core.errors import SpecError
-from chipwise.explaining.explanation import to_data
-from chipwise.spec.hf import default_weights, read_model, resolve
+from chipwise.errors import SpecError
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import read_model, resolve
+from chipwise.predict.explain.explanation import to_data
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,

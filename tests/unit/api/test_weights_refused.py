@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chipwise.api.measuring import exported_file
-from chipwise.core.errors import SpecError
-from chipwise.ops import Workload
+from chipwise.errors import SpecError
+from chipwise.model.ops.workload import Workload
 
 CONFIG = {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
           "num_attention_heads": 2}  # fmt: skip

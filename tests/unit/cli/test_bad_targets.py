@@ -12,9 +12,10 @@ import yaml
 
 from chipwise.cli import main
 from chipwise.core.files import read_json
-from chipwise.optim.storage import open_storage
-from chipwise.profile.store import MeasurementStore
-from chipwise.spec import io, uniform
+from chipwise.deploy.measure.store import MeasurementStore
+from chipwise.design.strategies.storage import open_storage
+from chipwise.model.arch import io
+from chipwise.model.arch.arch import uniform
 
 RUN = {
     "name": "toy",

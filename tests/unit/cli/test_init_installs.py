@@ -32,16 +32,17 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 import yaml
 from chipwise.api.runs import _read
-from chipwise.run.spec import RunSpec
+from chipwise.design.run.spec import RunSpec
 opened = sys.argv[1].split()
 for file in sys.argv[3:]:
     if "device" in yaml.safe_load(Path(file).read_text()):
         from chipwise.cli.app import app
         app(["agent", file], standalone_mode=False)
         continue
-    import chipwise.pipeline.pipeline, chipwise.pipeline.by_law, chipwise.shrinking, chipwise.reporting.output
-    from chipwise.deploy import gguf, hf, onnx
-    from chipwise.training import evaluate, trainer
+    import chipwise.design.phases.by_law, chipwise.design.phases.pipeline
+    import chipwise.design.report.output, chipwise.design.shrink
+    from chipwise.deploy.export import gguf, hf, onnx
+    from chipwise.training.loop import evaluate, trainer
     spec = _read(Path(file))
     if isinstance(spec, RunSpec) and spec.data and spec.data.get("source") not in opened:
         opened.append(spec.data.get("source"))

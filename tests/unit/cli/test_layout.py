@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from chipwise.cli import show
 from chipwise.cli.app import app
 from chipwise.core.layout import Column, Table, paragraph
-from chipwise.profile.store import MeasurementStore
-from chipwise.space import parse_constraints
-from chipwise.spec import io, uniform
+from chipwise.deploy.measure.store import MeasurementStore
+from chipwise.design.limits import parse_constraints
+from chipwise.model.arch import io
+from chipwise.model.arch.arch import uniform
 
 runner = CliRunner()
 LLAMA, A100 = "meta-llama/Llama-2-7b-hf", "a100-sxm-80gb"

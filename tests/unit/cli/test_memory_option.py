@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chipwise.cli.completion import sized
-from chipwise.core.errors import InputError
+from chipwise.errors import InputError
 from chipwise.hardware.datasheet import load
 
 

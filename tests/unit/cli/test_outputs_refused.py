@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from chipwise import api
 from chipwise.cli.app import app
-from chipwise.core.errors import InputError, SpecError, StorageError
 from chipwise.core.files import check_output
+from chipwise.errors import InputError, SpecError, StorageError
 
 runner = CliRunner()
 

@@ -12,7 +12,7 @@ import pytest
 from example_record import example_record
 
 from chipwise.cli import main
-from chipwise.run import start_spec
+from chipwise.design.run import start_spec
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_signal_that_was_swallowed_stops_the_search_at_its_next_progress(
     number: int, code: int, as_json: bool, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     from chipwise import api
-    from chipwise.run.progress import Status
+    from chipwise.design.run.progress import Status
 
     reached = []
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chipwise.core.csvfile import read_rows, whole, write_rows
-from chipwise.core.errors import InputError, SpecError, StorageError
 from chipwise.core.files import check_output
+from chipwise.errors import InputError, SpecError, StorageError
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import DType, weight_format
-from chipwise.core.errors import UnknownName
 from chipwise.core.tables import Table
+from chipwise.errors import UnknownName
 
 
 @dataclass(frozen=True)

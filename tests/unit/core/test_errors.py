@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import chipwise
-from chipwise.core import errors
-from chipwise.core.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest, short
+from chipwise import errors
+from chipwise.errors import ChipwiseError, InputError, MissingExtra, SpecError, UnknownName, nearest, short
 
 
 def test_the_tree_is_the_one_drawn_at_the_head_of_the_file() -> None:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import DiskFull, InputError, OutputError, SpecError, StorageError
 from chipwise.core.files import (
     build,
     parse_json,
@@ -32,6 +31,7 @@ from chipwise.core.files import (
     write_output,
     write_yaml,
 )
+from chipwise.errors import DiskFull, InputError, OutputError, SpecError, StorageError
 
 
 class Color(StrEnum):

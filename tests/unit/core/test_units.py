@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chipwise.core import units
-from chipwise.core.errors import UnitError
 from chipwise.core.units import UNITS, number, parse, show, signed_percent, span
+from chipwise.errors import UnitError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.core.dtypes import FORMATS, OF_WEIGHTS, DType, dtype_of, format_name, values_bytes, weight_format
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 
 sizes = st.integers(1, 5000)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.core.errors import WorkerError
 from chipwise.core.workers import Event, WorkerPool, ask_once
+from chipwise.errors import WorkerError
 
 PROGRAM = """
 import os, signal, sys, time
-from chipwise.core.errors import DataError
+from chipwise.errors import DataError
 from chipwise.core.workers import serve
 
 setup = {}

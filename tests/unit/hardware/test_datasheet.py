@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.core.errors import SpecError, UnknownName, Unsupported
+from chipwise.errors import SpecError, UnknownName, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile, load, read
 

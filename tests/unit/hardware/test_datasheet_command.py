@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise.cli import devices
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 from chipwise.hardware.datasheet import load, names
 
 runner = CliRunner()

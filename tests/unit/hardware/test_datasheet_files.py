@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile, load, load_all, names
 

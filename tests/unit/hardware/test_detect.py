@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chipwise.core.digest import digest, plain
-from chipwise.hardware import Machine, detect
-from chipwise.hardware.detect import instructions
+from chipwise.hardware.detect import Machine, detect, instructions
 
 
 def test_this_machine() -> None:

@@ -9,18 +9,11 @@ import statistics
 import pytest
 from scipy import stats
 
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet, facts
-from chipwise.hardware.drawn import (
-    PHONE_IDLE_W,
-    PHONE_LOAD_W,
-    PHONE_LOG_HALFWIDTH,
-    floor_w,
-    is_phone,
-    limit_w,
-)
-from chipwise.ops import Matmul
-from chipwise.predict.power import power
+from chipwise.hardware.drawn import PHONE_IDLE_W, PHONE_LOAD_W, PHONE_LOG_HALFWIDTH, floor_w, is_phone, limit_w
+from chipwise.model.ops.matmul import Matmul
+from chipwise.predict.kernels.power import power
 
 SMALL = ("apple-a18-pro", "qcs6490", "rk3588", "raspberry-pi-5", "raspberry-pi-4", "riscv-p550")
 

@@ -6,11 +6,11 @@ import pytest
 
 from chipwise import api
 from chipwise.core.dtypes import FORMATS
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES, default_runtime, runtime_named
 from chipwise.hardware.suited import NARROWER, check_reads, most_devices, narrower, nearest, reads
-from chipwise.serve.request import Request, resolved
+from chipwise.predict.served.request import Request, resolved
 
 MODEL = "meta-llama/Llama-3.1-8B"
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from chipwise.core.errors import InputError, SpecError, UnknownName
+from chipwise.errors import InputError, SpecError, UnknownName
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.taught import Teaching
 

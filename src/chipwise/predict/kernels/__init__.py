@@ -14,7 +14,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import cores, local
 from chipwise.predict.kernels.times import KernelTimes
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError
 from chipwise.core.files import build, read_yaml
+from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.gemm_formats import KernelPath
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType, weight_format
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 MEMORY_SHARE = 0.80  # share of the data sheet's bandwidth that well-written kernels reach; median over measured devices

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp, LatentAttentionOp
+from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention_features import shape
 from chipwise.predict.kernels.attention_fit import fitted, lane

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import UnknownName, Unsupported
+from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.attention_physics import Constants
 from chipwise.predict.kernels.perceptron import Perceptron

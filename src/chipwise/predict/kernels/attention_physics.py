@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import dtype_of
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp
+from chipwise.model.ops.attention import AttentionOp
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.client_boards import bandwidth_factor, clock_factor
 

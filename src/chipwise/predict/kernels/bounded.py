@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.times import Situation
 

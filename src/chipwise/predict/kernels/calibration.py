@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError
 from chipwise.core.statistics import Z90
+from chipwise.errors import SpecError
 from chipwise.predict.kernels.times import KernelTimes
 
 PRIOR = 0.25  # standard deviation of each constant, in logarithms, before anything is measured

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Link
-from chipwise.ops import CollectiveOp
+from chipwise.model.ops.collective import CollectiveOp
 from chipwise.predict.kernels import bounded
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.client_boards import HOST_S, THROUGH_HOST, without_peers

@@ -25,9 +25,9 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes
 
 NODE_CLOCKS = 4.5e3  # of a node of a graph: dispatch, shapes, the allocator

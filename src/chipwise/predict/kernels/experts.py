@@ -14,9 +14,10 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.dtypes import values_bytes, weight_format
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import ExpertsOp, GroupedMatmul
+from chipwise.model.ops.matmul import GroupedMatmul
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import analytic, bounded, routing
 from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
 from chipwise.predict.kernels.times import KernelTimes, launch_s

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.errors import Unsupported
 from chipwise.core.statistics import weighted_quantile
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Matmul
+from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import alignment
 from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of

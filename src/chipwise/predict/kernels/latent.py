@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.core.dtypes import dtype_of
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import LatentAttentionOp
+from chipwise.model.ops.attention import LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import answer
 from chipwise.predict.kernels.attention_fit import STACKS

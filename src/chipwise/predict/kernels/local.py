@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.local_engines import (
     clock_hz,
     cores,

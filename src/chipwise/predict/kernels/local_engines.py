@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from chipwise.core.dtypes import weight_format
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
 
 NPU_FLOPS_A_BYTE = 200.0  # the unit in which the work of NPUs is counted

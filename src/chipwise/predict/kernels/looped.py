@@ -12,7 +12,8 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import Size
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import ExpertsOp, Matmul
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Matmul, Op
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.times import KernelTimes
 

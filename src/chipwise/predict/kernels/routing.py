@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import stream
 from chipwise.predict.kernels.times import KernelTimes
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import ConvOp, ScanOp
-from chipwise.ops.scan import CHUNKS
+from chipwise.model.ops.matmul import ConvOp
+from chipwise.model.ops.scan import CHUNKS, ScanOp
 from chipwise.predict.kernels import analytic, bounded
 from chipwise.predict.kernels.bounded import Fitted
 from chipwise.predict.kernels.stream import vector_peak

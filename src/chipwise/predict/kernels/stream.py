@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import Op
+from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 

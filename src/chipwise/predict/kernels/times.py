@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
 Situation = Literal["seen", "sibling", "unseen"]

@@ -16,7 +16,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import dtype_of
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.ops import AttentionOp
+from chipwise.model.ops.attention import AttentionOp
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.attention_physics import Chip
 from chipwise.predict.kernels.stream import vector_peak

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chipwise.core.errors import SpecError
 from chipwise.core.files import read_mapping
-from chipwise.deploy.hf import save_pretrained
-from chipwise.spec import ArchSpec
-from chipwise.spec.io import from_data
-from chipwise.training.evaluate import read
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import from_data
+from chipwise.training.loop.evaluate import read
+from chipwise.training.loop.trainer import checked
 from chipwise.training.supernet.sliced import extract
-from chipwise.training.trainer import checked
 
 
 def export_subnetwork(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from chipwise.core.digest import plain
-from chipwise.core.errors import InputError
 from chipwise.core.files import build
-from chipwise.spec import ArchSpec
-from chipwise.spec.io import from_data, to_data
-from chipwise.training.trainer import Update
+from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import from_data, to_data
+from chipwise.training.loop.trainer import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class SupernetJob:
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
+        from chipwise.training.data.tokenizer import load_tokens
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
-        from chipwise.training.tokenizer import load_tokens
 
         texts = [load_tokens(path) for path in self.tokens]
         result = train_supernet(

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chipwise.core.errors import InputError
-from chipwise.nn.precision import fastest_precision, torch_dtype
-from chipwise.spec import ArchSpec
-from chipwise.training.evaluate import evaluate, read
+from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.nn.precision import fastest_precision, torch_dtype
+from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.loop.evaluate import evaluate, read
 from chipwise.training.supernet.sliced import part_of, with_weights
-from chipwise.training.tokenizer import TokenData
 
 
 def score(

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from chipwise.blocks.cut import Cut
-from chipwise.blocks.slicing import cuts
-from chipwise.deploy.torch import Transformer
-from chipwise.spec import ArchSpec
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.cut import Cut
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.slicing import cuts
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """Training a supernet: every step trains a few sub-models at once, cut from the same tensors.
 
-The loop, the budget, the checkpoints and what happens after a divergence are those of ``training/trainer.py``; only the
+The loop, the budget, the checkpoints and what happens after a divergence are those of ``training/loop/trainer.py``;
+only the
 step differs. A step draws a few designs, each with its own text in its own vocabulary. With distillation a step
 takes one vocabulary, in turns, and of its designs the largest, the smallest and some others (the sandwich) on the same
 text; the others learn from the largest as well as from the text.
@@ -22,22 +23,22 @@ import torch
 from torch import Tensor
 
 from chipwise.core.digest import digest
-from chipwise.core.errors import InputError, SpecError
 from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_json, storage, write_atomic, write_json
-from chipwise.deploy.torch import Transformer
-from chipwise.nn.loss import head_loss, head_probabilities
-from chipwise.nn.precision import torch_dtype
-from chipwise.optim.scaling import PACE
-from chipwise.space import SearchSpace
-from chipwise.spec import ArchSpec
-from chipwise.spec.io import to_data
-from chipwise.training.checkpoint import CurvePoint
+from chipwise.errors import InputError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import to_data
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.nn.precision import torch_dtype
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.data.windows import batch
+from chipwise.training.laws.scaling import PACE
+from chipwise.training.loop.checkpoint import CurvePoint
+from chipwise.training.loop.loss import head_loss, head_probabilities
+from chipwise.training.loop.trainer import Recipe, Run, Update
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
-from chipwise.training.tokenizer import TokenData
-from chipwise.training.trainer import Recipe, Run, Update
-from chipwise.training.windows import batch
 
 POOL = 1024  # designs drawn from a space
 

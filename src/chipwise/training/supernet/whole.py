@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from chipwise.blocks.slicing import kept_layers
-from chipwise.core.errors import InputError
-from chipwise.space import SearchSpace
-from chipwise.space.designs import design_of
-from chipwise.space.space_spec import CONVS
-from chipwise.spec import ArchSpec, Attention, FeedForward, Layer
+from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.space.designs import design_of
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import CONVS
+from chipwise.model.walk.slicing import kept_layers
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.core.errors import SpecError
+from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
-from chipwise.ops import Matmul
+from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import KernelTimes, alignment, gemm
 from chipwise.predict.kernels.alignment import Timing
 from chipwise.predict.kernels.gemm_formats import path_of

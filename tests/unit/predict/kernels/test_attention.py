@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import UnknownName, Unsupported
+from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware import datasheet
-from chipwise.ops import AttentionOp
+from chipwise.model.ops.attention import AttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES, times
 from chipwise.predict.kernels.attention_fit import LANES, fitted, lane

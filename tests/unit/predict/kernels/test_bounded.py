@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.predict.kernels.bounded import DATA, SHIPPED, Fitted, Network, hardware, load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chipwise.core.errors import SpecError
+from chipwise.errors import SpecError
 from chipwise.predict.kernels.calibration import calibrate
 from chipwise.predict.kernels.times import KernelTimes
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import Unsupported
+from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
-from chipwise.ops import CollectiveOp
+from chipwise.model.ops.collective import CollectiveOp
 from chipwise.predict.kernels import collective
 
 H100 = datasheet.load("h100-sxm")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import InputError, UnknownName, Unsupported
+from chipwise.errors import InputError, UnknownName, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import CORES
-from chipwise.ops import Matmul
+from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import cores, times_of
-from chipwise.serve.groups import GroupCost, cost_groups, grouped
-from chipwise.serve.request import Request
+from chipwise.predict.served.groups import GroupCost, cost_groups, grouped
+from chipwise.predict.served.request import Request
 
 CLAIMS = Path(__file__).parents[4] / "benchmarks" / "claims-cpu.csv"
 ONE = datasheet.load("xeon-8480-plus:1-core")

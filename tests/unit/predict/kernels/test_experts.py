@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import SpecError, Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware import datasheet
-from chipwise.ops import ExpertsOp, GroupedMatmul
+from chipwise.model.ops.matmul import GroupedMatmul
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import experts, routing
 
 H100 = datasheet.load("h100-sxm")

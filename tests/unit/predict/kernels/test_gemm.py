@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.core.errors import UnknownName, Unsupported
+from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware import datasheet
-from chipwise.ops import Matmul
+from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import gemm, gemm_physics
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_physics import OWN, SHARED, Machine, parts

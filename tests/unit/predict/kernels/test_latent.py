@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from chipwise.core.errors import UnknownName
+from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
-from chipwise.ops import LatentAttentionOp
+from chipwise.model.ops.attention import LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.latent import call_of, lane, times
 

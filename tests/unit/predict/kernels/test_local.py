@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import chipwise
 from chipwise.hardware import datasheet
 from chipwise.hardware.facts import Bandwidth
-from chipwise.ops import ExpertsOp, Matmul
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import local, local_engines
 
 NOTHING = local.Constants(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from chipwise.hardware import datasheet
-from chipwise.ops import ExpertsOp, Matmul
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import gemm, times_of
 from chipwise.predict.kernels.looped import BESIDE
 from chipwise.predict.kernels.times import launch_s

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chipwise.cost.model import CostEstimate
 from chipwise.hardware import datasheet
-from chipwise.ops import Matmul, NormOp
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.one_row import served_times
-from chipwise.serve.estimate import estimates
-from chipwise.serve.request import Request
+from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.request import Request
 
 DATA_CENTRE = (
     "b200-sxm", "b300-sxm", "gb200", "gb300", "gh200", "h100-nvl", "h100-pcie", "h100-sxm", "h200-nvl", "h200-sxm",

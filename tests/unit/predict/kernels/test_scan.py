@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.hardware import datasheet
-from chipwise.ops import ConvOp, ScanOp
+from chipwise.model.ops.matmul import ConvOp
+from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.kernels import scan
 
 H100 = datasheet.load("h100-sxm")

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.hardware import datasheet
-from chipwise.ops import Elementwise, EmbeddingOp, NormOp, RouteOp, SampleOp
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.routing import RouteOp
 from chipwise.predict.kernels import routing, stream
 from chipwise.predict.kernels.times import launch_s
 

@@ -1,0 +1,215 @@
+"""The contract of runtimes as tests: subclass :class:`BackendSuite`, name the runtime and give it a model.
+
+Where something writes models for the runtime (``deploy/export/exporters.py``), :class:`ExportedSuite` needs a design
+alone, and holds the logits against torch's.
+
+class TestMyRuntime(BackendSuite):
+    runtime = "mine"
+
+    @pytest.fixture
+    def model(self, tmp_path):
+        return write_my_model(tmp_path)  # room for at least 16 positions
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure
+from chipwise.deploy.runtimes import NEEDS, RUNTIMES, Runtime, Session
+from chipwise.errors import MeasurementError, MissingExtra, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+
+PROMPT, CAPACITY = 5, 12
+
+
+class BackendSuite:
+    """The contract of :class:`chipwise.deploy.runtimes.Runtime` and its sessions, as tests."""
+
+    runtime: ClassVar[str]
+    options: ClassVar[dict[str, Any]] = {}
+    tolerance: ClassVar[float] = 1e-4
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        """A small model file that the runtime can run."""
+        raise NotImplementedError("give the suite a model")
+
+    @pytest.fixture
+    def opened(self, model: Path) -> Session:
+        """A session on that model."""
+        return self.open(model)
+
+    def open(self, model: Path) -> Session:
+        """Loads ``model`` for one sequence."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        return made.open(model, capacity=CAPACITY, batch=1, threads=1, options=self.options)
+
+    def tokens(self, session: Session, count: int) -> Any:
+        """The same random tokens each time, (1, count)."""
+        return np.random.default_rng(0).integers(0, session.vocab_size, (1, count))
+
+    def test_it_has_a_name_and_a_version(self) -> None:
+        """The table's name is the runtime's own."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        assert made.name == self.runtime, "the runtime's name must be the one under which the table lists it"
+        assert made.version(), "version() must return the installed package's version"
+
+    def test_logits_are_finite_numbers_over_the_vocabulary(self, opened: Session) -> None:
+        """One FP32 row per sequence, in prefill and decode."""
+        for logits in (opened.prefill(self.tokens(opened, PROMPT)), opened.decode(self.tokens(opened, 1))):
+            assert logits.shape == (1, opened.vocab_size), "return one row of logits per sequence, of the last position"
+            assert logits.dtype == np.float32, "convert logits to float32"
+            assert np.isfinite(logits).all(), "logits are NaN or infinite: check masks and the softmax"
+
+    def test_decoding_is_prefilling_token_by_token(self, opened: Session) -> None:
+        """The cache holds what the prompt would have given."""
+        tokens = self.tokens(opened, CAPACITY)
+        opened.prefill(tokens[:, :PROMPT])
+        stepwise = [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
+        for i, logits in enumerate(stepwise, start=PROMPT):
+            whole = opened.prefill(tokens[:, : i + 1])
+            np.testing.assert_allclose(
+                logits,
+                whole,
+                atol=self.tolerance,
+                rtol=self.tolerance,
+                err_msg="decode differs from prefill: check positions and what the cache keeps",
+            )
+
+    def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
+        """Equal tokens, equal logits, whatever ran before."""
+        tokens = self.tokens(opened, PROMPT)
+        first = np.array(opened.prefill(tokens))
+        opened.decode(tokens[:, :1])
+        opened.prefill(tokens[:, ::-1].copy())
+        again = opened.prefill(tokens)
+        np.testing.assert_array_equal(again, first, err_msg="prefill must clear the cache of the prompt before")
+
+    def test_the_last_token_matters(self, opened: Session) -> None:
+        """Other tokens give other logits."""
+        tokens = self.tokens(opened, PROMPT)
+        first = np.array(opened.prefill(tokens))
+        tokens[0, -1] = (tokens[0, -1] + 1) % opened.vocab_size
+        changed = opened.prefill(tokens)
+        assert not np.array_equal(changed, first), "logits ignore the last token: return those of the last position"
+
+    def test_a_full_cache_is_an_error(self, opened: Session) -> None:
+        """Never a wrong number."""
+        opened.prefill(self.tokens(opened, CAPACITY))
+        with pytest.raises(MeasurementError):
+            opened.decode(self.tokens(opened, 1))
+
+    def test_what_is_no_model_is_refused(self, tmp_path: Path) -> None:
+        """A missing file and a broken one."""
+        broken = tmp_path / "broken"
+        broken.write_bytes(b"\x00not a model")
+        for path in (broken, tmp_path / "missing"):
+            with pytest.raises(MeasurementError, match=path.name):
+                self.open(path)
+
+    def test_the_harness_measures_it(self, model: Path) -> None:
+        """In a fresh process, with every sample."""
+        workload = Workload(prompt_tokens=PROMPT, new_tokens=CAPACITY - PROMPT)
+        found = measure(
+            model,
+            workload,
+            runtime=self.runtime,
+            repeats=20,
+            prefills=3,
+            seconds=0.05,
+            attempts=1,
+            options=self.options,
+        )
+        assert len(found.tpot_s) >= 20
+        assert min(found.tpot_s) > 0
+        assert found.runtime == self.runtime
+        assert found.peak_memory_bytes is None or found.peak_memory_bytes > model.stat().st_size
+
+
+class ExportedSuite(BackendSuite):
+    """:class:`BackendSuite` for a runtime that designs are exported for, with random weights."""
+
+    parity: ClassVar[float] = 1e-4  # most error against torch, as a share of the logits' standard deviation
+    design: ClassVar[Design]  # with room for at least 16 positions
+
+    @pytest.fixture
+    def weights(self) -> dict[str, Any]:
+        """Random weights in which no norm or bias is left at one or zero."""
+        from chipwise.api.testing.block_suite import shaken
+
+        return {name: value.numpy() for name, value in shaken(self.design.arch, seed=0).state_dict().items()}
+
+    @pytest.fixture
+    def model(self, tmp_path: Path, weights: dict[str, Any]) -> Path:
+        """The design as exported for the runtime."""
+        return export_for(self.runtime, self.design, tmp_path, weights=weights)
+
+    def expected(self, weights: dict[str, Any], tokens: Any) -> Any:
+        """Logits of every position, (1, tokens, vocab): torch's with the same weights."""
+        return torch_logits(self.design.arch, weights, tokens)
+
+    def test_logits_are_those_of_torch(self, opened: Session, weights: dict[str, Any]) -> None:
+        """In prefill and in every step."""
+        tokens = self.tokens(opened, CAPACITY)
+        wanted = self.expected(weights, tokens)
+        found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
+        found += [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
+        error = np.abs(np.stack(found, axis=1) - wanted[:, PROMPT - 1 :]).max()
+        share = error / wanted.std()
+        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
+
+    def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
+        """Each gets the logits that it would get alone."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        try:
+            session = made.open(model, capacity=CAPACITY, batch=2, threads=1, options=self.options)
+        except Unsupported as refusal:
+            pytest.skip(str(refusal))
+        tokens = np.random.default_rng(1).integers(0, session.vocab_size, (2, CAPACITY))
+        wanted = self.expected(weights, tokens)
+        session.prefill(tokens[:, :-1])
+        error = np.abs(session.decode(tokens[:, -1:]) - wanted[:, -1]).max()
+        share = error / wanted.std()
+        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
+
+    def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:
+        """The message says how many it has."""
+        most = self.design.arch.max_tokens
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        with pytest.raises(MeasurementError, match=f"{most} positions"):
+            made.open(model, capacity=most + 1, batch=1, threads=1, options=self.options)
+
+    def test_unknown_options_are_refused(self, model: Path) -> None:
+        """And named."""
+        made: Runtime = RUNTIMES.load(self.runtime)()
+        with pytest.raises(MeasurementError, match="colour"):
+            made.open(model, capacity=CAPACITY, batch=1, threads=1, options={"colour": "red"})
+
+    def test_a_missing_package_names_its_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As if it were not installed."""
+        needs, known = NEEDS[self.runtime], type(RUNTIMES.load(self.runtime)()).__module__
+        monkeypatch.setitem(sys.modules, needs.module, None)
+        monkeypatch.delitem(sys.modules, known)
+        with pytest.raises(MissingExtra, match=rf"chipwise\[{needs.extra}\]"):
+            RUNTIMES.load(self.runtime)
+
+
+def torch_logits(arch: ArchSpec, weights: dict[str, Any], tokens: Any) -> Any:
+    """Logits of every position (batch, tokens, vocab) that torch computes in FP32."""
+    import torch
+
+    from chipwise.model.kinds.text.module import Transformer
+
+    reference = Transformer(arch)
+    reference.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+    with torch.no_grad():
+        return reference.eval()(torch.from_numpy(tokens))[0].numpy()

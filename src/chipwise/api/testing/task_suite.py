@@ -1,0 +1,209 @@
+"""TaskSuite: the contract of tasks, checked with a tiny space and untrained models.
+
+Subclass it in a test module; pytest then runs every check on the task::
+
+    class TestMyTask(TaskSuite):
+        task = MY_TASK
+        space = {"d_model": [32], …}
+        data = {"source": "files", "paths": ["mine.csv"]}
+
+The check that matters most: what is judged in training is what the exported file does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from chipwise.core.files import build
+from chipwise.design.limits import METRICS
+from chipwise.design.report.record import DataSummary
+from chipwise.model.arch.design import Design
+from chipwise.model.space.designs import design_of
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.protocol import Exported, Task, TaskData
+
+STEPS = 6
+REFERENCES = 50  # of which designs are built
+
+
+class TaskSuite:
+    """Checks that every task must pass."""
+
+    task: ClassVar[Task]
+    space: ClassVar[Mapping[str, Any]]  # a run file's ``space`` with small models
+    data: ClassVar[Mapping[str, Any]]  # its ``data``
+    base: ClassVar[Path] = Path()  # where relative paths start
+    recipe: ClassVar[Mapping[str, Any]] = {"batch_windows": 8, "warmup_steps": 2}
+
+    def spec(self) -> SpaceSpec:
+        """The space."""
+        return build(SpaceSpec, dict(self.space))
+
+    def design(self) -> Design:
+        """A design of the space."""
+        space = SearchSpace(self.spec())
+        return space.design(space.sample(1, np.random.default_rng(0))[0])
+
+    def opened(self, folder: Path) -> TaskData:
+        """The task with its data prepared in ``folder``."""
+        found = self.task.open(self.data, base=self.base, folder=folder, space=self.spec())
+        found.prepare()
+        return found
+
+    def exported(self, folder: Path) -> Exported:
+        """An untrained design with its exported file in ``folder``."""
+        from chipwise.deploy.export.onnx import export
+        from chipwise.model.kinds.text.module import build as fresh
+
+        design = self.design()
+        weights = {name: value.numpy() for name, value in fresh(design.arch, seed=0).state_dict().items()}
+        export(design, weights, folder / "model.onnx")
+        return Exported(design=design, weights=weights, folder=folder)
+
+    def test_a_task_says_all_that_a_search_asks(self) -> None:
+        """Every attribute of :class:`chipwise.training.tasks.protocol.Task` is there."""
+        assert [name for name in Task.__annotations__ if not hasattr(self.task, name)] == []
+
+    def test_a_loss_is_minimised_and_shown_in_the_tasks_words(self) -> None:
+        """The metric is no cost, a lower loss is shown as better, and designs are compared by a time."""
+        metric = self.task.metric
+        assert metric.name not in METRICS, f"{metric.name} is a cost already; choose another name"
+        better, worse = metric.shown(0.1), metric.shown(0.2)
+        assert (better > worse) == metric.more_is_better
+        assert metric.text(0.1) != metric.text(0.2)
+        assert METRICS[self.task.pace] == "time", "`pace` is a metric of time"
+        assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` expects a loss of every size"
+
+    def test_reference_designs_are_designs_and_each_has_a_family(self) -> None:
+        """There is at least one; the same space gives the same ones."""
+        spec = self.spec()
+        found = list(self.task.references(spec))
+        assert found, "there is no reference design: a search compares its winner with one"
+        assert found == list(self.task.references(spec))
+        for choices in found[:REFERENCES]:
+            assert hash(self.task.family(choices)) == hash(self.task.family(dict(choices)))
+            assert design_of(choices, spec=spec, name="baseline").arch.parameters() > 0
+
+    def test_data_is_prepared_once_and_described(self, tmp_path: Path) -> None:
+        """Preparing twice changes nothing; the summary is one that a record holds."""
+        data = self.opened(tmp_path)
+        file = data.data(self.design().arch)
+        before = Path(file.path).read_bytes()
+        data.prepare()
+        again = self.opened(tmp_path)
+        assert Path(again.data(self.design().arch).path).read_bytes() == before
+        summary = DataSummary(**data.summary())
+        assert summary.licence, "state the licence, or that it is not stated"
+        assert summary.entries_train, "count the entries that are learnt"
+        assert summary.entries_test, "keep data apart that selects nothing"
+        space = SearchSpace(self.spec())
+        sizes = data.bytes_per_token(space, space.sample(3, np.random.default_rng(0)))
+        assert sizes.shape == (3,)
+        assert (sizes > 0).all()
+
+    def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
+        """Alike for the same, different for others; examples lie along the first axis of every tensor."""
+        from chipwise.training.loop.trainer import Recipe
+
+        arch, opened = self.design().arch, self.opened(tmp_path)
+        recipe = build(Recipe, {**opened.recipe, **self.recipe})
+        data = opened.data(arch).load()
+        data.require_fit(arch)
+        first = data.batch(arch, recipe, 0, seed=1)
+        assert {len(part) for part in first} == {recipe.batch_windows}
+        for part, same in zip(first, data.batch(arch, recipe, 0, seed=1), strict=True):
+            assert part.equal(same)
+        for number, seed in ((1, 1), (0, 2)):
+            other = data.batch(arch, recipe, number, seed=seed)
+            assert not all(a.equal(b) for a, b in zip(first, other, strict=True))
+        assert data.identity == opened.data(arch).load().identity
+        assert data.step_tokens(arch, build(Recipe, dict(opened.recipe))) == opened.step_tokens(arch)
+
+    def test_a_training_lowers_the_loss_of_its_batches(self, tmp_path: Path) -> None:
+        """Over a few steps on one batch; the loss is finite and has a gradient for every parameter that is used."""
+        import torch
+
+        from chipwise.model.kinds.text.module import build as fresh
+        from chipwise.training.loop.trainer import Recipe
+
+        arch, opened = self.design().arch, self.opened(tmp_path)
+        data = opened.data(arch).load()
+        model = fresh(arch, seed=0).train()
+        batch = data.batch(arch, build(Recipe, {**opened.recipe, **self.recipe}), 0, seed=0)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        losses = []
+        for _ in range(STEPS):
+            optimiser.zero_grad()
+            loss = data.loss(model, batch, torch.float32)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        assert all(map(math.isfinite, losses))
+        assert losses[-1] < losses[0], f"gradient steps do not lower the loss: {losses}"
+        assert math.isfinite(data.shown_loss(losses[0]))
+
+    def test_trainings_end_with_a_judged_loss_and_go_on(self, tmp_path: Path) -> None:
+        """A worker's job gives a finite loss, also rounded; the same job again trains nothing."""
+        from chipwise.training.loop.worker import TrainJob
+
+        arch, opened = self.design().arch, self.opened(tmp_path / "data")
+        file = opened.data(arch)
+        job = TrainJob(
+            arch=arch,
+            tokens=file.path,
+            dataset=file.kind,
+            folder=str(tmp_path / "training"),
+            steps=STEPS,
+            seed=0,
+            precision="fp32",
+            recipe={**opened.recipe, **self.recipe},
+            formats=("int8",),
+            max_validation_bytes=opened.quick,
+        )
+        first = TrainJob.from_data(json.loads(json.dumps(job.to_data()))).run(lambda update: None)
+        assert math.isfinite(first["loss"])
+        assert first["loss"] >= 0
+        assert math.isfinite(first["quantised"]["int8"])
+        again = job.run(lambda update: None)
+        assert again["loss"] == first["loss"]
+        assert again["spent_cpu_s"] == 0
+
+    def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:
+        """Losses of the graph, entry by entry, sum to what torch is judged by, on validation data."""
+        from chipwise.training.loop.evaluate import load_model
+
+        opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
+        data = opened.data(item.design.arch).load()
+        for split in ("validation", "test"):
+            found = opened.losses(item, split=split)
+            assert found.values.shape == found.sizes.shape
+            judged = data.judge(load_model(item.design.arch, item.weights), split=split)
+            assert found.loss == pytest.approx(judged.loss, rel=2e-3, abs=2e-3), split
+        part = data.judge(load_model(item.design.arch, item.weights), most=1)
+        assert math.isfinite(part.loss)
+
+    def test_samples_are_plain_and_drawn_without_scripts(self, tmp_path: Path) -> None:
+        """What is shown survives JSON, alone and next to a reference design."""
+        opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
+        for reference in (None, item):
+            samples = json.loads(json.dumps(opened.samples(item, reference), allow_nan=False))
+            for picture in self.task.pictures(samples):
+                assert picture.name.isidentifier()
+                assert picture.title
+                assert "<script" not in picture.html
+        assert not self.task.pictures({}), "a run that recorded no samples has no pictures"
+
+    def test_what_is_shipped_can_be_read(self, tmp_path: Path) -> None:
+        """Weights and config of the ecosystem, and the files that the search adds."""
+        opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
+        opened.ship(item, tmp_path / "winner", {"chipwise.json": "{}\n"})
+        names = {path.name for path in (tmp_path / "winner").iterdir()}
+        assert {"chipwise.json", "config.json", "model.safetensors"} <= names

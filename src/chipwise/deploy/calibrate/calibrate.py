@@ -1,0 +1,326 @@
+"""Calibration: measures this machine's rates in the runtime that will serve, in about a minute.
+
+Rates of single nodes come from small graphs (``node_rates.py``), or from whole models where a runtime's nodes cannot be
+timed (``model_rates.py``). Whole models, random and small or large, then give the cost of a pass, memory and tails. For
+the profile's check each of them is predicted by a fit that excluded it.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from chipwise.core.statistics import own_speed
+from chipwise.deploy.calibrate.learning import (
+    LEAST_MODELS,
+    Observed,
+    Sample,
+    cross_validate,
+    fit_passes,
+    prepare,
+    refit,
+    stored_bytes,
+)
+from chipwise.deploy.calibrate.microbench import cases
+from chipwise.deploy.calibrate.model_rates import best_rates, fit_model_rates
+from chipwise.deploy.calibrate.node_rates import bandwidths, fit_terms, time_cases
+from chipwise.deploy.calibrate.partial import Partial
+from chipwise.deploy.calibrate.random_models import (
+    WEIGHTS,
+    export_nearest,
+    large_designs,
+    random_classifiers,
+    random_designs,
+    random_rankers,
+    random_transcribers,
+)
+from chipwise.deploy.export.exporters import check_exporter
+from chipwise.deploy.measure.drift import drift
+from chipwise.deploy.measure.harness import check_threads, measure
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import Stored
+from chipwise.deploy.measure.verdict import LIMITS
+from chipwise.errors import InputError, Unsupported
+from chipwise.hardware.detect import detect
+from chipwise.hardware.device import LARGE_BYTES, MachineProfile, MemoryCost, PassCost, Tail
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.ops.workload import Phase, Workload
+
+Progress = Callable[[str, float], None]
+Draw = Callable[[int, int], list[Design]]
+DEFAULT_S = 75.0
+LARGE_FROM_S = 60.0  # shorter calibrations measure small models alone
+LARGE_S = 32.0  # large matrices and large models together
+CASES_S = 16.0  # small graphs
+MODEL_S = 1.4  # one small model: starting, warming up, timing
+ENOUGH = 2 / 3  # of the models; if as many saw the machine at its own speed, the others do not count
+PASSES_S = 0.5  # timing of a model that answers in single passes
+MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
+PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
+NEW_TOKENS = 64
+BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate, in turns
+LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
+NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
+IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes whose files hold image classifiers
+LOADING_COPIES = 5  # of a model's weights that exporting and loading it may hold at once
+
+
+def calibrate(
+    *,
+    runtime: str = "onnxruntime",
+    threads: int = 1,
+    seconds: float = DEFAULT_S,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+    base: MachineProfile | None = None,
+    partial: Path | None = None,
+    images: bool = False,
+    ranking: bool = False,
+    sounds: bool = False,
+    own: Draw | None = None,
+) -> MachineProfile:
+    """Measures this machine and returns its profile.
+
+    Args:
+        runtime: The runtime that will serve.
+        threads: Its threads.
+        seconds: Target duration on an idle machine. It sets how many models are measured; from a minute on, models
+            larger than most caches are among them.
+        seed: Of the random models.
+        on_progress: Called with the name of the step and the share that is done.
+        base: A profile of this machine whose node rates are used instead of timing nodes.
+        partial: A file that keeps what is measured until all is: a calibration that was stopped goes on where it was.
+        images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
+        ranking: Calibrate for ranking models, likewise.
+        sounds: Calibrate for models of sound, as for ranking models.
+        own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
+            and a seed. They take the place of every random model; with ``ranking`` of every second one, and the others
+            rank one candidate each, many requests at once.
+
+    Raises:
+        InputError: ``seconds`` is no positive number, or there are more threads than cores.
+        MeasurementError: A measuring process failed.
+        UnknownName: There is no such runtime.
+        Unsupported: No exporter writes models for it.
+    """
+    check_exporter(runtime)
+    check_threads(threads)
+    if not 0 < seconds < math.inf:
+        raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
+    tell = on_progress or (lambda step, share: None)
+    nodes = base is not None or runtime in NODES_TIMED
+    large = seconds >= LARGE_FROM_S and runtime != "fake" and not (images or ranking or sounds)
+    if (images or ranking or sounds) and runtime not in IMAGES_TIMED:
+        kind = "image classifiers" if images else "ranking models" if ranking else "models of sound"
+        raise Unsupported(f"{kind} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
+    blank = blank_profile(runtime, threads)
+    kept = Partial(partial, runtime=runtime, threads=threads)
+    if base is not None:
+        blank = replace(blank, terms=base.terms, curves=base.curves)
+    elif nodes:
+        wanted = cases(large=large, images=images, ranking=ranking, sounds=sounds)
+        terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell, partial=kept))
+        blank = replace(blank, terms=terms, curves=curves)
+    left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
+    least, most = MODELS["with nodes" if nodes else "alone"]
+    random = random_classifiers if images else random_rankers if ranking else random_transcribers if sounds else None
+    draw = random or random_designs
+    count = min(most, max(least, round(left_s / MODEL_S)))
+    if own is None:
+        designs = draw(count, seed=seed)
+    elif ranking:  # random ones of one candidate, for candidates that are ranked one by one
+        designs = random_rankers(3 * count, seed=seed)[::3]
+        designs[1::2] = own(count // 2, seed)
+    else:
+        designs = own(count, seed)
+    if large:
+        designs += [design for design in large_designs() if _has_room(design)]
+    measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept)
+    found = fit_profile(blank, measured)
+    kept.remove()
+    return found
+
+
+def blank_profile(runtime: str, threads: int) -> MachineProfile:
+    """A profile of this machine to which nothing has been fitted."""
+    return MachineProfile(
+        machine=detect(),
+        runtime=runtime,
+        runtime_version="",
+        threads=threads,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        terms={},
+        curves={},
+        passes={phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase},
+        memory=MemoryCost(base_bytes=0.0, per_table_byte=1.0, per_matrix_byte={}),
+        tails={phase.value: Tail(ratio=1.0, extra_s=0.0) for phase in Phase},
+        checks={},
+    )
+
+
+def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachineProfile:
+    """The profile that measured models give. Node rates are ``blank``'s if it has any, else fitted to the models too.
+
+    In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
+    node rates where models alone give them. P99 is learnt from models that were timed while the machine was quiet;
+    where those are fewer than ``LEAST_MODELS``, from all.
+    """
+    reference_s = own_reference([sample.measured for sample in measured])
+    blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
+    seen = [sample for sample in measured if _slowness(sample, reference_s) <= LIMITS["drift"]]
+    counted = seen if len(seen) >= ENOUGH * len(measured) else measured
+    samples = [with_drift(sample, reference_s) for sample in counted]
+    busy = sum(not sample.measured.clean for sample in samples)
+    if loud := len(samples) - busy < LEAST_MODELS:
+        samples = [replace(sample, busy_tails=True) for sample in samples]
+    fit = fit_with_nodes if blank.terms else fit_alone
+    profile = fit(blank, samples)
+    return replace(
+        profile,
+        checks=cross_validate(samples, lambda kept: fit(blank, kept)),
+        calibration_models=prepare(profile, samples).to_rows(),
+        clean=not busy,
+        notes=(
+            f"{busy} of {len(samples)} models were timed on a busy machine"
+            f"{', and P99 is learnt from them too' if loud else ''}; calibrate again when it is idle",
+        )
+        if busy
+        else (),
+    )
+
+
+def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
+    """``blank``, which has node rates, with all that whole models give.
+
+    Where small graphs gave products of a format no time of their own, as on a machine that was busy throughout, their
+    peak is the best rate of the whole models.
+    """
+    rates = {weights: blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
+    peaks = {weights: 2 / rate for weights, rate in rates.items() if rate > 0}
+    if len(peaks) < len(rates):
+        peaks = best_rates(samples, blank.machine)[0] | peaks
+    profile = replace(blank, passes=fit_passes(blank, samples), roofs=bandwidths(blank.curves), peaks=peaks)
+    return refit(profile, prepare(profile, samples))
+
+
+def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
+    """``blank`` with everything fitted to whole models."""
+    rates = fit_model_rates(samples)
+    peaks, roofs = best_rates(samples, blank.machine)
+    profile = replace(blank, terms=rates.terms, curves=rates.curves, passes=rates.passes, peaks=peaks, roofs=roofs)
+    return refit(profile, prepare(profile, samples))
+
+
+def own_reference(measured: Sequence[Measurement]) -> dict[str, float]:
+    """Times of the reference work at the machine's own speed, over all models."""
+    found = [own_reference_of(item) for item in measured]
+    return {name: own_speed([item[name] for item in found if name in item]) for name in found[0]}
+
+
+def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
+    """``sample`` with its drifts from ``reference_s``."""
+    since = drift(sample.measured.environment["reference_s"], reference_s)
+    own = drift(own_reference_of(sample.measured), reference_s)
+    return replace(sample, measured=replace(sample.measured, drift=since, own_drift=own))
+
+
+def own_reference_of(found: Measurement) -> Mapping[str, float]:
+    """Its times of the reference work at the machine's own speed; older measurements have medians alone."""
+    times: Mapping[str, float] = found.environment.get("reference_own_s", found.environment["reference_s"])
+    return times
+
+
+def measure_models(
+    designs: Sequence[Design],
+    *,
+    runtime: str,
+    threads: int,
+    vary: bool,
+    on_progress: Progress,
+    partial: Partial | None = None,
+) -> list[Sample]:
+    """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts.
+
+    Those during which the machine was never at its own speed are measured once more. What ``partial`` holds is not
+    measured again; what is measured is kept in it.
+    """
+    kept = partial or Partial(None, runtime=runtime, threads=threads)
+    samples = []
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+
+        def sample(i: int, turn: str) -> Sample:
+            name = f"{turn} {i} {vary} {designs[i].arch.digest} {designs[i].weights}"
+            found: Sample | None = kept.restored(name, _restored)
+            if found is None:
+                found = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
+                kept.put(name, _kept(found))
+            return found
+
+        for i in range(len(designs)):
+            samples.append(sample(i, "model"))
+            on_progress("models", (i + 1) / len(designs))
+        reference_s = own_reference([sample.measured for sample in samples])
+        slow = [i for i, sample in enumerate(samples) if _slowness(sample, reference_s) > LIMITS["drift"]]
+        for done, i in enumerate(slow):
+            again = sample(i, "model again")
+            samples[i] = min(samples[i], again, key=lambda sample: _slowness(sample, reference_s))
+            on_progress("models again", (done + 1) / len(slow))
+    return samples
+
+
+def _kept(sample: Sample) -> dict[str, Any]:
+    return Stored(id="", added="", source="calibration", measurement=sample.measured, design=sample.design).to_data()
+
+
+def _restored(data: object) -> Sample | None:
+    """The sample that :func:`_kept` wrote."""
+    found = Stored.from_data(data)
+    return None if found.design is None else Sample(design=found.design, measured=found.measurement)
+
+
+def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, threads: int, vary: bool) -> Sample:
+    """The ``number``-th design of a calibration, or the nearest that ``runtime`` supports, measured."""
+    design, path = export_nearest(runtime, wanted, folder)
+    prompt = PROMPTS[number % len(PROMPTS)] if vary else PROMPTS[0]
+    workload, repeats, prefills, seconds = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12, 0.3
+    if isinstance(design.arch.stem, RankingStem):
+        # One candidate a request stands for many requests at once, too: candidates ranked one by one.
+        batch = BATCHES[number % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
+        repeats = prefills = 100 if batch < 128 else 12
+        workload, seconds = Workload(prompt_tokens=1, new_tokens=1, batch=batch), PASSES_S
+    elif design.arch.stem is not None:
+        workload, seconds = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), PASSES_S
+        repeats = prefills = 200
+    elif stored_bytes(design, workload) > LARGE_BYTES:
+        workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
+    found = measure(
+        path,
+        workload,
+        runtime=runtime,
+        threads=threads,
+        repeats=repeats,
+        prefills=prefills,
+        seconds=seconds,
+        attempts=1,
+    )
+    path.unlink()
+    return Sample(design=design, measured=found)
+
+
+def _slowness(sample: Sample, reference_s: Mapping[str, float]) -> float:
+    """How far the machine was from its own speed at best, as a factor ≥ 1."""
+    since = drift(own_reference_of(sample.measured), reference_s)
+    return 1.0 if since is None else since.size
+
+
+def _has_room(design: Design) -> bool:
+    """Whether the free memory holds the copies of the weights that exporting and loading take."""
+    return LOADING_COPIES * stored_bytes(design, LARGE_WORKLOAD) < float(psutil.virtual_memory().available)

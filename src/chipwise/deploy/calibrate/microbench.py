@@ -1,0 +1,518 @@
+"""Small graphs of one kind of node each, timed in the runtime. The cost model's rates are fitted to them.
+
+A case is a chain of nodes with weights of their own, built with the same builder as exported models. Runs as a child
+process (``python -m chipwise.deploy.calibrate.microbench``): requests and results are JSON lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.statistics import own_speed
+from chipwise.core.workers import Message, Report, serve
+from chipwise.deploy.calibrate.microbench_ranking import RANKING_KINDS, add_ranking_nodes, ranking_cases, ranking_op
+from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, add_sound_nodes, sound_cases, sound_op
+from chipwise.deploy.measure import sensors
+from chipwise.model.blocks.conv.lower import lower as lower_conv
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import ConvOp, Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.pool import PoolOp
+
+STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
+LARGE_CASE_BYTES = 1e8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
+
+    kind: str  # matmul, attention, a norm, gather, conv, elementwise, or of IMAGE_KINDS, RANKING_KINDS, SOUND_KINDS
+    count: int
+    rows: int = 1
+    k: int = 0
+    n: int = 0
+    weights: str = "fp32"
+    past: int = 0
+    heads: int = 1
+    kv_heads: int = 1
+    head_size: int = 16
+    batch: int = 1  # of RANKING_KINDS
+
+    @property
+    def large(self) -> bool:
+        """Whether its matrices are larger than most caches; building such a graph takes seconds."""
+        return self.kind == "matmul" and self.count * self.k * self.n * STORED_BYTES[self.weights] > LARGE_CASE_BYTES
+
+    def ops(self) -> list[Op]:
+        """The graph's operators."""
+        made: list[Op] = []
+        for i in range(self.count):
+            k, n = (self.k, self.n) if i % 2 == 0 else (self.n, self.k)
+            if self.kind == "matmul":
+                made.append(Matmul(m=self.rows, k=k, n=n, weights=self.weights))
+            elif self.kind == "attention":
+                made.append(
+                    AttentionOp(
+                        batch=1,
+                        query_tokens=self.rows,
+                        past_tokens=self.past,
+                        heads=self.heads,
+                        kv_heads=self.kv_heads,
+                        head_size=self.head_size,
+                    )
+                )
+            elif self.kind in ("rmsnorm", "skip_rmsnorm"):
+                made.append(NormOp(rows=self.rows, width=self.k, skip=self.kind == "skip_rmsnorm"))
+            elif self.kind == "layernorm":
+                made.append(NormOp(rows=self.rows, width=self.k, norm="layernorm", bias=True))
+            elif self.kind == "gather":
+                made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
+            elif self.kind in IMAGE_KINDS:
+                made.append(self._image_op())
+            elif self.kind in RANKING_KINDS:
+                made.append(ranking_op(self))
+            elif self.kind in SOUND_KINDS:
+                made.append(sound_op(self))
+            elif self.kind == "conv":
+                made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
+            else:
+                inputs = 2 if self.kind in ("mul", "add") else 1
+                function: Any = self.kind
+                made.append(Elementwise(function=function, elements=self.rows * self.k, inputs=inputs))
+        return made
+
+    def _image_op(self) -> Op:
+        """An operator of image classifiers: ``rows`` positions of ``k`` values; convolutions give ``n`` channels."""
+        if self.kind in ("attention.full", "attention.biased"):
+            return AttentionOp(
+                batch=1,
+                query_tokens=self.rows,
+                past_tokens=self.past,
+                heads=self.heads,
+                kv_heads=self.heads,
+                head_size=self.head_size,
+                rope=False,
+                causal=False,
+                cross=self.past > 0,
+                biases=int(self.kind == "attention.biased"),
+            )
+        if self.kind == "conv.image":
+            return ConvOp(
+                batch=1, positions=(self.rows // 2) ** 2, in_channels=self.k, out_channels=self.n, taps=9, bias=True
+            )
+        if self.kind == "pool":
+            return PoolOp(batch=1, positions=self.rows, width=self.k)
+        function: Any = self.kind
+        return Elementwise(function=function, elements=self.rows * self.k)
+
+
+IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
+
+
+def cases(*, large: bool = False, images: bool = False, ranking: bool = False, sounds: bool = False) -> list[Case]:
+    """All cases of one calibration, small sizes first.
+
+    Args:
+        large: Also matrices that exceed the caches.
+        images: Also the nodes that only image classifiers have.
+        ranking: Also those that only ranking models have.
+        sounds: Also those that only models of sound have.
+    """
+    further = ranking_cases() if ranking else sound_cases() if sounds else ()
+    own = _image_cases() if images else (Case(**fields) for fields in further)
+    return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
+
+
+def _image_cases() -> Iterator[Case]:
+    for rows, heads, head_size in (
+        (5, 1, 16), (5, 4, 16), (17, 1, 32), (17, 4, 16), (17, 2, 64), (50, 1, 16), (50, 2, 32), (50, 4, 64),
+        (50, 8, 16), (16, 2, 16), (65, 4, 32), (101, 2, 16), (197, 1, 16), (197, 2, 32), (197, 4, 64),
+    ):  # fmt: skip
+        for kind in ("attention.full", "attention.biased"):
+            yield Case(kind=kind, count=4, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
+    for rows, past, heads, size in ((1, 9, 2, 16), (1, 36, 4, 32), (7, 9, 4, 16), (7, 36, 2, 32), (16, 196, 4, 16)):
+        yield Case(kind="attention.full", count=4, rows=rows, past=past, heads=heads, kv_heads=heads, head_size=size)
+    for side, into, out in ((28, 1, 8), (28, 1, 32), (14, 8, 16), (14, 32, 64), (32, 3, 16), (64, 3, 8), (16, 16, 16)):
+        yield Case(kind="conv.image", count=2, rows=side, k=into, n=out)
+    for kind in ("pool", "split", "transpose", "pad"):
+        for rows, width in ((4, 96), (16, 192), (17, 48), (50, 96), (50, 384), (197, 60), (197, 384)):
+            yield Case(kind=kind, count=8, rows=rows, k=width)
+    for rows, k, n in (
+        (4, 196, 64),
+        (16, 49, 48),
+        (49, 16, 96),
+        (5, 64, 192),
+        (17, 48, 96),
+        (50, 64, 256),
+        (197, 96, 96),
+    ):
+        for weights in STORED_BYTES:
+            yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
+    for rows, k in ((1, 32), (1, 64), (1, 256)):
+        yield Case(kind="sin", count=8, rows=rows, k=k)
+    for kind in ("layernorm", "gelu", "add", "mul"):
+        for rows, k in ((5, 64), (17, 48), (17, 192), (50, 96), (197, 128)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
+
+
+def _large_cases() -> Iterator[Case]:
+    for weights, goals in (("fp32", (1.28e8, 2.56e8, 5.12e8)), ("int8", (1.28e8, 2.56e8)), ("int4", (1.28e8, 2.56e8))):
+        for goal in goals:
+            count = 2 * round(goal / (4096 * 1024 * STORED_BYTES[weights]) / 2)
+            yield Case(kind="matmul", weights=weights, count=count, rows=1, k=1024, n=4096)
+
+
+def _matmul_cases() -> Iterator[Case]:
+    shapes = (
+        (64, 64),
+        (64, 192),
+        (128, 128),
+        (96, 512),
+        (256, 256),
+        (160, 640),
+        (128, 1024),
+        (224, 768),
+        (256, 1024),
+        (512, 512),
+    )
+    for weights, bytes_each in STORED_BYTES.items():
+        for k, n in (*shapes, (256, 4096), (512, 2048)):
+            size = k * n * bytes_each
+            counts = {min(48, max(4, 2 * round(goal / size / 2))) for goal in (2e5, 1.5e6, 8e6)}
+            for count in sorted(counts):
+                yield Case(kind="matmul", weights=weights, count=count, rows=1, k=k, n=n)
+        for goal in (6e5, 3e6, 5e6, 12e6, 2e7, 3e7, 4.5e7, 6.5e7):
+            yield Case(
+                kind="matmul",
+                weights=weights,
+                count=max(2, 2 * round(goal / (512 * 1024 * bytes_each) / 2)),
+                k=512,
+                n=1024,
+            )
+        for rows, k, n in (
+            *((64, k, n) for k, n in (*shapes, (512, 1536))),
+            *((rows, k, n) for rows in (16, 160) for k, n in ((64, 192), (128, 512), (256, 1024))),
+        ):
+            yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
+        for count in (8, 24):
+            yield Case(kind="matmul", weights=weights, count=count, rows=64, k=512, n=768)
+
+
+def _attention_cases() -> Iterator[Case]:
+    for past, heads, kv_heads, head_size in (
+        (8, 1, 1, 16),
+        (8, 8, 8, 64),
+        (96, 1, 1, 32),
+        (96, 4, 4, 16),
+        (96, 2, 1, 64),
+        (96, 4, 4, 32),
+        (96, 8, 2, 32),
+        (96, 8, 8, 16),
+        (96, 4, 2, 64),
+        (96, 8, 8, 64),
+        (96, 8, 1, 64),
+        (400, 2, 2, 32),
+        (400, 8, 8, 32),
+        (400, 4, 1, 64),
+    ):
+        yield Case(kind="attention", count=6, past=past, heads=heads, kv_heads=kv_heads, head_size=head_size)
+    for rows, heads, kv_heads, head_size in (
+        (16, 1, 1, 16),
+        (16, 8, 8, 32),
+        (64, 1, 1, 32),
+        (64, 1, 1, 64),
+        (64, 2, 1, 16),
+        (64, 4, 4, 16),
+        (64, 4, 2, 32),
+        (64, 8, 8, 16),
+        (64, 8, 2, 32),
+        (64, 4, 4, 64),
+        (64, 8, 8, 64),
+        (64, 8, 1, 64),
+        (200, 1, 1, 32),
+        (200, 4, 4, 32),
+        (200, 4, 1, 64),
+    ):
+        yield Case(kind="attention", count=4, rows=rows, heads=heads, kv_heads=kv_heads, head_size=head_size)
+
+
+def _other_cases() -> Iterator[Case]:
+    for kind in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"):
+        for rows, k in ((1, 64), (1, 512), (1, 2048), (64, 64), (64, 256), (64, 1024), (64, 2048)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
+    for kind in ("rmsnorm", "skip_rmsnorm", "layernorm"):
+        for rows, k in ((1, 64), (1, 256), (1, 512), (16, 128), (64, 64), (64, 256), (64, 512)):
+            yield Case(kind=kind, count=16, rows=rows, k=k)
+    for rows, k in ((1, 64), (1, 512), (64, 64), (64, 512)):
+        yield Case(kind="gather", count=8, rows=rows, k=k, n=4096)
+    for rows, k, taps in ((1, 64, 2), (1, 64, 4), (1, 512, 4), (64, 64, 2), (64, 64, 4), (64, 256, 4), (64, 512, 2)):
+        yield Case(kind="conv", count=8, rows=rows, k=k, n=taps)
+    for count in (2, 48):
+        yield Case(kind="relu", count=count, rows=1, k=16)
+
+
+class Bench:
+    """Builds and times cases in this process."""
+
+    def __init__(self, *, threads: int) -> None:
+        self._threads = threads
+        self._generator = np.random.default_rng(0)
+        self._quantised: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
+
+    def time(self, case: Case, *, seconds: float) -> float:
+        """Seconds of one run of the graph at the machine's own speed, over about ``seconds``, at least 7 runs.
+
+        With one thread this is processor time: the duration of a run when nothing else uses its core.
+        """
+        import onnxruntime as ort
+
+        from chipwise.deploy.runtimes.onnxruntime import session_options
+
+        model, feeds, outputs = self._build(case)
+        session = ort.InferenceSession(model, session_options(self._threads), providers=["CPUExecutionProvider"])
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        for name, value in outputs.items():
+            binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        samples: list[float] = []
+        clock = time.process_time if self._threads == 1 else time.perf_counter
+        for _ in range(2):
+            session.run_with_iobinding(binding)
+        end = clock() + seconds
+        while len(samples) < 7 or clock() < end:
+            start = clock()
+            session.run_with_iobinding(binding)
+            samples.append(clock() - start)
+        return own_speed(samples)
+
+    def _build(self, case: Case) -> tuple[bytes, dict[str, AnyArray], dict[str, AnyArray]]:
+        from onnx import helper
+
+        from chipwise.deploy.export.onnx import IR_VERSION, OPSET
+        from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+
+        graph = GraphBuilder(weights={}, format_of=lambda _: case.weights)
+        feeds: dict[str, AnyArray] = {}
+        outputs: dict[str, AnyArray] = {}
+        if case.kind == "attention":
+            self._attention(graph, case, feeds, outputs)
+        elif case.kind in IMAGE_KINDS:
+            self._image_nodes(graph, case, feeds, outputs)
+        elif case.kind in RANKING_KINDS:
+            add_ranking_nodes(graph, case, self._generator, feeds, outputs)
+        elif case.kind in SOUND_KINDS:
+            add_sound_nodes(graph, case, self._generator, feeds, outputs)
+        elif case.kind == "conv":
+            self._conv(graph, case, feeds, outputs)
+        elif case.kind == "gather":
+            self._gather(graph, case, feeds, outputs)
+        else:
+            self._chain(graph, case, feeds, outputs)
+        model = helper.make_model(
+            helper.make_graph(graph.nodes, case.kind, graph.inputs, graph.outputs, list(graph.stored.values())),
+            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
+            ir_version=IR_VERSION,
+        )
+        return model.SerializeToString(), feeds, outputs
+
+    def _input(self, graph: Any, feeds: dict[str, AnyArray], name: str, value: AnyArray) -> str:
+        from onnx import helper
+
+        graph.input(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        feeds[name] = value
+        return name
+
+    def _output(self, graph: Any, outputs: dict[str, AnyArray], name: str, value: AnyArray) -> None:
+        graph.output(name, value.shape)
+        outputs[name] = value
+
+    def _chain(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        from chipwise.model.blocks.ffn.onnx import ACTIVATIONS
+        from chipwise.model.blocks.onnx_graph import MICROSOFT
+
+        shape = (1, case.rows, case.k)
+        x = start = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
+        width = case.k
+        unit = graph.store("unit", lambda: np.ones(case.k, np.float32)) if "norm" in case.kind else ""
+        for i in range(case.count):
+            y = f"y{i}"
+            if case.kind == "matmul":
+                k, n = (case.k, case.n) if i % 2 == 0 else (case.n, case.k)
+                self._prestore(graph, i, k, n, case.weights)
+                graph.projection(y, x, parts=["w"], key=f"w{i}", k=k, widths=[n])
+                width = n
+            elif case.kind == "rmsnorm":
+                graph.node("SimplifiedLayerNormalization", [x, unit], y, axis=-1, epsilon=1e-5, stash_type=1)
+            elif case.kind == "skip_rmsnorm":
+                inputs, results = [x, start, unit], [y, "", "", f"{y}.sum"]
+                graph.node("SkipSimplifiedLayerNormalization", inputs, results, domain=MICROSOFT, epsilon=1e-5)
+            elif case.kind == "layernorm":
+                graph.node("LayerNormalization", [x, unit, unit], y, axis=-1, epsilon=1e-5)
+            elif case.kind in ("mul", "add"):
+                graph.node(case.kind.capitalize(), [x, start], y)
+            elif case.kind == "sin":
+                graph.node("Sin", [x], y)
+            else:
+                op, attributes = ACTIVATIONS[case.kind]
+                graph.node(op, [x], y, **attributes)
+            x = y
+        self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
+
+    def _attention(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        from chipwise.model.arch.mixers import Attention
+        from chipwise.model.blocks.attention.onnx import add_attention
+
+        total = case.past + case.rows
+        block = Attention(heads=case.heads, kv_heads=case.kv_heads, head_size=case.head_size)
+        self._input(graph, feeds, "seqlens_k", np.array([total - 1], np.int32))
+        self._input(graph, feeds, "total_sequence_length", np.array(total, np.int32))
+        width = block.query_width + 2 * block.kv_width
+        packed = self._generator.standard_normal((1, case.rows, width), dtype=np.float32)
+        names = [self._input(graph, feeds, f"x{i}", packed) for i in range(case.count)]
+        graph.projection = lambda place, x, **_: x  # the attention alone, without its projections
+        for i, name in enumerate(names):
+            output = add_attention(
+                graph,
+                block,
+                layer=i,
+                key="",
+                x=name,
+                d_model=width,
+                max_tokens=total,
+                rope_theta=1e4,
+                head_norm=lambda *_, **__: "",
+            )
+            self._output(graph, outputs, output, np.empty((1, case.rows, block.query_width), np.float32))
+            for part in ("key", "value"):
+                cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
+                feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
+
+    def _conv(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        from chipwise.model.blocks.conv.onnx import add_conv
+
+        shape = (1, case.rows, case.k)
+        x = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
+        for i in range(case.count):
+            graph.weights = {f"w{i}.weight": np.full((case.k, 1, case.n), -0.1, np.float32)}
+            x = add_conv(graph, state=f"{i}.conv", place=f"y{i}", key=f"w{i}", x=x, taps=case.n, d_model=case.k)
+            kept = np.zeros((1, case.k, case.n - 1), np.float32)
+            feeds[f"past.{i}.conv"] = outputs[f"present.{i}.conv"] = kept
+        self._output(graph, outputs, x, np.empty(shape, np.float32))
+
+    def _gather(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))
+        rows = self._generator.integers(0, case.n, (1, case.rows))
+        tokens = self._input(graph, feeds, "tokens", rows)
+        for i in range(case.count):
+            name = graph.node("Gather", [table, tokens], f"y{i}", axis=0)
+            self._output(graph, outputs, name, np.empty((1, case.rows, case.k), np.float32))
+
+    def _image_nodes(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+        """Nodes of image classifiers side by side, each with the same input, as exported graphs have them."""
+        from chipwise.model.blocks.onnx_graph import MICROSOFT
+
+        def given(name: str, *shape: int) -> str:
+            return self._input(graph, feeds, name, self._generator.standard_normal(shape, dtype=np.float32))
+
+        width = case.heads * case.head_size
+        if case.kind == "conv.image":
+            x = given("x", 1, case.k, case.rows, case.rows)
+        elif case.kind == "transpose":
+            x = given("x", 1, 1, case.rows, case.k // 4, 4)
+        elif case.kind in ("attention.full", "attention.biased"):
+            x = given("x", 1, case.rows, width)
+            keys, values = (given(name, 1, case.past or case.rows, width) for name in ("keys", "values"))
+        else:
+            x = given("x", 1, case.rows, case.k)
+        for i in range(case.count):
+            y = f"y{i}"
+            if case.kind in ("attention.full", "attention.biased"):
+                pairs = (1, case.heads, case.rows, case.rows)
+                added = graph.store("biases", partial(np.zeros, pairs, np.float32))
+                further = ["", "", added] if case.kind == "attention.biased" else []
+                graph.node("MultiHeadAttention", [x, keys, values, *further], y, domain=MICROSOFT, num_heads=case.heads)
+                self._output(graph, outputs, y, np.empty((1, case.rows, width), np.float32))
+            elif case.kind == "conv.image":
+                shape = (case.n, case.k, 3, 3)
+                weight = self._generator.standard_normal(shape, dtype=np.float32)
+                stored = graph.store(f"w{i}", lambda weight=weight: weight)
+                bias = graph.store("bias", lambda: np.zeros(case.n, np.float32))
+                sizes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
+                graph.node("Conv", [x, stored, bias], y, **sizes)
+                self._output(graph, outputs, y, np.empty((1, case.n, case.rows // 2, case.rows // 2), np.float32))
+            elif case.kind == "pool":
+                graph.node("ReduceMean", [x, graph.store("axis", lambda: np.array([1], np.int64))], y, keepdims=0)
+                self._output(graph, outputs, y, np.empty((1, case.k), np.float32))
+            elif case.kind == "split":
+                thirds = graph.store("thirds", lambda: np.full(3, case.k // 3, np.int64))
+                names = [f"{y}.{part}" for part in "qkv"]
+                graph.node("Split", [x, thirds], names, axis=-1)
+                for name in names:
+                    self._output(graph, outputs, name, np.empty((1, case.rows, case.k // 3), np.float32))
+            elif case.kind == "transpose":
+                graph.node("Transpose", [x], y, perm=[0, 2, 1, 3, 4] if i % 2 else [0, 3, 2, 1, 4])
+                turned = (1, case.rows, 1, case.k // 4, 4) if i % 2 else (1, case.k // 4, case.rows, 1, 4)
+                self._output(graph, outputs, y, np.empty(turned, np.float32))
+            else:
+                room = graph.store("room", lambda: np.array([0, 1, 0, 0, 0, 0], np.int64))
+                graph.node("Pad", [x, room], y)
+                self._output(graph, outputs, y, np.empty((1, case.rows + 1, case.k), np.float32))
+
+    def _prestore(self, graph: Any, number: int, k: int, n: int, weights: str) -> None:
+        """Stores a (k, n) matrix under the names that ``projection`` would use.
+
+        Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
+        """
+        from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
+
+        if (weights, k, n) not in self._quantised:
+            matrix = self._generator.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k))
+            if weights == "fp32":
+                made = {"weight": np.ascontiguousarray(matrix.T)}
+            elif weights == "int8":
+                values, scale = quantize_int8(matrix)
+                made = {"int8": np.ascontiguousarray(values.T), "scale": scale}
+            else:
+                packed, block_scale = quantize_int4(matrix)
+                made = {"int4": packed, "scale": block_scale}
+            self._quantised[weights, k, n] = made
+        for name, value in self._quantised[weights, k, n].items():
+            graph.store(f"w{number}.{name}", lambda value=value: np.roll(value, number, axis=0))
+
+
+class _Worker:
+    """Times cases in one process. See ``core/workers.py`` for the protocol."""
+
+    bench: Bench
+    seconds: float
+
+    def start(self, setup: Message) -> None:
+        """Pins this process and opens the runtime with the given threads."""
+        sensors.pin(setup["cpus"])
+        self.bench, self.seconds = Bench(threads=setup["threads"]), setup["seconds"]
+
+    def run(self, job: Message, _report: Report) -> float:
+        """Seconds of one run of a case."""
+        return self.bench.time(Case(**job), seconds=self.seconds)
+
+
+def main() -> None:
+    """Serves standard input."""
+    worker = _Worker()
+    serve(worker.run, start=worker.start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Small graphs of the nodes that only models of sound have, built by the blocks that build the models.
+
+A case is a :class:`chipwise.deploy.calibrate.microbench.Case`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.model.arch.mixers import ConvModule
+from chipwise.model.blocks.conv_module.lower import lower_filter
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.op import Op
+
+SOUND_KINDS = ("conv.centred", "sigmoid")
+POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # and the width
+
+
+def sound_op(case: Any) -> Op:
+    """The operator of a case: ``rows`` positions of ``k`` values; filters have ``n`` taps."""
+    if case.kind == "sigmoid":
+        return Elementwise(function="sigmoid", elements=case.rows * case.k)
+    return lower_filter(ConvModule(taps=case.n), d_model=case.k, batch=1, positions=case.rows)
+
+
+def sound_cases() -> Iterator[dict[str, Any]]:
+    """Fields of the cases of a calibration; those of all calibrations hold the other sizes of the same kinds."""
+    for number, (rows, width) in enumerate(POSITIONS):
+        for taps in (3, 15, 31):
+            yield {"kind": "conv.centred", "count": 2, "rows": rows, "k": width, "n": taps}
+        for kind in ("sigmoid", "pad", "split", *(("layernorm", "gelu", "silu", "add") if number % 3 == 1 else ())):
+            yield {"kind": kind, "count": 8, "rows": rows, "k": width if kind != "split" else 3 * width}
+        yield {"kind": "transpose", "count": 4, "rows": rows, "k": width}
+        yield {"kind": "gather", "count": 4, "rows": 3 * rows, "k": width, "n": rows}
+        for weights in ("fp32", "int8"):
+            for k, n in ((3 * width, width), (width, 4 * width), (width, 21)):
+                yield {"kind": "matmul", "weights": weights, "count": 2, "rows": rows, "k": k, "n": n}
+    for rows, heads, head_size in ((10, 2, 16), (20, 2, 32), (50, 2, 32), (100, 2, 32), (100, 4, 16), (200, 2, 32)):
+        sizes = {"heads": heads, "kv_heads": heads, "head_size": head_size}
+        yield {"kind": "attention.full", "count": 2, "rows": rows, **sizes}
+
+
+def add_sound_nodes(
+    graph: Any, case: Any, generator: np.random.Generator, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]
+) -> None:
+    """Adds a case's nodes to ``graph``, side by side, and their inputs and outputs to ``feeds`` and ``outputs``."""
+    from onnx import TensorProto
+
+    from chipwise.model.blocks.conv_module.onnx import add_filter
+
+    shape = (1, case.rows, case.k)
+    x = graph.input("x", TensorProto.FLOAT, shape)
+    feeds["x"] = generator.standard_normal(shape, dtype=np.float32)
+    for i in range(case.count):
+        y = f"y{i}"
+        if case.kind == "sigmoid":
+            graph.node("Sigmoid", [x], y)
+        else:
+            weight = generator.standard_normal((case.k, 1, case.n), dtype=np.float32)
+            graph.weights = {f"w{i}.weight": weight, f"w{i}.bias": np.zeros(case.k, np.float32)}
+            add_filter(graph, ConvModule(taps=case.n), place=y, key=f"w{i}", x=x, d_model=case.k)
+        graph.output(y, shape)
+        outputs[y] = np.empty(shape, np.float32)

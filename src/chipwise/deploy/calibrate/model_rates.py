@@ -1,0 +1,157 @@
+"""Rates of nodes fitted to whole models, for runtimes whose nodes cannot be timed one by one.
+
+The cost model's rates (``predict/cost/terms.py``) are fitted to both phases of all measured models at once. Rates
+that whole models cannot tell apart are tied together and fitted as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from chipwise.deploy.calibrate.learning import Observed, fit_relative, rising
+from chipwise.hardware.detect import Machine
+from chipwise.hardware.device import Curve, PassCost
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.terms import terms
+
+KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7, 1.28e8, 3.2e8)  # working sets between which a streamed byte gets slower
+TIED = (
+    ("matmul.*", "node"),
+    ("attention.*", "node"),
+    ("norm.*", "node"),
+    ("elementwise.*", "node"),
+    ("gather", "node"),
+    ("conv", "node"),
+    ("attention.step", "head"),
+    ("attention.step", "product"),
+    ("attention.step", "rest"),
+    ("attention.prompt", "query"),
+    ("attention.prompt", "score"),
+    ("attention.prompt", "product"),
+    ("attention.prompt", "rest"),
+    ("attention.*", "value"),
+    ("norm.*", "row"),
+    ("norm.*", "value"),
+    ("elementwise.*", "value"),
+    ("gather", "value"),
+    ("conv", "value"),
+    ("matmul.fp32.vector", "out"),
+    ("matmul.fp32.vector", "rest"),
+    ("matmul.fp32.matrix", "out"),
+    ("matmul.fp32.matrix", "products"),
+    ("matmul.int8.vector", "in"),
+    ("matmul.int8.vector", "out"),
+    ("matmul.int8.matrix", "in"),
+    ("matmul.int8.matrix", "out"),
+    ("matmul.int8.matrix", "products"),
+    ("matmul.int4.vector", "in"),
+    ("matmul.int4.vector", "out"),
+    ("matmul.int4.matrix", "in"),
+    ("matmul.int4.matrix", "out"),
+    ("matmul.int4.matrix", "products"),
+)
+"""Kinds of node (patterns) and a feature: one rate for all that match. Features without a match have rate 0: FP32
+products have no ``in``, which is the cost of quantising activations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Fitted rates, as a machine profile stores them."""
+
+    terms: dict[str, dict[str, float]]
+    curves: dict[str, Curve]
+    passes: dict[str, PassCost]
+
+
+def best_rates(observed: Sequence[Observed], machine: Machine) -> tuple[dict[str, float], dict[str, float]]:
+    """The best rates of any model: FLOP/s of prefill by weight format, bytes/s of decode by level of memory.
+
+    A step's level is the smallest that holds the weights and cache that it reads; levels without a model are left out.
+    Small models spend their time on launches, so a faster level gets at least the rate of a slower one.
+    """
+    peaks: dict[str, float] = {}
+    roofs: dict[str, float] = {}
+    for item in observed:
+        prompt, step = (
+            [placed.op for placed in lower(item.design, item.workload, phase)]
+            for phase in (Phase.PREFILL, Phase.DECODE)
+        )
+        flops = float(sum(op.work().flops for op in prompt))
+        weights, rate = item.design.weights, flops / item.seconds(Phase.PREFILL, 0.5)
+        peaks[weights] = max(rate, peaks.get(weights, 0.0))
+        touched = sum(term.streamed_bytes + term.resident_bytes for op in step for term in terms(op))
+        caches = (("private caches", machine.l2_bytes), ("shared cache", machine.l3_bytes))
+        level = next((name for name, size in caches if size is not None and touched <= size), "DRAM")
+        roofs[level] = max(touched / item.seconds(Phase.DECODE, 0.5), roofs.get(level, 0.0))
+    fastest = 0.0
+    for level in ("DRAM", "shared cache", "private caches"):
+        if level in roofs:
+            roofs[level] = fastest = max(fastest, roofs[level])
+    return peaks, roofs
+
+
+def fit_model_rates(observed: Sequence[Observed]) -> Rates:
+    """Non-negative rates that explain the medians of both phases of all models, in relative error."""
+    rows = [amounts(item.design, item.workload, phase) for item in observed for phase in Phase]
+    seconds = [item.seconds(phase, 0.5) for item in observed for phase in Phase]
+    names = sorted({name for row in rows for name in row})
+    solved = fit_relative([[row.get(name, 0.0) for name in names] for row in rows], seconds)
+    rate = {name: float(value) for name, value in zip(names, solved, strict=True)}
+    kinds: dict[str, set[str]] = {}
+    for item in observed:
+        for phase in Phase:
+            for placed in lower(item.design, item.workload, phase):
+                for term in terms(placed.op):
+                    kinds.setdefault(term.model, set()).update(term.amounts)
+    return Rates(
+        terms={
+            kind: {feature: rate.get(_tie(kind, feature), 0.0) for feature in sorted(features)}
+            for kind, features in kinds.items()
+        },
+        curves={kind: _curve(kind, rate) for kind in kinds if kind.startswith("matmul.")},
+        passes={
+            phase.value: PassCost(call_s=rate[f"call {phase.value}"], per_logit_s=rate["logits"], scale=1.0)
+            for phase in Phase
+        },
+    )
+
+
+def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float]:
+    """Amounts of every tied feature, of streamed bytes, calls and logits in one pass."""
+    found: dict[str, float] = {f"call {phase.value}": 1.0, "logits": workload.batch * design.arch.vocab_size}
+    streamed: dict[str, float] = {}
+    working_set = 0.0
+    for placed in lower(design, workload, phase):
+        for term in terms(placed.op):
+            working_set += term.streamed_bytes + term.resident_bytes
+            streamed[term.model] = streamed.get(term.model, 0.0) + term.streamed_bytes
+            for feature, amount in term.amounts.items():
+                name = _tie(term.model, feature)
+                found[name] = found.get(name, 0.0) + amount
+    found.pop("", None)
+    ramps = rising(KNOTS_BYTES, working_set)
+    for kind, size in streamed.items():
+        if size:
+            found |= {name: size * share for name, share in zip(_streams(kind), ramps, strict=False)}
+    return found
+
+
+def _tie(kind: str, feature: str) -> str:
+    """The name under which a feature of a kind of node is fitted; empty if it is left out."""
+    return next((f"{k} {f}" for k, f in TIED if f == feature and fnmatchcase(kind, k)), "")
+
+
+def _streams(kind: str) -> list[str]:
+    """Names of a streamed byte's rates: by working set in decode; one rate in prefill, where rows share the weights."""
+    return [f"{kind} byte {i}" for i in range(len(KNOTS_BYTES) if kind.endswith("vector") else 1)]
+
+
+def _curve(kind: str, rate: dict[str, float]) -> Curve:
+    rises = [rate.get(name, 0.0) for name in _streams(kind)]
+    return Curve(working_set_bytes=KNOTS_BYTES[: len(rises)], s_per_byte=tuple(map(float, np.cumsum(rises))))

@@ -1,0 +1,121 @@
+"""Rates of single nodes, fitted to small graphs of one kind of node each, timed in ONNX Runtime (``microbench.py``)."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from chipwise.core.digest import digest
+from chipwise.core.workers import WorkerPool
+from chipwise.deploy.calibrate.learning import fit_relative, rising
+from chipwise.deploy.calibrate.microbench import Case
+from chipwise.deploy.calibrate.partial import Partial
+from chipwise.deploy.measure import sensors
+from chipwise.errors import MeasurementError
+from chipwise.hardware.device import Curve
+from chipwise.predict.cost.pricing import STREAMS, s_per_byte
+from chipwise.predict.cost.terms import terms
+
+Progress = Callable[[str, float], None]
+KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
+ROUNDS = 3  # of all small graphs, in different orders: one slow moment of the machine affects one round only
+FAR_VALUES = 2e6  # that leave a core's caches in the largest case of a kind, from which on their rate is fitted
+CASE_S = 0.01
+CASE_SILENCE_S = 120.0  # a case that takes longer hangs
+
+
+def time_cases(
+    chosen: Sequence[Case], *, threads: int, on_progress: Progress, partial: Partial | None = None
+) -> list[tuple[Case, float]]:
+    """Seconds of one run of each case: the least of the rounds. Large cases are timed in one round.
+
+    What ``partial`` holds is not timed again; what is timed is kept in it.
+    """
+    kept = partial or Partial(None, runtime="", threads=threads)
+    best = [math.inf] * len(chosen)
+    rounds = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (ROUNDS - 1)
+    done, total = 0, sum(map(len, rounds))
+    for turn, order in enumerate(rounds):
+        random.Random(turn).shuffle(order)
+        names = {i: f"node {turn} {digest(asdict(chosen[i]))}" for i in order}
+        known = {i: float(held) for i in order if (held := kept.get(names[i])) is not None}
+        for i, seconds in known.items():
+            best[i] = min(best[i], seconds)
+        order = [i for i in order if i not in known]
+        done += len(known)
+        if not order:
+            continue
+        setup = {"cpus": list(sensors.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
+        with WorkerPool(
+            [sys.executable, "-m", "chipwise.deploy.calibrate.microbench"],
+            1,
+            name="measuring process",
+            silence_s=CASE_SILENCE_S,
+            setup=setup,
+            environment={},
+        ) as pool:
+            places = {pool.submit(asdict(chosen[i])): i for i in order}
+            for event in pool.events():
+                if event.kind == "failed":
+                    raise MeasurementError(f"calibration: {event.data['message']}")
+                place = places[event.job]
+                best[place] = min(best[place], float(event.data))
+                kept.put(names[place], float(event.data))
+                done += 1
+                on_progress("nodes", done / total)
+    return list(zip(chosen, best, strict=True))
+
+
+def fit_terms(
+    timed: Sequence[tuple[Case, float]],
+) -> tuple[dict[str, dict[str, float]], dict[str, Curve]]:
+    """Rates of every kind of node, and the curves of streamed bytes, from timed cases."""
+    call_s = _call_seconds(timed)
+    groups: dict[str, list[tuple[dict[str, float], float, float]]] = {}
+    for case, seconds in timed:
+        amounts: dict[str, float] = {}
+        streamed = 0.0
+        for term in (found for op in case.ops() for found in terms(op)[:1]):
+            model, streamed = term.model, streamed + term.streamed_bytes
+            for name, amount in term.amounts.items():
+                amounts[name] = amounts.get(name, 0.0) + amount
+        groups.setdefault(model, []).append((amounts, streamed, max(seconds - call_s, 0.1 * seconds)))
+    fitted: dict[str, dict[str, float]] = {}
+    curves: dict[str, Curve] = {}
+    for model, rows in groups.items():
+        names = sorted({name for amounts, _, _ in rows for name in amounts})
+        if all(amounts.get("far", 0.0) < FAR_VALUES for amounts, _, _ in rows):  # no case shows what they cost
+            names = [name for name in names if name != "far"]
+        features = np.array([[amounts.get(name, 0.0) for name in names] for amounts, _, _ in rows])
+        seconds_of = np.array([seconds for _, _, seconds in rows])
+        if model in STREAMS:
+            streamed_of = np.array([streamed for _, streamed, _ in rows])
+            basis = rising(KNOTS_BYTES, streamed_of) * streamed_of[:, None]
+            rates = fit_relative(np.hstack([features, basis]), seconds_of)
+            rise = np.cumsum(rates[len(names) :])
+            curves[model] = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=tuple(float(value) for value in rise))
+        else:
+            rates = fit_relative(features, seconds_of)
+        fitted[model] = {name: float(rate) for name, rate in zip(names, rates, strict=False)}
+    return fitted, curves
+
+
+def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
+    """Cost of running a graph before its first node, from two lengths of the same chain of tiny nodes."""
+    chains = {case.count: seconds for case, seconds in timed if case.kind == "relu" and case.k == 16}
+    (short, short_s), (long, long_s) = sorted(chains.items())
+    node_s = max(0.0, (long_s - short_s) / (long - short))
+    return max(0.0, short_s - short * node_s)
+
+
+def bandwidths(curves: Mapping[str, Curve]) -> dict[str, float]:
+    """Bandwidth of the caches and of memory for streamed FP32 weights, bytes/s; of those whose cost could be seen."""
+    curve = curves["matmul.fp32.vector"]
+    places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
+    costs = {name: float(s_per_byte(curve, working_set)) for name, working_set in places.items()}
+    return {name: 1 / cost for name, cost in costs.items() if cost > 0}

@@ -1,0 +1,107 @@
+"""What an unfinished calibration has measured, so that one that was stopped goes on where it was.
+
+A file of JSON lines: first what the measurements are of, then each measurement under its name. It is ignored where the
+machine, its runtime or a version is another, or where it is older than a day; a torn last line is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import storage
+from chipwise.errors import SpecError
+from chipwise.hardware.detect import detect
+
+SCHEMA = "chipwise.calibrating/1"
+OLDEST_S = 86_400.0  # a day, in which a machine may have changed
+TIMING_PACKAGES = ("chipwise", "numpy", "onnx", "onnxruntime", "openvino", "xllamacpp", "llama-cpp-python", "torch")
+
+
+class Partial:
+    """Measurements of a calibration, kept until it is finished.
+
+    Args:
+        path: The file; None keeps nothing.
+        runtime: The runtime that is calibrated.
+        threads: Its threads.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, path: Path | None, *, runtime: str, threads: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        machine = {"machine": plain(detect()), "runtime": runtime, "threads": threads, "versions": _versions()}
+        self._head: dict[str, Any] = {"schema": SCHEMA, "of": digest(machine), "began_s": clock()}
+        self._torn = False  # whether the last line was cut off in writing
+        self._held = {} if path is None else self._read(path)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return {}
+        rows = [row for line in text.splitlines() if isinstance(row := _json(line), dict)]
+        head, began_s = (rows[0], rows[0].get("began_s")) if rows else ({}, None)
+        if (head.get("schema"), head.get("of")) != (SCHEMA, self._head["of"]) or not isinstance(began_s, int | float):
+            return {}
+        if not 0 <= self._head["began_s"] - began_s <= OLDEST_S:
+            return {}
+        self._head, self._torn = head, not text.endswith("\n")
+        return {str(row["name"]): row["value"] for row in rows[1:] if {"name", "value"} <= row.keys()}
+
+    def get(self, name: str) -> Any:
+        """What was measured under a name; None where nothing was."""
+        return self._held.get(name)
+
+    def restored(self, name: str, read: Callable[[Any], Any]) -> Any:
+        """What ``read`` makes of what was measured under a name; None where that is nothing, or damaged."""
+        held = self.get(name)
+        try:
+            return None if held is None else read(held)
+        except SpecError:
+            return None
+
+    def put(self, name: str, value: Any) -> None:
+        """Keeps a measurement.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        if self._path is None:
+            return
+        lines = [""] * self._torn if self._held else [json.dumps(self._head)]
+        lines.append(json.dumps({"name": name, "value": value}))
+        with storage(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a" if self._held else "w", encoding="utf-8") as stream:
+                stream.write("".join(f"{line}\n" for line in lines))
+        self._held[name], self._torn = value, False
+
+    def remove(self) -> None:
+        """Removes the file, once the calibration is finished."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in TIMING_PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

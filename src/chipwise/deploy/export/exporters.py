@@ -1,0 +1,152 @@
+"""Exporters: which file each runtime runs and which function writes it; and the reference model of each runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from chipwise.core import units
+from chipwise.core.places import data_folder
+from chipwise.core.tables import Table
+from chipwise.deploy.runtimes import RUNTIMES
+from chipwise.errors import DoesNotFit, UnknownName, Unsupported
+from chipwise.model.arch.arch import uniform
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.memory import memory_parts
+
+EXPORTERS = Table(
+    "exporter",
+    "chipwise.exporters",
+    {
+        "onnxruntime": "chipwise.deploy.export.onnx:export",
+        "openvino": "chipwise.deploy.export.exporters:export_openvino",
+        "llama.cpp": "chipwise.deploy.export.gguf:export",
+        "torch": "chipwise.deploy.runtimes.torch_serving:export",
+        "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
+        "torch-cuda": "chipwise.deploy.runtimes.torch_serving:export",
+        "torch-cuda-compiled": "chipwise.deploy.runtimes.torch_serving:export",
+        "torch-cuda-graphs": "chipwise.deploy.runtimes.torch_serving:export",
+    },
+    hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
+)
+"""``export(design, weights, path) -> Path`` by runtime: writes what that runtime's ``open`` reads."""
+SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
+REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
+"""2.5 MB of FP32 weights: more than private caches hold, so that it slows down as candidates do."""
+MOST_LAYERS = 512  # of a model that is built to be measured: beyond this, loading its nodes takes a minute or more
+
+
+def export_for(
+    runtime: str,
+    design: Design,
+    folder: Path,
+    *,
+    weights: Mapping[str, Any] | None = None,
+    stem: str = "model",
+    external_data: bool = False,
+) -> Path:
+    """Writes ``design`` into ``folder`` in the format of ``runtime``, with random weights unless given.
+
+    With ``external_data``, ONNX models of more than 2 GiB are written as two files; otherwise they are refused.
+
+    Raises:
+        UnknownName: There is no such runtime.
+        Unsupported: No exporter writes files for that runtime, or the runtime or the file does not support this design.
+        DoesNotFit: Building random weights needs more memory than is free.
+    """
+    check_exporter(runtime)
+    if weights is None:
+        check_memory(design)
+    two_files = external_data and suffix_of(runtime) == ".onnx"
+    if suffix_of(runtime) == ".onnx" and not external_data:
+        from chipwise.deploy.export.onnx import check_size
+
+        check_size(design)
+    if weights is None and runtime != "fake":
+        from chipwise.deploy.export.onnx import random_weights
+
+        weights = random_weights(design.arch, seed=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    target, more = folder / f"{stem}{suffix_of(runtime)}", {"external_data": True} if two_files else {}
+    path: Path = EXPORTERS.load(runtime)(design, weights or {}, target, **more)
+    return path
+
+
+def export_openvino(design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False) -> Path:
+    """The same ONNX file as ONNX Runtime's.
+
+    Raises:
+        Unsupported: OpenVINO has no rule for one of its operators.
+    """
+    if any(layer.convs for layer in design.arch.layers):
+        raise Unsupported(
+            f"OpenVINO does not support {design.arch.name}: it has no causal convolution with state "
+            "(com.microsoft.CausalConvWithState); use a design without convolutions, or --runtime onnxruntime"
+        )
+    from chipwise.deploy.export.onnx import export
+
+    return export(design, weights, path, external_data=external_data)
+
+
+def check_memory(design: Design, workload: Workload | None = None) -> None:
+    """Checks that this machine can build, export and serve ``design`` with random weights.
+
+    Counted are FP32 weights while they are built, two copies in their own format (file and process), the cache and
+    the activations: the least that is needed.
+
+    Raises:
+        Unsupported: It has more layers than a runtime loads in reasonable time.
+        DoesNotFit: It needs more memory than is free.
+    """
+    if (layers := len(design.arch.layers)) > MOST_LAYERS:
+        raise Unsupported(
+            f"{design.arch.name} has {layers:,} layers; at most {MOST_LAYERS} are built to be measured, because a "
+            "runtime takes minutes to load more"
+        )
+    parts = memory_parts(design, workload or Workload(prompt_tokens=1, new_tokens=1))
+    needed = 4 * design.arch.parameters() + 2 * (parts.table_bytes + parts.matrix_bytes)
+    needed += parts.kv_bytes + parts.activation_bytes
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise DoesNotFit(
+            f"{design.arch.name}: measuring it needs at least {units.show(needed, 'bytes')} of memory, and "
+            f"{units.show(free, 'bytes')} are free here; choose a smaller model, a smaller batch or a larger machine"
+        )
+
+
+def suffix_of(runtime: str) -> str:
+    """Suffix of the files that ``runtime`` reads (not .safetensors: Hugging Face folders hold such a file too)."""
+    return SUFFIXES.get(runtime, ".torch.safetensors")
+
+
+def check_exporter(runtime: str) -> None:
+    """Checks that models can be exported for ``runtime``.
+
+    Raises:
+        UnknownName: There is no such runtime.
+        Unsupported: No exporter writes files for it.
+    """
+    if runtime not in RUNTIMES:
+        raise UnknownName("runtime", runtime, RUNTIMES.names())
+    if runtime not in EXPORTERS:
+        raise Unsupported(
+            f"there is no exporter for {runtime}; give it a model file, or add an entry point chipwise.exporters"
+        )
+
+
+@lru_cache(maxsize=8)
+def reference_model(runtime: str) -> Path | None:
+    """The reference model's file for ``runtime``, written once into the user's data folder; None if unsupported."""
+    folder = data_folder() / "reference" / runtime
+    path = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
+    if path.exists():
+        return path
+    try:
+        return export_for(runtime, REFERENCE, folder, stem=REFERENCE.digest)
+    except Unsupported:
+        return None

@@ -1,0 +1,321 @@
+"""A design with its weights as one GGUF file, which llama.cpp and what is built on it read.
+
+GGUF names architectures, not graphs: a design is written as ``llama`` where its layers agree and as ``deci`` where
+they differ in heads, in width, or by lacking attention. What neither computes is refused. Layers that share weights
+are written out, once each: the format has no tensor with two names.
+
+References:
+    The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What each architecture computes:
+    llama.cpp's ``src/models/llama.cpp`` and ``src/models/deci.cpp``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float32Array
+from chipwise.core.files import storage
+from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
+from chipwise.errors import MissingExtra, SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.io import to_data
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.quantize import quantize_int4
+from chipwise.model.kinds.text.form import require_plain
+from chipwise.model.walk.weights import weight_shapes
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+SCHEMA = "chipwise.gguf/1"
+METADATA = "chipwise"  # the key under which the file describes itself
+TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+BLOCK = 32  # values along a row that share one scale in Q8_0 and Q4_0
+PROJECTIONS = {
+    "attention.q": "attn_q",
+    "attention.k": "attn_k",
+    "attention.v": "attn_v",
+    "attention.out": "attn_output",
+    "ffn.gate": "ffn_gate",
+    "ffn.up": "ffn_up",
+    "ffn.down": "ffn_down",
+}
+NORMS = {"attention_norm": "attn_norm", "ffn_norm": "ffn_norm"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One GGUF layer: an attention that may be absent, and a feed-forward; each with its weights' layer."""
+
+    attention: tuple[Attention, int] | None
+    ffn: tuple[FeedForward, int]
+
+
+def layout(arch: ArchSpec) -> tuple[Block, ...]:
+    """The GGUF layers that compute what ``arch`` computes, in order.
+
+    Blocks are regrouped: an attention and the feed-forward that follows it are one layer, whichever layers of
+    ``arch`` they come from.
+
+    Raises:
+        Unsupported: Something that neither ``llama`` nor ``deci`` computes; the message names it.
+    """
+    require_plain(arch, work="written as GGUF")
+    _refuse(arch)
+    blocks: list[Block] = []
+    waiting: tuple[Attention, int] | None = None
+    for i, layer in enumerate(arch.layers):
+        owner = i if layer.shares is None else layer.shares
+        if layer.attention is not None:
+            if waiting is not None:
+                break
+            waiting = (layer.attention, owner)
+        if layer.ffn is not None:
+            blocks.append(Block(attention=waiting, ffn=(layer.ffn, owner)))
+            waiting = None
+    if waiting is not None:
+        raise Unsupported(
+            f"GGUF cannot hold {arch.name}: the attention of layer {waiting[1]} is not followed by a feed-forward, and "
+            "llama.cpp drops an attention without one"
+        )
+    if not blocks or blocks[0].attention is None:
+        raise Unsupported(
+            f"GGUF cannot hold {arch.name}: its first layer has no attention, and llama.cpp takes the size of heads "
+            "for zero then"
+        )
+    return tuple(blocks)
+
+
+def _refuse(arch: ArchSpec) -> None:
+    attentions = [layer.attention for layer in arch.layers if layer.attention is not None]
+    ffns = [layer.ffn for layer in arch.layers if layer.ffn is not None]
+    sizes = sorted({attention.head_size for attention in attentions})
+    others = sorted({("gated " if f.gated else "plain ") + f.activation for f in ffns} - {"gated silu"})
+    faults = {
+        f"norm: {arch.norm}": arch.norm != "rmsnorm",
+        f"positions: {arch.positions}": arch.positions != "rope",
+        "qk_norm": any(attention.qk_norm for attention in attentions),
+        "convolutions before blocks": any(layer.convs for layer in arch.layers),
+        "attention windows": any(attention.window is not None for attention in attentions),
+        f"head sizes that differ ({', '.join(map(str, sizes))})": len(sizes) > 1,
+        f"feed-forward of {', '.join(others)}": bool(others),
+    }
+    found = [name for name, there in faults.items() if there]
+    if found:
+        raise Unsupported(
+            f"GGUF cannot hold {arch.name}: llama.cpp's llama and deci have no {'; no '.join(found)}. They compute "
+            "RMSNorm, rotary positions, heads of one size and gated silu (swiglu)"
+        )
+
+
+def uniform(blocks: tuple[Block, ...]) -> bool:
+    """Whether all layers agree, so that plain ``llama`` holds them."""
+    shapes = {
+        None if block.attention is None else (block.attention[0].heads, block.attention[0].kv_heads, block.ffn[0].width)
+        for block in blocks
+    }
+    return len(shapes) == 1 and None not in shapes
+
+
+def export(
+    design: Design,
+    weights: Mapping[str, npt.NDArray[Any]],
+    path: str | Path,
+    *,
+    tokenizer: Path | GgufTokenizer | None = None,
+) -> Path:
+    """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
+
+    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
+    the head, norms and biases in FP32. A tied head is the token table itself. Without a ``tokenizer`` (a
+    ``tokenizer.json``, or another file's) the file takes token numbers alone.
+
+    Raises:
+        MissingExtra: The ``gguf`` package is not installed.
+        SpecError: A weight is missing or has the wrong shape.
+        Unsupported: The design or the tokenizer is something that GGUF cannot hold; the message names it.
+        StorageError: The disk refused.
+    """
+    try:
+        from gguf import GGUFWriter
+    except ImportError:
+        raise MissingExtra("gguf", "gguf") from None
+    blocks = layout(design.arch)
+    if isinstance(tokenizer, Path):
+        tokenizer = gguf_tokenizer(tokenizer, vocab_size=design.arch.vocab_size, max_tokens=design.arch.max_tokens)
+    target = Path(path)
+    writing = target.with_name(f".{target.name}.{os.getpid()}")
+    with storage(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            writer = GGUFWriter(writing, "llama" if uniform(blocks) else "deci")
+            _add_facts(writer, design, blocks)
+            if tokenizer is None:
+                writer.add_tokenizer_model("none")
+            else:
+                tokenizer.write(writer)
+            for name, value, stored in tensors(design, weights, blocks):
+                _add_tensor(writer, name, value, stored)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            writing.replace(target)
+        finally:
+            writing.unlink(missing_ok=True)
+    return target
+
+
+def export_if_possible(
+    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: Path, *, tokenizer: Path | None = None
+) -> Path | None:
+    """:func:`export`, or None (and no file) where ``gguf`` is not installed or GGUF cannot hold the design."""
+    path.unlink(missing_ok=True)
+    try:
+        return export(design, weights, path, tokenizer=tokenizer)
+    except (MissingExtra, Unsupported):
+        return None
+
+
+def _add_facts(writer: GGUFWriter, design: Design, blocks: tuple[Block, ...]) -> None:
+    arch = design.arch
+    attentions = [None if block.attention is None else block.attention[0] for block in blocks]
+    heads = [0 if attention is None else attention.heads for attention in attentions]
+    kv_heads = [0 if attention is None else attention.kv_heads for attention in attentions]
+    widths = [block.ffn[0].width for block in blocks]
+    one = uniform(blocks)
+    head_size = next(attention.head_size for attention in attentions if attention is not None)
+    writer.add_name(arch.name)
+    writer.add_context_length(arch.max_tokens)
+    writer.add_embedding_length(arch.d_model)
+    writer.add_block_count(len(blocks))
+    writer.add_feed_forward_length(widths[0] if one else widths)
+    writer.add_head_count(heads[0] if one else heads)
+    writer.add_head_count_kv(kv_heads[0] if one else kv_heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_dimension_count(head_size)
+    writer.add_rope_freq_base(arch.rope_theta)
+    writer.add_layer_norm_rms_eps(arch.norm_eps)
+    writer.add_vocab_size(arch.vocab_size)
+    facts = {
+        "schema": SCHEMA,
+        "design": design.digest,
+        "name": arch.name,
+        "weights": design.weights,
+        "arch": to_data(arch),
+    }
+    writer.add_string(METADATA, json.dumps(facts))
+
+
+def tensors(
+    design: Design, weights: Mapping[str, npt.NDArray[Any]], blocks: tuple[Block, ...]
+) -> Iterator[tuple[str, Float32Array, str]]:
+    """Name, values and weight format of each tensor of the file, in order.
+
+    Raises:
+        SpecError: A weight is missing or has the wrong shape.
+    """
+    arch, shapes = design.arch, weight_shapes(design.arch)
+
+    def weight(name: str) -> Float32Array:
+        if name not in weights:
+            raise SpecError("the weights have no such tensor", field=name)
+        value = np.ascontiguousarray(weights[name], dtype=np.float32)
+        if value.shape != shapes[name]:
+            raise SpecError(f"has shape {value.shape}; the architecture needs {shapes[name]}", field=name)
+        return value
+
+    head = design.formats.head
+    yield "token_embd.weight", weight("embedding.weight"), head  # also the head of a model that ties them
+    if not arch.tie_embeddings:
+        yield "output.weight", weight("head.weight"), head
+    yield "output_norm.weight", weight("norm.weight"), "fp32"
+    for number, block in enumerate(blocks):
+        for name, source, heads in block_tensors(block):
+            if source not in shapes:
+                continue  # a bias that this architecture does not have
+            value = weight(source)
+            if heads:
+                value = interleaved(value, heads)
+            yield f"blk.{number}.{name}", value, design.format_of(source)
+
+
+def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
+    """GGUF name, own name, and rotated heads (0 for none) of every tensor that one layer may have."""
+    parts: list[tuple[str, int]] = [("ffn", block.ffn[1])]
+    if block.attention is not None:
+        parts.insert(0, ("attention", block.attention[1]))
+    for kind, owner in parts:
+        yield f"{NORMS[f'{kind}_norm']}.weight", f"layers.{owner}.{kind}_norm.weight", 0
+        for own, name in PROJECTIONS.items():
+            if own.split(".")[0] != kind:
+                continue
+            heads = 0
+            if block.attention is not None:
+                heads = {"attn_q": block.attention[0].heads, "attn_k": block.attention[0].kv_heads}.get(name, 0)
+            for part in ("weight", "bias"):
+                yield f"{name}.{part}", f"layers.{owner}.{own}.{part}", heads
+
+
+def interleaved(rows: Float32Array, heads: int) -> Float32Array:
+    """Rows of a query or key projection with each head's halves interleaved, as llama.cpp rotates them.
+
+    Row ``i`` of a head's first half becomes its row ``2 i``, of its second half ``2 i + 1``.
+    """
+    split = rows.reshape(heads, 2, -1, *rows.shape[1:])
+    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def split_halves(rows: Float32Array, heads: int) -> Float32Array:
+    """The inverse of :func:`interleaved`."""
+    pairs = rows.reshape(heads, -1, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def _add_tensor(writer: GGUFWriter, name: str, value: Float32Array, stored: str) -> None:
+    from gguf.quants import quantize
+
+    kind = ggml_type(stored)
+    if stored in ("int8", "int4") and value.shape[1] % BLOCK:
+        raise Unsupported(
+            f"GGUF keeps {stored} rows in blocks of {BLOCK} values; {name} has rows of {value.shape[1]}. Use fp32 or "
+            f"widths that are multiples of {BLOCK}"
+        )
+    writer.add_tensor(name, q4_0(value) if stored == "int4" else quantize(value, kind), raw_dtype=kind)
+
+
+def q4_0(matrix: Float32Array) -> npt.NDArray[np.uint8]:
+    """The bytes (n, …) of Q4_0's blocks: a scale in FP16, then 32 values plus 8, the first 16 in the low nibbles.
+
+    Values are rounded as everywhere in chipwise, with the scale of the least squared error, so a file loses what the
+    search saw lost.
+    """
+    packed, scales = quantize_int4(matrix)
+    halves = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], 2, BLOCK // 2)
+    nibbles = halves[..., 0, :] | (halves[..., 1, :] << 4)
+    blocks = np.concatenate((scales.astype(np.float16)[..., None].view(np.uint8), nibbles), axis=-1)
+    return np.ascontiguousarray(blocks.reshape(len(matrix), -1))
+
+
+def ggml_type(weights: str) -> GGMLQuantizationType:
+    """GGUF's type of a weight format.
+
+    Raises:
+        Unsupported: It has no such format.
+    """
+    from gguf import GGMLQuantizationType
+
+    if weights not in TYPES:
+        raise Unsupported(f"no GGUF file is written with {weights} weights; use {', '.join(TYPES)}")
+    return GGMLQuantizationType[TYPES[weights]]

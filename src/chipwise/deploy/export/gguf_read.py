@@ -1,0 +1,228 @@
+"""GGUF files read back: the design, and the weights as the torch module's state dict.
+
+Files that ``deploy/export/gguf.py`` wrote describe themselves; of others, ``llama`` and ``deci`` are understood.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array
+from chipwise.deploy.export.gguf import METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
+from chipwise.errors import MissingExtra, SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.formats import formats_word
+from chipwise.model.arch.io import from_data
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.walk.weights import weight_shapes
+
+_FORMATS = {kind: name for name, kind in TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """An open file: its metadata and its tensors, read on use."""
+
+    path: Path
+    fields: dict[str, Any]
+    tensors: dict[str, Any]  # gguf.ReaderTensor by name
+
+    @classmethod
+    def open(cls, path: str | Path) -> GgufFile:
+        """Reads the head of ``path``.
+
+        Raises:
+            MissingExtra: The ``gguf`` package is not installed.
+            SpecError: There is no such file, or it is not GGUF.
+        """
+        try:
+            from gguf import GGUFReader
+        except ImportError:
+            raise MissingExtra("gguf", "gguf") from None
+        if not Path(path).is_file():
+            raise SpecError("there is no such file", file=str(path))
+        try:
+            reader = GGUFReader(path)
+            fields = {name: field.contents() for name, field in reader.fields.items()}
+        except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"not a GGUF file: {error}", file=str(path)) from None
+        return cls(Path(path), fields, {tensor.name: tensor for tensor in reader.tensors})
+
+    def field(self, name: str, default: Any = None) -> Any:
+        """A field of the architecture, such as ``block_count``.
+
+        Raises:
+            SpecError: It is not there and has no default.
+        """
+        key = f"{self.fields['general.architecture']}.{name}"
+        if key not in self.fields and default is None:
+            raise SpecError("the file has no such field", file=str(self.path), field=key)
+        return self.fields.get(key, default)
+
+    def values(self, name: str) -> Float32Array:
+        """A tensor in FP32.
+
+        Raises:
+            SpecError: There is no such tensor.
+            Unsupported: Its type is not read.
+        """
+        from gguf.quants import dequantize
+
+        if name not in self.tensors:
+            raise SpecError("the file has no such tensor", file=str(self.path), field=name)
+        tensor = self.tensors[name]
+        try:
+            return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        except NotImplementedError:
+            raise Unsupported(
+                f"{self.path}: {name} is stored as {tensor.tensor_type.name}, which is not read"
+            ) from None
+
+
+def read_design(path: str | Path) -> Design:
+    """The design that the GGUF file ``path`` holds.
+
+    Raises:
+        MissingExtra: The ``gguf`` package is not installed.
+        SpecError: It is not a GGUF file, or a broken one.
+        Unsupported: An architecture, or a layer's mixture of weight formats, that is not known here.
+    """
+    return _design(GgufFile.open(path))
+
+
+def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
+    """The design and its weights in FP32, named as the torch module's state dict. Raises as :func:`read_design`."""
+    file = GgufFile.open(path)
+    design = _design(file)
+    return design, _values(file, design.arch)
+
+
+def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
+    """The architecture and its weights in FP32, whatever types the file stores them as.
+
+    Raises:
+        MissingExtra: The ``gguf`` package is not installed.
+        SpecError: It is not a GGUF file, or a broken one.
+        Unsupported: An architecture, a scaling of positions or a type of tensor that is not computed here.
+    """
+    file = GgufFile.open(path)
+    if METADATA in file.fields:
+        arch = _design(file).arch
+    else:
+        _check_family(file)
+        arch = _arch(file)
+        head_size = next(layer.attention.head_size for layer in arch.layers if layer.attention is not None)
+        if (scaling := file.field("rope.scaling.type", "none")) != "none":
+            raise Unsupported(f"{path}: rotary positions scaled by {scaling!r} are not computed here")
+        if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
+            raise Unsupported(f"{path}: {turned} of {head_size} values of a head are rotated; here all of them are")
+    return arch, _values(file, arch)
+
+
+def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:
+    shapes = weight_shapes(arch)
+    weights = {"embedding.weight": file.values("token_embd.weight"), "norm.weight": file.values("output_norm.weight")}
+    if not arch.tie_embeddings:
+        weights["head.weight"] = file.values("output.weight")
+    for number, block in enumerate(layout(arch)):
+        for name, own, heads in block_tensors(block):
+            if own in shapes:
+                value = file.values(f"blk.{number}.{name}")
+                weights[own] = split_halves(value, heads) if heads else value
+    for name, value in weights.items():
+        if value.shape != shapes[name]:
+            raise SpecError(f"has shape {value.shape}; the fields say {shapes[name]}", file=str(file.path), field=name)
+    return weights
+
+
+def _design(file: GgufFile) -> Design:
+    if METADATA in file.fields:
+        facts = json.loads(file.fields[METADATA])
+        if facts.get("schema") != SCHEMA:
+            raise SpecError(f"{facts.get('schema')!r} is not known; this version reads {SCHEMA}", file=str(file.path))
+        return Design(arch=from_data(facts["arch"], file=str(file.path)), weights=facts["weights"])
+    _check_family(file)
+    return Design(arch=_arch(file), weights=_weights(file))
+
+
+def _check_family(file: GgufFile) -> None:
+    kind = file.fields.get("general.architecture")
+    if kind not in ("llama", "deci"):
+        raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; its costs are known for llama and deci")
+    if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
+        raise Unsupported(f"{file.path}: scaled rotary positions and experts have no costs here")
+
+
+def _arch(file: GgufFile) -> ArchSpec:
+    count = int(file.field("block_count"))
+    heads = _each(file.field("attention.head_count"), count)
+    kv_heads = _each(file.field("attention.head_count_kv", heads), count)
+    widths = _each(file.field("feed_forward_length"), count)
+    d_model = int(file.field("embedding_length"))
+    head_size = int(file.field("attention.key_length", d_model // max(heads)))
+    layers = []
+    for i in range(count):
+        attention = (
+            Attention(
+                heads=heads[i],
+                kv_heads=kv_heads[i],
+                head_size=head_size,
+                qkv_bias=f"blk.{i}.attn_q.bias" in file.tensors,
+                out_bias=f"blk.{i}.attn_output.bias" in file.tensors,
+            )
+            if heads[i]
+            else None
+        )
+        bias = f"blk.{i}.ffn_up.bias" in file.tensors
+        layers.append(Layer(attention=attention, ffn=FeedForward(width=widths[i], bias=bias)))
+    return ArchSpec(
+        name=str(file.fields.get("general.name", file.path.stem)),
+        vocab_size=int(file.tensors["token_embd.weight"].shape[1]),
+        d_model=d_model,
+        layers=tuple(layers),
+        max_tokens=int(file.field("context_length")),
+        tie_embeddings="output.weight" not in file.tensors,
+        norm_eps=float(np.format_float_positional(np.float32(file.field("attention.layer_norm_rms_epsilon")))),
+        rope_theta=float(file.field("rope.freq_base", 10_000.0)),
+    )
+
+
+def _each(value: Any, count: int) -> list[int]:
+    """One number a layer, of a field that may hold one for all."""
+    return [int(item) for item in value] if isinstance(value, Sequence) else [int(value)] * count
+
+
+def _weights(file: GgufFile) -> str:
+    """The format of all projections, or the name of a mixture where layers or the head differ.
+
+    Raises:
+        Unsupported: They differ within a layer, or are stored in a format that is not priced.
+    """
+    layers = []
+    for i in range(int(file.field("block_count"))):
+        inside = (name for name in file.tensors if name.startswith(f"blk.{i}.") and len(file.tensors[name].shape) == 2)
+        layers.append(_format(file, sorted(inside), f"layer {i}"))
+    head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
+    if len(set(layers)) == 1 and file.tensors[head].tensor_type.name not in _FORMATS:
+        return layers[0]
+    return formats_word(layers, _format(file, [head], "the head"))
+
+
+def _format(file: GgufFile, names: list[str], place: str) -> str:
+    """The one format of the tensors ``names``."""
+    found = {file.tensors[name].tensor_type.name for name in names}
+    if len(found) != 1 or not found <= set(_FORMATS):
+        raise Unsupported(
+            f"{file.path}: the matrices of {place} are stored as {', '.join(sorted(found))}; costs are known of files "
+            f"in which a layer's matrices are all {', '.join(_FORMATS)}"
+        )
+    return _FORMATS[found.pop()]

@@ -1,0 +1,343 @@
+"""Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` (``AutoModel``) reads them, and back.
+
+A model that transformers computes with its own code is saved as such (Llama, mostly; BERT; ViT). Any other one brings
+``modeling_chipwise.py`` along (or that of encoders, image classifiers or denoisers), found by ``auto_map`` and loaded
+with ``trust_remote_code=True``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float32Array
+from chipwise.core.files import read_mapping, write_atomic, write_json
+from chipwise.deploy.export.tokenizer_files import read_tokenizer
+from chipwise.errors import SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import to_data
+from chipwise.model.kinds.encoder.form import without_head
+from chipwise.model.kinds.encoder.hf import bert_config, bert_name, from_bert, is_bert
+from chipwise.model.kinds.image.form import require_classifier
+from chipwise.model.kinds.image.hf_swin import from_deit, from_swin, swin_config, to_swin
+from chipwise.model.kinds.image.hf_vit import from_vit, is_vit, labels_of, to_vit, vit_config
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.sound import hf as hf_listener
+from chipwise.model.kinds.sound.published import encoder_of
+from chipwise.model.published.families import without_folder
+from chipwise.model.published.read import OWN_TYPE, read_config
+from chipwise.model.published.write import family_of, to_config
+from chipwise.model.walk.built import require_built
+from chipwise.model.walk.forms import Form, form_of
+from chipwise.model.walk.weights import weight_shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Own(NamedTuple):
+    """What loads a form of models that transformers has no code for."""
+
+    file: str
+    auto: str  # class of transformers that finds it
+    name: str
+
+
+OWN = {
+    Form.DECODER: Own("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
+    Form.ENCODER: Own("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
+    Form.CLASSIFIER: Own(
+        "modeling_chipwise_vision.py", "AutoModelForImageClassification", "ChipwiseForImageClassification"
+    ),
+    Form.DENOISER: Own("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
+    Form.TRANSCRIBER: Own("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
+    Form.RANKER: Own("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
+}
+_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
+_BLOCKS = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+}
+CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families of text, which shrink cuts
+LOADED = (*CUT, "deit", "swin", "vit", *hf_listener.FAMILIES)  # families whose weights' names are known here
+_NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
+_OUTSIDE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+
+
+def save_pretrained(
+    arch: ArchSpec,
+    weights: Mapping[str, npt.NDArray[Any] | Tensor],
+    tokenizer_path: Path | None,
+    folder: str | Path,
+    extra_files: Mapping[str, str | bytes] | None = None,
+) -> Path:
+    """Writes ``arch`` with ``weights`` (named as the torch module's state dict) to ``folder``.
+
+    Args:
+        arch: The architecture.
+        weights: Every weight; kept as FP32.
+        tokenizer_path: A tokenizer's file; None leaves the tokenizer out. With a ``tokenizer.json`` in a Hugging Face
+            folder its settings are kept: special tokens, generation settings and chat template.
+        folder: Made if it is missing; files of the same names are replaced.
+        extra_files: Contents of further files, by name.
+
+    Raises:
+        SpecError: A weight is missing, unknown, or has the wrong shape.
+        StorageError: The disk refused.
+    """
+    from safetensors.numpy import save
+
+    target = Path(folder)
+    arrays = _checked(arch, {name: _numpy(value, name) for name, value in weights.items()}, where="weights")
+    form, stem = form_of(arch), arch.stem
+    if isinstance(stem, ImageStem) and stem.stages:
+        config, arrays = swin_config(arch), to_swin(arch, stem, arrays)
+    elif isinstance(stem, ImageStem) and is_vit(arch):
+        config, arrays = vit_config(arch), to_vit(arch, stem, arrays)
+    elif form is Form.ENCODER and is_bert(arch):
+        config, arrays = bert_config(arch), {bert_name(name): value for name, value in arrays.items()}
+    elif form is Form.DECODER and family_of(arch) is not None:
+        config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
+    else:
+        config, module = _own_config(arch), _own(arch).file
+        write_atomic(target / module, next((Path(__file__).parents[2] / "model/kinds").rglob(module)).read_bytes())
+    config["dtype"] = "float32"
+    if tokenizer_path is not None:
+        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is Form.ENCODER)
+        config |= tokenizer.config_ids
+        for name, held in tokenizer.files.items():
+            write_atomic(target / name, held)
+    write_atomic(target / "model.safetensors", save(arrays, metadata={"format": "pt"}))
+    for name, content in (extra_files or {}).items():
+        write_atomic(target / name, content)
+    write_json(target / "config.json", config)  # last: a folder with a config is whole
+    return target
+
+
+def _own(arch: ArchSpec) -> Own:
+    if form_of(arch) not in OWN:
+        raise Unsupported(f"{arch.name} cannot be saved: chipwise has no modelling file for a {form_of(arch)}")
+    return OWN[form_of(arch)]
+
+
+def _own_config(arch: ArchSpec) -> dict[str, Any]:
+    own = _own(arch)
+    auto, name = own.auto, own.name
+    if form_of(arch) is Form.CLASSIFIER and arch.stem is not None and arch.stem.axes == 1:
+        auto, name = auto.replace("Image", "Audio"), name.replace("Image", "Audio")
+    module = own.file.removesuffix(".py")
+    return {
+        "architectures": [name],
+        "model_type": OWN_TYPE,
+        "auto_map": {"AutoConfig": f"{module}.ChipwiseConfig", auto: f"{module}.{name}"},
+        "arch": to_data(arch),
+        "vocab_size": arch.vocab_size,
+        "hidden_size": arch.d_model,
+        "num_hidden_layers": len(arch.layers),
+        "max_position_embeddings": arch.max_tokens,
+        "tie_word_embeddings": arch.tie_embeddings,
+        **(labels_of(arch) if arch.classes else {}),
+    }
+
+
+def require_folder(source: Path, *, text: bool = True) -> None:
+    """Checks that a folder has config, weights and tokenizer of a family whose weights are read, without reading them.
+
+    Args:
+        source: The folder.
+        text: Whether the model is to be cut on text; one that is not needs no tokenizer.
+
+    Raises:
+        SpecError: It is no such folder, or lacks a file.
+        Unsupported: Its family is not read.
+    """
+    if not source.is_dir():
+        why = without_folder(str(source))
+        raise SpecError(f"{why}; give a Hugging Face folder with config.json", file=str(source))
+    path = source / "config.json"
+    if path.exists() and (heard := read_mapping(path).get("model_type")) in hf_listener.FAMILIES:
+        raise Unsupported(f"{source}: models of type {heard!r} hear and are not cut")
+    if text and path.exists() and _reads_no_text(read_mapping(path)):
+        raise Unsupported(
+            f"{source}: this model reads no text; name a run file of its task, whose data it is cut on, such as "
+            "--data vision.yaml"
+        )
+    needed = list(_NEEDED.items())[: None if text else -1]
+    if lacking := [what for what, pattern in needed if not any(source.glob(pattern))]:
+        raise SpecError(f"not a Hugging Face model that can be cut: it lacks {', '.join(lacking)}", file=str(source))
+    config = read_mapping(source / "config.json")
+    family = config.get("model_type")
+    known = CUT if text else LOADED
+    if family not in known:
+        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(known)} are")
+
+
+def _reads_no_text(config: Mapping[str, Any]) -> bool:
+    """Whether a config is one of images or sound; a config that cannot be read is not."""
+    try:
+        if config.get("model_type") not in LOADED:
+            return False
+        arch = read_config(config).arch
+    except SpecError:
+        return False
+    return arch.stem is not None or arch.encoder_stem is not None
+
+
+def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
+    """The architecture and weights (FP32, named as the torch module's state dict) that ``folder`` holds.
+
+    Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads; of Whisper the encoder
+    alone. Only safetensors are opened: pickled weights could run code.
+
+    Raises:
+        SpecError: A file or a weight is missing, unknown, or has the wrong shape.
+        Unsupported: The config asks for something that would change logits and that is not computed here, or for a
+            model whose blocks or weights are not known here.
+    """
+    source = Path(folder)
+    config = read_mapping(source / "config.json")
+    reading = read_config(config, name=Path(os.path.realpath(source)).name, file=str(source / "config.json"))
+    if reading.notes:
+        raise Unsupported(
+            f"{source}: its weights would compute other logits here: {'; '.join(reading.notes)}. Its costs can be "
+            "predicted and measured all the same, from its config.json"
+        )
+    arch, family = reading.arch, config["model_type"]
+    if family in hf_listener.FAMILIES:
+        hf_listener.check_config(config)
+        arch = encoder_of(arch)
+    if form_of(arch) is Form.IMAGE_ENCODER:
+        require_classifier(arch, work="loaded with its weights")
+    require_built(arch, work="loaded with its weights")
+    if family not in LOADED:
+        raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
+    kept = dict(_tensors(source))
+    if family == "gpt2":
+        weights = dict(_from_gpt2(kept))
+    elif arch.stem is not None and family == "vit":
+        weights = from_vit(arch, arch.stem, kept)
+    elif arch.stem is not None and family == "swin":
+        weights = from_swin(arch, arch.stem, kept)
+    elif arch.stem is not None and family == "deit":
+        weights = from_deit(arch, kept)
+    elif family in hf_listener.FAMILIES:
+        weights = hf_listener.from_listener(kept, after=arch.norm_place == "post")
+    elif family == "bert":
+        if not any(name.endswith("pooler.dense.weight") for name in kept):
+            arch = without_head(arch)  # encoders that were trained without it are kept without it
+        weights = from_bert(kept, weight_shapes(arch))
+    elif family == OWN_TYPE:
+        weights = kept
+    else:
+        names = {_llama_name(name): name for name in weight_shapes(arch)}
+        weights = {names.get(name, name): value for name, value in kept.items()}
+    if arch.tie_embeddings:
+        for name in ("lm_head.weight", "head.weight"):
+            weights.pop(name, None)  # a second copy of the token table
+    return arch, _checked(arch, weights, where=str(source))
+
+
+def _llama_name(name: str) -> str:
+    """The name in a Llama-style checkpoint of the weight that is ``name`` here."""
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    _, number, rest = name.split(".", 2)
+    block, _, kind = rest.rpartition(".")
+    return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
+
+
+def _from_gpt2(tensors: Mapping[str, Float32Array]) -> Iterator[tuple[str, Float32Array]]:
+    """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
+    outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
+    blocks = {
+        "ln_1": "attention_norm",
+        "ln_2": "ffn_norm",
+        "attn.c_proj": "attention.out",
+        "mlp.c_fc": "ffn.up",
+        "mlp.c_proj": "ffn.down",
+    }
+    for full, value in tensors.items():
+        name = full.removeprefix("transformer.")
+        if not name.startswith("h."):
+            yield outside.get(name, name.replace("ln_f.", "norm.")), value
+            continue
+        _, number, rest = name.split(".", 2)
+        block, _, kind = rest.rpartition(".")
+        ours = np.ascontiguousarray(value.T) if kind == "weight" and value.ndim == 2 else value
+        if block == "attn.c_attn":
+            for part, third in zip("qkv", np.split(ours, 3), strict=True):
+                yield f"layers.{number}.attention.{part}.{kind}", third
+        else:
+            yield f"layers.{number}.{blocks.get(block, block)}.{kind}", ours
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
+    """Every weight of the folder's safetensors files, as FP32."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        places = read_mapping(index).get("weight_map")
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise SpecError("must name a file for each weight", file=str(index), field="weight_map")
+        files = sorted({folder / name for name in places.values()})
+    else:
+        files = [folder / "model.safetensors"]
+    for file in files:
+        if file.parent != folder or not file.is_file():
+            raise SpecError("there is no such file; weights are read from safetensors only", file=str(file))
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118  (not a mapping)
+                    if not name.endswith(_BUFFERS):
+                        yield name, _numpy(opened.get_tensor(name), f"{file}: {name}")
+        except (SafetensorError, OSError) as error:
+            raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
+
+
+def _numpy(value: Any, what: str) -> Float32Array:
+    """``value``, an array or a tensor, as contiguous FP32; ``what`` names it if it holds integers."""
+    if not isinstance(value, np.ndarray):
+        if not value.is_floating_point():
+            raise Unsupported(f"{what}: stored as {value.dtype}, which is not read; load the unquantised model")
+        value = value.detach().cpu().float().numpy()
+    return np.ascontiguousarray(value, dtype=np.float32)
+
+
+def _checked(arch: ArchSpec, weights: Mapping[str, Float32Array], *, where: str) -> dict[str, Float32Array]:
+    """``weights`` in the order of the model, if they are exactly its own."""
+    shapes = weight_shapes(arch)
+    if missing := [name for name in shapes if name not in weights]:
+        raise SpecError(f"{_few(missing)} missing", file=where)
+    if unknown := [name for name in weights if name not in shapes]:
+        raise SpecError(f"{_few(unknown)} in no place of {arch.name}", file=where)
+    for name, shape in shapes.items():
+        if weights[name].shape != shape:
+            raise SpecError(f"{name} has shape {weights[name].shape}, {arch.name} needs {shape}", file=where)
+        if not np.isfinite(weights[name]).all():
+            raise SpecError(f"{name} has values that are not finite (NaN or infinity)", file=where)
+    return {name: weights[name] for name in shapes}
+
+
+def _few(names: list[str]) -> str:
+    shown = json.dumps(names[:3])[1:-1]
+    return f"weights {shown} and {len(names) - 3} more are" if len(names) > 3 else f"weights {shown} are"

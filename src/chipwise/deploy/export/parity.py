@@ -1,0 +1,222 @@
+"""Whether an exported file computes what torch computes: the same inputs to both, and how far their outputs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core import units
+from chipwise.deploy.runtimes import llama_server
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.walk.forms import Form, form_of
+
+Weights = Mapping[str, npt.NDArray[Any]]
+ORIGINAL, STORED = "the original weights", "the weights as stored"
+POSITIONS, FEW_POSITIONS = 8, 4  # whose logits are compared; few where a reply of the server takes seconds
+LARGE_VOCABULARY = 20_000
+MOST_TOKENS = 32
+TEXT = (
+    "The old library stood at the corner of the market square. Every morning the librarian opened its heavy doors and "
+    "lit the lamps, one after another, until the long room was warm and bright."
+)
+WRITTEN = 16  # tokens of a text, to see that one comes out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """Differences between a runtime's outputs and those of torch on the same inputs."""
+
+    runtime: str
+    version: str
+    against: str  # which weights torch has
+    outputs: str  # what was compared
+    values: int
+    greatest: float
+    mean: float
+    largest: float  # of torch's outputs, which tells how large the differences are
+    same_choice: float | None = None  # share of positions whose most probable token or class is the same
+
+    def text(self) -> str:
+        """One sentence."""
+        share = None if self.same_choice is None else units.show(self.same_choice, "share")
+        same = "" if share is None else f"; the same first choice in {share}"
+        who = f"{self.runtime} {self.version} against torch with {self.against}"
+        return (
+            f"{who}: {self.values:,} {self.outputs} differ by at most {self.greatest:.2g}, on average {self.mean:.2g}, "
+            f"where the largest is {self.largest:.3g}{same}"
+        )
+
+
+def compared(
+    found: npt.NDArray[Any], wanted: npt.NDArray[Any], *, runtime: str, version: str, against: str, outputs: str
+) -> Parity:
+    """The differences of two arrays of outputs, (…, values) each."""
+    difference = np.abs(found.astype(np.float64) - wanted)
+    chooses = outputs == "logits" and wanted.shape[-1] > 1
+    return Parity(
+        runtime=runtime,
+        version=version,
+        against=against,
+        outputs=outputs,
+        values=int(wanted.size),
+        greatest=float(difference.max()),
+        mean=float(difference.mean()),
+        largest=float(np.abs(wanted).max()),
+        same_choice=float((found.argmax(-1) == wanted.argmax(-1)).mean()) if chooses else None,
+    )
+
+
+def tokens_of(tokenizer: Path) -> list[int]:
+    """The tokens of a short English text by a ``tokenizer.json``.
+
+    Raises:
+        SpecError: It is no tokenizer.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return list(Tokenizer.from_file(str(tokenizer)).encode(TEXT, add_special_tokens=False).ids)
+    except Exception as error:  # the package raises nothing narrower
+        raise SpecError(f"is no tokenizer: {error}", file=str(tokenizer)) from None
+
+
+def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[Any, ...]:
+    """Inputs of a model as its torch module takes them: ``tokens``, else random tokens, images, sounds or requests."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    form, stem = form_of(arch), arch.stem
+    if stem is None:
+        length = min(MOST_TOKENS, arch.max_tokens)
+        if tokens:
+            return (torch.tensor([tokens[:length]]),)
+        return (torch.randint(0, arch.vocab_size, (1, length), generator=generator),)
+    if isinstance(stem, RankingStem):
+        items = torch.randint(stem.items + 1, (1, stem.tokens, 1), generator=generator)
+        tags = torch.randint(stem.tags + 1, (1, stem.tokens, stem.bag), generator=generator)
+        return (torch.cat((items, tags), dim=2),)
+    given = torch.randn((1, *stem.shape), generator=generator)
+    if form is Form.DENOISER:
+        return given, torch.tensor([0.3]), torch.tensor([0]), torch.tensor([0.5])
+    if arch.question is not None:
+        return given, torch.randint(0, arch.question.words, (1, arch.question.tokens), generator=generator)
+    return (given,)
+
+
+def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDArray[Any]:
+    """The outputs of chipwise's torch module: logits of every position, or what the model makes instead."""
+    import torch
+
+    from chipwise.model.kinds.encoder.module import Encoder
+    from chipwise.model.kinds.text.module import module_of
+
+    model = Encoder(arch) if form_of(arch) is Form.ENCODER else module_of(arch)
+    model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
+    with torch.no_grad():
+        found = model.eval()(*inputs)
+    return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
+
+
+def outputs_of(arch: ArchSpec) -> str:
+    """What a model's outputs are called."""
+    return {Form.ENCODER: "states", Form.DENOISER: "velocities", Form.RANKER: "scores"}.get(form_of(arch), "logits")
+
+
+def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
+    """Compares a Hugging Face folder with torch. Transformers loads it, by its own modelling file if it has one."""
+    import torch
+    import transformers
+
+    from chipwise.core.files import read_mapping
+    from chipwise.deploy.export.hf import OWN
+
+    named = [name for name in read_mapping(folder / "config.json").get("auto_map", {}) if name != "AutoConfig"]
+    transformers.utils.logging.disable_progress_bar()
+    auto = getattr(transformers, named[0] if named else OWN[form_of(arch)].auto)
+    model = auto.from_pretrained(folder, trust_remote_code=True).eval()
+    inputs = sample_inputs(arch, tokens)
+    with torch.no_grad():
+        made = model(*inputs)
+    names = ("logits", "last_hidden_state", "scores")
+    found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
+    told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
+    return compared(found.numpy(), in_torch(arch, weights, inputs), outputs=outputs_of(arch), **told)
+
+
+def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
+    """Compares an ONNX file, run by ONNX Runtime on one thread, with torch."""
+    import onnxruntime
+
+    from chipwise.deploy.runtimes import onnxruntime as runtime
+
+    inputs = sample_inputs(arch, tokens)
+    form, arrays = form_of(arch), [each.numpy() for each in inputs]
+    wanted, outputs = in_torch(arch, weights, inputs), outputs_of(arch)
+    if form is Form.DECODER:
+        session = runtime.OnnxRuntimeSession(path, capacity=arrays[0].shape[1])
+        places = llama_server.spread(arrays[0].shape[1], POSITIONS)
+        found = np.stack([session.prefill(arrays[0][:, : place + 1])[0].copy() for place in places])
+        wanted = wanted[0, places]
+    elif form is Form.ENCODER:
+        found, wanted = runtime.OnnxEncoder(path).encode(arrays[0]), wanted.mean(1)
+        outputs = "values of an embedding"
+    elif form is Form.RANKER:
+        found = runtime.OnnxRanker(path).prefill(arrays[0])
+    elif form is Form.DENOISER:
+        assert arch.denoiser is not None
+        numbers = {"time": arrays[1][:, None], "step": arrays[3][:, None]}
+        feeds = {"image": arrays[0], "label": arrays[2]} | {name: numbers[name] for name in arch.denoiser.told}
+        found = runtime.load(path, threads=1)[0].run(["velocity"], feeds)[0]
+    else:
+        found = runtime.OnnxClassifier(path).prefill(*arrays)
+    told = {"runtime": "ONNX Runtime", "version": onnxruntime.__version__, "against": ORIGINAL}
+    return compared(found, wanted, outputs=outputs, **told)
+
+
+def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Parity], str]:
+    """Compares a GGUF file with a tokenizer, run by llama.cpp, with torch; and the text that comes out of it.
+
+    Logits are compared as llama.cpp's server gives them, less the logarithm of the sum of their exponentials; keys and
+    values are kept in FP32.
+
+    Raises:
+        MissingExtra: xllamacpp is not installed.
+        WorkerError: llama.cpp ended its process.
+        MeasurementError: llama.cpp cannot load the file.
+    """
+    from importlib.metadata import version
+
+    from chipwise.deploy.export.gguf_read import read
+
+    arch = design.arch
+    reply = llama_server.ask(
+        path,
+        vocab_size=arch.vocab_size,
+        text=TEXT,
+        most_tokens=min(MOST_TOKENS, arch.max_tokens),
+        positions=FEW_POSITIONS if arch.vocab_size > LARGE_VOCABULARY else POSITIONS,
+        new=min(WRITTEN, arch.max_tokens - 1),
+    )
+    tokens, places = sample_inputs(arch, reply["tokens"])[0], reply["places"]
+    found = np.array(reply["log_probabilities"], np.float32)
+    checks = []
+    for against, held in ((STORED, read(path)[1]), (ORIGINAL, weights)):
+        wanted = in_torch(arch, held, (tokens,))[0, places].astype(np.float64)
+        top = wanted.max(-1, keepdims=True)
+        shifted = wanted - top - np.log(np.exp(wanted - top).sum(-1, keepdims=True))
+        told = {"runtime": "llama.cpp (xllamacpp)", "version": version("xllamacpp"), "against": against}
+        checks.append(compared(found, shifted, outputs="logits", **told))
+    return checks, str(reply["text"])
+
+
+def reason(error: ChipwiseError) -> str:
+    """Why a file was not compared, as half a sentence."""
+    return str(error).partition("\n")[0]

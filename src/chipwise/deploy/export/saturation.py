@@ -1,0 +1,21 @@
+"""Whether an ONNX file is right on processors whose int8 products saturate: those of other exporters may not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from chipwise.model.blocks.quantize import MOST_INT8
+
+PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}  # weights come second
+
+
+def saturates(path: Path) -> bool:
+    """Whether a stored int8 weight is so large that two products with uint8 activations exceed 16 bits."""
+    graph = onnx.load(str(path)).graph
+    stored = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT8}
+    weights = {node.input[1] for node in graph.node if node.op_type in PRODUCTS} & set(stored)
+    return any(np.abs(numpy_helper.to_array(stored[name]).astype(np.int16)).max() > MOST_INT8 for name in weights)

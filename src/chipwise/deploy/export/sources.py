@@ -1,0 +1,173 @@
+"""A model with its weights and tokenizer, from a Hugging Face folder or a GGUF file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.arrays import Float32Array
+from chipwise.core.files import read_mapping, write_json
+from chipwise.deploy.export.gguf import export as export_gguf
+from chipwise.deploy.export.gguf import layout
+from chipwise.deploy.export.gguf_read import GgufFile, read_weights
+from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer, hugging_face_files
+from chipwise.deploy.export.hf import OWN, load_pretrained, save_pretrained
+from chipwise.deploy.export.tokenizer_files import TOKENIZER
+from chipwise.errors import SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.published.families import without_folder
+from chipwise.model.walk.built import require_built
+from chipwise.model.walk.forms import form_of
+
+FORMATS = {
+    "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
+    "onnx": ("fp32", "int8", "int4"),
+    "hf": ("fp32",),
+}
+"""Weight formats by what is written."""
+ALIASES = {"q8_0": "int8", "q4_0": "int4 head:int8", "f16": "fp16", "f32": "fp32"}
+"""llama.cpp's names: its Q4_0 files keep the head in 8 bits."""
+_LABELS = ("id2label", "label2id", "labels")  # of a config: what classes are called
+_BESIDE = (  # files of a folder that say how its inputs are made and what its outputs mean
+    *("preprocessor_config.json", "words.json", "front_end.json", "vocab.json", "items.json", "quantiles.json"),
+    "sampler.py",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A model that was read: what is written in another format."""
+
+    path: Path
+    arch: ArchSpec
+    weights: Mapping[str, Float32Array]
+    tokenizer: Path | GgufTokenizer | None
+
+    @classmethod
+    def read(cls, model: str | Path) -> Source:
+        """The model at ``model``, a Hugging Face folder or a GGUF file.
+
+        Raises:
+            SpecError: It is neither, or a file of it is missing or damaged.
+            Unsupported: A family, or a type of weights, that is not read.
+            MissingExtra: The package ``gguf`` is not installed.
+        """
+        path = Path(model)
+        if path.suffix == ".gguf":
+            arch, weights = read_weights(path)
+            return cls(
+                path=path,
+                arch=arch,
+                weights=weights,
+                tokenizer=GgufTokenizer.of_fields(GgufFile.open(path).fields, file=str(path)),
+            )
+        if not (path / "config.json").is_file():
+            raise SpecError(
+                f"{without_folder(str(model))}; give a run, a Hugging Face folder with weights or a .gguf file",
+                file=str(model),
+            )
+        arch, weights = load_pretrained(path)
+        tokenizer = path / TOKENIZER
+        return cls(path=path, arch=arch, weights=weights, tokenizer=tokenizer if tokenizer.is_file() else None)
+
+
+def holding(arch: ArchSpec) -> list[str]:
+    """What can hold a model of this architecture: some of ``FORMATS``."""
+    found = []
+    with suppress(Unsupported):
+        require_built(arch, work="exported")
+        found.append("onnx")
+    with suppress(Unsupported):
+        layout(arch)
+        found.append("gguf")
+    if form_of(arch) in OWN:
+        found.append("hf")
+    return sorted(found)
+
+
+def check_held(arch: ArchSpec, kind: str) -> None:
+    """Checks that ``kind`` holds all blocks of a model.
+
+    Raises:
+        Unsupported: It does not; the message names the block, and what holds it.
+    """
+    if kind in (possible := holding(arch)):
+        return
+    try:
+        layout(arch) if kind == "gguf" else require_built(arch, work="exported")
+        why = f"{arch.name}: there is no {kind} form of a {form_of(arch)}"
+    except Unsupported as error:
+        why = str(error)
+    others = " or ".join(f"--to {each}" for each in possible)
+    raise Unsupported(f"{why}; {others} can hold it" if others else why)
+
+
+def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+    """Writes ``model.gguf``; its name, and what to know about the tokenizer."""
+    notes, tokenizer = [], source.tokenizer
+    if isinstance(tokenizer, Path):
+        try:
+            tokenizer = gguf_tokenizer(tokenizer, vocab_size=design.arch.vocab_size, max_tokens=design.arch.max_tokens)
+        except Unsupported as error:
+            notes.append(f"no tokenizer in the file, so llama.cpp takes no text: {error}")
+            tokenizer = None
+    elif tokenizer is None:
+        alone = source.path.is_dir() and (source.path / "tokenizer.model").is_file()
+        why = "it has tokenizer.model alone, and tokenizer.json is read" if alone else "it has no tokenizer.json"
+        notes.append(f"no tokenizer in the file, so llama.cpp takes no text: {source.path}: {why}")
+    export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer)
+    return ["model.gguf"], notes
+
+
+def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+    """Writes ``model.onnx``, with the tokenizer and the folder's notes on inputs and outputs beside it."""
+    from chipwise.deploy.export.onnx import export
+
+    export(design, source.weights, folder / "model.onnx", external_data=True)
+    names = ["model.onnx"]
+    if (folder / "model.onnx.data").is_file():
+        names.append("model.onnx.data")
+    extra = dict(_beside(source))
+    if isinstance(source.tokenizer, Path):
+        extra[TOKENIZER] = source.tokenizer.read_bytes()
+    for name, content in extra.items():
+        (folder / name).write_bytes(content)
+    return [*names, *extra], []
+
+
+def write_hf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+    """Writes a Hugging Face folder into an empty one, with the source's notes on inputs, outputs and text."""
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer = source.tokenizer
+        if isinstance(tokenizer, GgufTokenizer):
+            try:
+                files = hugging_face_files(tokenizer, max_tokens=design.arch.max_tokens)
+            except Unsupported as error:
+                notes.append(f"no tokenizer in the folder: {source.path}: {error}")
+                tokenizer = None
+            else:
+                for name, data in files.items():
+                    write_json(Path(scratch) / name, data)
+                tokenizer = Path(scratch) / TOKENIZER
+        save_pretrained(design.arch, source.weights, tokenizer, folder, dict(_beside(source)))
+    if source.path.is_dir():
+        held = read_mapping(source.path / "config.json")
+        labels = {name: held[name] for name in _LABELS if name in held}
+        if labels:
+            write_json(folder / "config.json", read_mapping(folder / "config.json") | labels)
+    return sorted(path.name for path in folder.iterdir()), notes
+
+
+def _beside(source: Source) -> dict[str, bytes]:
+    if not source.path.is_dir():
+        return {}
+    return {name: (source.path / name).read_bytes() for name in _BESIDE if (source.path / name).is_file()}
+
+
+WRITERS: Mapping[str, Any] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf}

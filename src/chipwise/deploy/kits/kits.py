@@ -1,0 +1,463 @@
+"""Kits: what is copied to a device that is not here, and the results that come back as one JSON file.
+
+A kit is a folder: exported models, ``kit.json`` (this module's :class:`Kit`), the script of ``kit_script.py`` as
+``kit.py`` and instructions. The script writes :class:`KitResults`, which hold the kit's own description, so they say
+what was measured wherever they are read. Rounds have the fields of the measuring process's reply (``worker.py``) and
+become measurements the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.fields import check_fields
+from chipwise.core.files import build, parse_json, read_json, read_text, storage, write_atomic, write_json
+from chipwise.core.labels import require_label
+from chipwise.deploy.measure.harness import join, measurement_of, readings_of
+from chipwise.deploy.measure.kit_checks import LONGEST_S, SHORTEST_S, check_ranges, require_date, require_seal, sealed
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.verdict import judge
+from chipwise.errors import InputError, OutputError, SpecError, short
+from chipwise.hardware import datasheet
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.io import from_data
+from chipwise.model.ops.workload import Workload
+
+SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
+MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
+WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # names in a kit's folder
+RUNTIMES = ("onnxruntime", "llama.cpp")  # that the script measures
+Role = Literal["winner", "reference", "finalist", "front", "model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitModel:
+    """One exported file of a kit."""
+
+    file: str  # in the kit's folder
+    sha256: str
+    bytes: int
+    runtime: str
+    name: str
+    design: str  # digest
+    weights: str = "fp32"
+    arch: Mapping[str, Any] | None = None  # None where the file does not tell its design
+    role: Role = "model"
+    trial: int | None = None  # of its run
+    made_from: Mapping[str, str] = field(default_factory=dict)  # file of the run's folder -> its SHA-256 when packed
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.runtime not in RUNTIMES:
+            raise SpecError(f"a kit measures {' and '.join(RUNTIMES)}, not {short(self.runtime)}", field="runtime")
+        require_label(self.name, "name", empty=True)
+        require_label(self.file, "file")
+
+    def known_design(self, *, file: str | None = None) -> Design | None:
+        """The design in full, where the kit holds it.
+
+        Raises:
+            SpecError: It is not a valid one.
+        """
+        if self.arch is None:
+            return None
+        arch = from_data(dict(self.arch), file=file)
+        return build(Design, {"arch": arch, "weights": self.weights}, field="kit.models", file=file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitRun:
+    """The run that a kit's models come from."""
+
+    name: str
+    identity: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """Contents of ``kit.json``: files, settings of the measurement, and device."""
+
+    schema: str = SCHEMA
+    created: str  # ISO 8601
+    version: str  # of chipwise
+    name: str
+    workload: Workload
+    models: tuple[KitModel, ...]
+    threads: int = 1
+    seed: int = 0
+    device: str | None = None  # as the user names it; None: whatever machine the script finds itself on
+    machine: str | None = None  # name of the one machine it may run on, where that is known
+    gpu_layers: int = 0  # llama.cpp: layers on the GPU; -1 for all
+    run: KitRun | None = None
+    seal: str = ""  # digest of all other fields, by which a change after packing is noticed
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require_date(self.created, "created")
+        require_label(self.name, "name", empty=True)
+        if self.schema != SCHEMA:
+            raise SpecError(f"not a kit of this version ({SCHEMA}), but {self.schema!r}", field="schema")
+        if not 1 <= self.threads <= 4096:
+            raise SpecError(f"must be from 1 to 4096, not {self.threads}", field="threads")
+        if len({model.file for model in self.models}) < len(self.models):
+            raise SpecError("two models have the same file", field="models")
+
+    def to_data(self) -> dict[str, Any]:
+        """The kit as plain data, sealed."""
+        return sealed(plain(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitMachine:
+    """The machine that the script ran on, as its system describes it; None where it does not."""
+
+    name: str
+    cpu: str
+    cores: int
+    memory_bytes: int | None = None
+    model: str | None = None
+    gpus: tuple[str, ...] = ()
+    clock_hz: float | None = None  # highest
+    temperature_c: float | None = None
+    power_meter: str | None = None  # what power was read from
+    os: str = ""
+    architecture: str = ""
+    python: str = ""
+
+    def __post_init__(self) -> None:
+        require_label(self.name, "name")
+        for name in ("cpu", "model", "power_meter", "os", "architecture", "python"):
+            require_label(getattr(self, name) or "", name, empty=True)
+        for gpu in self.gpus:
+            require_label(gpu, "gpus")
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitRound:
+    """One measurement in a fresh process; fields as in the reply of ``worker.py``."""
+
+    runtime_version: str
+    ttft_s: tuple[float, ...]
+    tpot_s: tuple[float, ...]
+    ttft_cpu_s: tuple[float, ...]
+    tpot_cpu_s: tuple[float, ...]
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int | None
+    energy_j: float | None
+    readings: dict[str, float | None]
+    facts: dict[str, str]
+    machine: str
+    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of other scripts; nothing to compare with
+    cpus: tuple[int, ...] = ()
+    load_before: float | None = None
+    load_after: float | None = None
+    clock_hz_before: float | None = None
+    clock_hz_after: float | None = None
+    temperature_c: float | None = None
+    steps_per_sample: int = 1  # decode steps that one tpot sample is the mean of
+    backends: str | None = None  # of llama.cpp
+    energy_from: str | None = None  # what the joules were read from, and so what they are of
+
+    def __post_init__(self) -> None:
+        for name, least in (("ttft_s", SHORTEST_S), ("tpot_s", SHORTEST_S), ("ttft_cpu_s", 0), ("tpot_cpu_s", 0)):
+            wrong = next((value for value in getattr(self, name) if not least <= value <= LONGEST_S), None)
+            if wrong is not None:
+                raise SpecError(f"must be times from {least:g} to {LONGEST_S:g} s, not {wrong:g}", field=name)
+        if any(cpu < 0 for cpu in self.cpus):
+            raise SpecError("must be numbers of processors, from 0 on", field="cpus")
+        for name in ("machine", "runtime_version"):
+            require_label(getattr(self, name), name, empty=True)
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitMeasured:
+    """Measurements of one file; ``error`` is the reason if they failed or are incomplete."""
+
+    file: str
+    sha256: str
+    rounds: tuple[KitRound, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitResults:
+    """The file that the script writes. What does not fit together is refused."""
+
+    schema: str
+    created: str
+    complete: bool  # whether every model was measured to the end
+    device: str | None
+    machine: KitMachine
+    threads: int
+    kit: Kit
+    measured: tuple[KitMeasured, ...]
+
+    def __post_init__(self) -> None:
+        require_date(self.created, "created")
+        require_label(self.device or "", "device", empty=True)
+        known = {model.file: model for model in self.kit.models}
+        for item in self.measured:
+            if item.file not in known or known[item.file].sha256 != item.sha256:
+                raise SpecError(f"{item.file} is not a file of the kit that these results name", field="measured")
+            design = known[item.file].known_design()
+            decodes = design is not None and design.arch.causal and design.arch.head == "lm"
+            if decodes and self.kit.workload.new_tokens > 1 and any(not one.tpot_s for one in item.rounds):
+                raise SpecError(f"{item.file} generates tokens, and its tpot_s is empty", field="measured")
+        kit = self.kit
+        if kit.device is not None and self.device != kit.device:
+            raise SpecError(
+                f"measured as {self.device or 'a device without a name'}, but the kit was made for {kit.device}; make "
+                "a kit for that device with: chipwise kit … --device NAME",
+                field="device",
+            )
+        if kit.machine is not None and self.machine.name != kit.machine:
+            raise SpecError(
+                f"measured on {self.machine.name}, but the kit was made for {kit.machine}; run it there, or make a kit "
+                "for the other machine with: chipwise kit … --device NAME",
+                field="machine.name",
+            )
+        other = None if self.device is None else another_device(self.device, self.machine)
+        if other is not None:
+            raise SpecError(
+                f"measured on {other}, which is not {self.device}; run the kit there, or make one for this device "
+                "with: chipwise kit … --device NAME",
+                field="machine",
+            )
+
+    @property
+    def device_name(self) -> str:
+        """The device under which measurements are kept: the stated one, else the machine's own name."""
+        return self.device or self.machine.name
+
+    def measurements(self) -> list[tuple[KitModel, Measurement]]:
+        """Each measured model with all its samples. Models that could not be measured are left out."""
+        models = {model.file: model for model in self.kit.models}
+        return [
+            (models[item.file], self._measurement(models[item.file], item)) for item in self.measured if item.rounds
+        ]
+
+    def _measurement(self, model: KitModel, item: KitMeasured) -> Measurement:
+        parts = []
+        for one in item.rounds:
+            facts = {"design": model.design, "name": model.name}
+            reply = {**plain(one), "facts": facts, "machine": self.device_name, "reference_s": {}}
+            verdict = judge(readings_of(reply, None))
+            parts.append(
+                measurement_of(
+                    verdict,
+                    reply,
+                    one.cpus,
+                    model=Path(model.file),
+                    workload=self.kit.workload,
+                    runtime=model.runtime,
+                    threads=self.threads,
+                )
+            )
+        return join(parts)
+
+
+def read_results(path: str | Path) -> KitResults:
+    """The results that a kit's script wrote.
+
+    Raises:
+        SpecError: The file is missing, damaged or of another version, or was measured on another machine than stated.
+    """
+    name = str(path)
+    return results_of(parse_whole(read_text(path), name=name), file=name)
+
+
+def parse_whole(text: str, *, name: str) -> Any:
+    """The JSON that ``text`` holds.
+
+    Raises:
+        SpecError: It is not JSON; where it ends too early, the message says that the file was cut off.
+    """
+    try:
+        return parse_json(text, name=name)
+    except SpecError as error:
+        if not text.rstrip().endswith(("}", "]")):
+            raise SpecError("the file ends in the middle of its JSON; copy it again, whole", file=name) from None
+        raise error from None
+
+
+def results_of(data: object, *, file: str) -> KitResults:
+    """The results in ``data``, as JSON gave it.
+
+    Raises:
+        SpecError: As of :func:`read_results`.
+    """
+    if isinstance(data, Mapping) and data.get("schema") == SCHEMA:
+        raise SpecError("this is the kit's own list; import what its script wrote, kit-results.json", file=file)
+    if not isinstance(data, Mapping) or data.get("schema") != RESULTS:
+        raise SpecError(f"not the results of a kit of this version ({RESULTS})", file=file)
+    require_seal(data.get("kit"), file=file, field="kit")
+    return build(KitResults, data, file=file)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hex.
+
+    Raises:
+        SpecError: It cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def another_device(stated: str, machine: KitMachine) -> str | None:
+    """The chip that ``machine`` says it has, where it cannot be the ``stated`` one; None where nothing speaks against.
+
+    Names of processors and GPUs are compared with the titles and aliases of all data sheets: the longest title whose
+    words all occur must be the stated device's. Devices without a data sheet are taken as stated.
+    """
+    try:
+        sheet = datasheet.load(stated)
+    except InputError:
+        return None
+    texts = machine.gpus if sheet.kind == "gpu" else tuple(filter(None, (machine.cpu, machine.model)))
+    found = " ".join(texts)
+    words = _words(found)
+    if not words:
+        return None
+    fits: list[tuple[int, str]] = []
+    for other in datasheet.load_all():
+        if (other.kind == "gpu") == (sheet.kind == "gpu"):
+            size = max((len(name) for name in _names(other) if name <= words), default=0)
+            fits.append((size, other.name))
+    best = max(size for size, _ in fits)
+    if best:
+        return None if (best, sheet.name) in fits else found
+    makers = {maker for maker in _MAKERS if maker in words}
+    own = {maker for maker in _MAKERS if maker in _words(f"{sheet.vendor} {sheet.title}")}
+    return found if makers and own and not makers & own else None
+
+
+_MAKERS = ("intel", "amd", "apple", "qualcomm", "nvidia", "mediatek", "samsung", "google", "rockchip", "broadcom")
+
+
+def _names(sheet: datasheet.DeviceProfile) -> list[frozenset[str]]:
+    """The sets of words that name a device: its title, and aliases that say more than a number."""
+    aliases = [alias for alias in sheet.aliases if len(alias) > 4]
+    return [_words(name) for name in (sheet.title, *aliases)]
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of a name, without marks and sizes of memory."""
+    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm|c)\)|\b\d+ ?gb\b", " ", text.lower())))
+
+
+def check_folder(folder: Path) -> None:
+    """Checks that a kit can be written to ``folder``: it is new, empty, or an earlier kit's.
+
+    Raises:
+        OutputError: It holds other files, or is none.
+    """
+    with storage(folder):
+        names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    others = sorted(name for name in names - WRITTEN if not name.startswith("kit-results"))
+    if others:
+        raise OutputError(f"{folder}: holds other files ({', '.join(others[:3])}); give a new folder with --out")
+
+
+def write(folder: Path, kit: Kit) -> None:
+    """Writes ``kit.json``, the script and the instructions into ``folder``, which holds the models already.
+
+    Model files of an earlier kit there that are not part of this one are removed.
+
+    Raises:
+        StorageError: The disk refused.
+    """
+    for model in _earlier(folder / MANIFEST):
+        if model not in {item.file for item in kit.models} and (folder / model).resolve().is_relative_to(
+            (folder / "models").resolve()
+        ):
+            (folder / model).unlink(missing_ok=True)
+    write_atomic(folder / SCRIPT, Path(__file__).with_name("kit_script.py").read_bytes())
+    write_atomic(folder / README, _instructions(kit))
+    write_json(folder / MANIFEST, kit.to_data())
+
+
+def _earlier(path: Path) -> list[str]:
+    try:
+        return [item.file for item in read_kit(path).models] if path.is_file() else []
+    except SpecError:
+        return []
+
+
+def read_kit(path: str | Path) -> Kit:
+    """The ``kit.json`` of a kit.
+
+    Raises:
+        SpecError: It is missing, damaged, or of another version.
+    """
+    data = read_json(path)
+    require_seal(data, file=str(path))
+    return build(Kit, data, file=str(path))
+
+
+def _instructions(kit: Kit) -> str:
+    """The text of the README that lies in the folder."""
+    request = kit.workload
+    where = kit.device or kit.machine or "the device"
+    rows = "".join(
+        f"| `{item.file}` | {item.name}{'' if item.trial is None else f', trial {item.trial}'} | {item.role} "
+        f"| {item.runtime} | {units.show(item.bytes, 'bytes')} |\n"
+        for item in kit.models
+    )
+    needs = {item.runtime: _NEEDS[item.runtime] for item in kit.models}
+    return _README.format(
+        name=kit.name,
+        where=where,
+        rows=rows,
+        needs="".join(f"- {text}\n" for text in needs.values()),
+        prompt=request.prompt_tokens,
+        new=request.new_tokens,
+        batch=request.batch,
+        threads=kit.threads,
+        version=kit.version,
+    )
+
+
+_NEEDS = {
+    "onnxruntime": "for `.onnx` files the package onnxruntime: `python3 -m pip install onnxruntime`",
+    "llama.cpp": "for `.gguf` files llama.cpp: the package (`python3 -m pip install llama-cpp-python`), which times "
+    "every decode step; or its program `llama-bench`, on the PATH or named with `--llama-bench PROGRAM`, which gives "
+    "means over many steps, so that their P99 stays unknown",
+}
+_README = """# Measuring {name} on {where}
+
+Made by chipwise {version}. Copy this whole folder to {where} and run there:
+
+    python3 kit.py
+
+It needs Python 3.9 or newer, and
+
+{needs}
+It writes `kit-results.json`: samples of the time to first token and the time per output token, peak memory, and what
+the machine is (processor, memory, system, clocks and temperatures where they can be read). Nothing is sent anywhere.
+Close other programs first. Power is measured where the system tells it (the first lines say from what). A phone or
+laptop tells it by its battery: charge and unplug it where power or energy matters, else plug it in. On the machine with
+chipwise, bring the file back in:
+
+    chipwise measurements import kit-results.json
+
+Requests: {prompt} prompt tokens, {new} new tokens, batch {batch}; {threads} thread(s) unless `--threads` says
+otherwise. `python3 kit.py --help` lists all options. If it is stopped, what was measured so far is in the file.
+
+| file | model | role | runtime | size |
+|---|---|---|---|---|
+{rows}"""

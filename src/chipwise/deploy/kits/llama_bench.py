@@ -1,0 +1,213 @@
+"""Reads the output of llama.cpp's benchmark program (``llama-bench -o json`` or ``jsonl``) as measurements.
+
+A result of the program is one test, repeated: prompts (``n_prompt`` tokens, nothing generated) or new tokens (``n_gen``
+of them, after ``n_depth`` tokens of context). A measurement needs both: prompts give TTFT, new tokens give TPOT. A
+sample of TPOT is the mean over the steps of one repetition, so percentiles of single steps other than P50 stay unknown.
+
+References:
+    The format: llama.cpp, ``tools/llama-bench/README.md`` (fields ``samples_ns``, ``n_prompt``, ``n_gen``, …).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.dtypes import FORMATS
+from chipwise.core.fields import convert
+from chipwise.core.files import read_text
+from chipwise.deploy.kits.kits import KitMachine, another_device, parse_whole
+from chipwise.deploy.measure.harness import measurement_of, readings_of
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.verdict import judge
+from chipwise.errors import SpecError
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+
+MOST_PARAMETERS_OFF = 0.02  # a file's count of parameters and the named model's may differ by this share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchTest:
+    """One result: a test, and the nanoseconds of each repetition."""
+
+    model_filename: str
+    samples_ns: tuple[int, ...]
+    n_prompt: int
+    n_gen: int
+    n_threads: int
+    n_depth: int = 0
+    n_gpu_layers: int = 0
+    model_type: str = ""
+    model_n_params: int = 0
+    cpu_info: str = ""
+    gpu_info: str = ""
+    backends: str = ""
+    build_commit: str = "unknown"
+    build_number: int = 0
+    type_k: str = "f16"
+    type_v: str = "f16"
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Common settings of tests that belong together."""
+        cache = (self.type_k, self.type_v)
+        return self.model_filename, self.n_threads, self.n_gpu_layers, self.backends, self.cpu_info, *cache
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the model ran on a GPU, as far as the file tells."""
+        return bool(self.gpu_info) and self.n_gpu_layers != 0
+
+
+def is_llama_bench(text: str) -> bool:
+    """Whether a file's text looks like the program's JSON or JSON lines, be it damaged."""
+    head = text.lstrip()[:4000]
+    return head.startswith(("[", "{")) and '"build_commit"' in head and '"model_filename"' in text
+
+
+def read_llama_bench(path: str | Path) -> list[BenchTest]:
+    """The results in a file.
+
+    Raises:
+        SpecError: The file is missing, damaged or not of this format; fields are named.
+    """
+    name, text = str(path), read_text(path)
+    if text.lstrip().startswith("{"):
+        rows: Any = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                rows.append(parse_whole(line, name=f"{name}, line {number}"))
+    else:
+        rows = parse_whole(text, name=name)
+    if not isinstance(rows, list) or not rows:
+        raise SpecError("holds no results of llama-bench", file=name)
+    return [_test(row, f"result {number}", file=name) for number, row in enumerate(rows, start=1)]
+
+
+def _test(row: object, place: str, *, file: str) -> BenchTest:
+    if not isinstance(row, Mapping):
+        raise SpecError("must be a mapping of fields", file=file, field=place)
+    values: dict[str, Any] = {}
+    for name, item in BenchTest.__dataclass_fields__.items():
+        if name in row:
+            try:
+                values[name] = convert(_TYPES[str(item.type)], row[name], name)
+            except SpecError as error:
+                raise error.inside(file=file, field=place) from None
+        elif name in _NEEDED:
+            raise SpecError(
+                "this field is missing; write the file with: llama-bench -o json", file=file, field=f"{place}.{name}"
+            )
+    found = BenchTest(**values)
+    if not found.samples_ns or min(found.samples_ns) <= 0:
+        raise SpecError("must be times above zero, one a repetition", file=file, field=f"{place}.samples_ns")
+    return found
+
+
+_TYPES: dict[str, Any] = {"str": str, "int": int, "tuple[int, ...]": tuple[int, ...]}
+_NEEDED = ("model_filename", "samples_ns", "n_prompt", "n_gen", "n_threads")
+
+
+def measurements_of(
+    tests: Sequence[BenchTest], design: Design, *, device: str | None = None, file: str
+) -> list[Measurement]:
+    """One measurement for each pair of a prompt test and a generation test of one setting.
+
+    Generation is paired with the prompt of its own depth; where no test has a depth, with every prompt, and the
+    measurement's environment says so (``decode_depth``).
+
+    Args:
+        tests: Results of one model.
+        design: The model.
+        device: The device's name. Default: the GPU's or processor's, as the file states it.
+        file: For messages.
+
+    Raises:
+        SpecError: The tests are of several models or of another one than ``design``, were made on another device than
+            stated, or lack prompts or generation.
+    """
+    models = sorted({test.model_filename for test in tests})
+    if len(models) > 1:
+        raise SpecError(f"holds results of {len(models)} models ({', '.join(models)}); import one at a time", file=file)
+    counted, stated = tests[0].model_n_params, design.arch.parameters()
+    head = design.arch.vocab_size * design.arch.d_model if design.arch.tie_embeddings else 0  # files may hold a copy
+    if counted and min(abs(counted / count - 1) for count in (stated, stated + head)) > MOST_PARAMETERS_OFF:
+        raise SpecError(
+            f"{models[0]} has {counted:,} parameters and {design.arch.name} has {stated:,}; name the model that was "
+            "measured with --model",
+            file=file,
+        )
+    for test in tests:
+        machine = KitMachine(name=test.cpu_info, cpu=test.cpu_info, cores=1, gpus=tuple(filter(None, [test.gpu_info])))
+        other = None if device is None else another_device(device, machine)
+        if other is not None:
+            raise SpecError(f"measured on {other}, which is not {device}; correct --device", file=file)
+    prompts = [test for test in tests if test.n_prompt and not test.n_gen]
+    generations = [test for test in tests if test.n_gen and not test.n_prompt]
+    for found, what, flag in ((prompts, "prompt", "-p"), (generations, "generation", "-n")):
+        if not found:
+            raise SpecError(f"holds no {what} test; run llama-bench with {flag} too", file=file)
+    pairs = []
+    for prompt in prompts:
+        same = [test for test in generations if test.setting == prompt.setting]
+        deep = [test for test in same if test.n_depth == prompt.n_prompt]
+        pairs += [(prompt, each) for each in deep or [test for test in same if not test.n_depth]]
+    if not pairs:
+        raise SpecError("no prompt test and generation test were made with the same settings", file=file)
+    return [_measurement(prompt, generation, design, device=device) for prompt, generation in pairs]
+
+
+def format_of(test: BenchTest) -> str | None:
+    """The weight format that ``model_type`` names (``llama 1B Q4_K - Medium``); None where it names none that is known.
+
+    >>> format_of(BenchTest(model_filename="", samples_ns=(), n_prompt=1, n_gen=0, n_threads=1, model_type="x Q8_0"))
+    'q8_0'
+    """
+    match = re.search(r"\b(?:all )?(I?Q\d_\w+|B?F(?:16|32)|MXFP4)(?: - (Small|Medium|Large))?", test.model_type)
+    if match is None:
+        return None
+    size = f"_{match[2][0]}" if match[2] else ""
+    name = f"{match[1]}{size}".lower()
+    name = {"f32": "fp32", "f16": "fp16"}.get(name, name)
+    return name if name in FORMATS else None
+
+
+def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, device: str | None) -> Measurement:
+    reply: dict[str, Any] = {
+        "facts": {"design": design.digest, "name": design.arch.name},
+        "machine": device
+        or (prompt.gpu_info if prompt.on_gpu else prompt.cpu_info)
+        or "unnamed machine of llama-bench",
+        "runtime_version": f"llama-bench {prompt.build_commit} ({prompt.build_number})",
+        "ttft_s": [sample / 1e9 for sample in prompt.samples_ns],
+        "tpot_s": [sample / 1e9 / generation.n_gen for sample in generation.samples_ns],
+        "steps_per_sample": generation.n_gen,
+        "ttft_cpu_s": [],
+        "tpot_cpu_s": [],
+        "cpu_s": 0.0,
+        "wall_s": (sum(prompt.samples_ns) + sum(generation.samples_ns)) / 1e9,
+        "peak_memory_bytes": None,
+        "energy_j": None,
+        "readings": {"lost": None},
+        "reference_s": {},
+        **dict.fromkeys(("load_before", "load_after", "clock_hz_before", "clock_hz_after", "temperature_c")),
+        "settings": {
+            "decode_depth": generation.n_depth,
+            "gpu_layers": prompt.n_gpu_layers,
+            "backends": prompt.backends,
+            "cache": f"{prompt.type_k}, {prompt.type_v}",
+        },
+    }
+    return measurement_of(
+        judge(readings_of(reply, None)),
+        reply,
+        (),
+        model=Path(prompt.model_filename),
+        workload=Workload(prompt_tokens=prompt.n_prompt, new_tokens=generation.n_gen + 1),
+        runtime="llama.cpp",
+        threads=prompt.n_threads,
+    )

@@ -1,0 +1,79 @@
+"""Drift: how much slower the machine is than when it was calibrated, from reference work timed both times.
+
+Machines have slow hours: neighbours on the same chip, another clock, heat. Reference work (``reference_work.py``) is
+timed at calibration and stored in the profile, and timed again inside every measurement. The ratio corrects measured
+latencies to the speed at calibration; samples are stored as they were taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chipwise.errors import SpecError
+from chipwise.model.ops.workload import Phase
+
+REFERENCE = ("compute_s", "memory_s", "reference_prefill_s", "reference_decode_s")
+FLOOR = 0.01  # half-width in logarithms that remains even if all reference work agrees
+NOISE = 1.1
+"""Factor within which reference work scatters on a quiet machine (quartiles 0.96 and 1.02, most within 0.91 to 1.12,
+over 60 measurements): in a clean measurement smaller drifts are ignored."""
+SCATTER = 0.06
+"""Standard deviation in logarithms of apparent drift where nothing drifted, from process to process on a machine in
+use. There, models followed a fifth of a typical drift of 4 %: the median slope of 16 series of 40 or more."""
+DOUBT = 0.15  # of the drift's logarithm, added to the interval: reference work is not the model
+OLD_NAMES = {"prefill": "prefill_slowdown", "decode": "decode_slowdown"}  # in measurements of older versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """Time now over time at calibration, by phase; 90 % of true factors lie within ``exp(±log_halfwidth)`` of it."""
+
+    prefill_slowdown: float
+    decode_slowdown: float
+    log_halfwidth: float
+
+    def __post_init__(self) -> None:
+        for field in OLD_NAMES.values():
+            if not (getattr(self, field) > 0 and math.isfinite(getattr(self, field))):
+                raise SpecError(f"must be a positive factor, not {getattr(self, field)}", field=field)
+
+    @property
+    def size(self) -> float:
+        """The larger of both phases' distances from no drift, as a factor ≥ 1."""
+        return math.exp(max(abs(math.log(self.prefill_slowdown)), abs(math.log(self.decode_slowdown))))
+
+    def shrunken(self, phase: Phase) -> float:
+        """The factor of ``phase``, shrunk by the scatter of reference work: small drifts are mostly scatter.
+
+        >>> drifted = Drift(prefill_slowdown=1.02, decode_slowdown=1.5, log_halfwidth=0.1)
+        >>> [round(drifted.shrunken(phase), 3) for phase in (Phase.PREFILL, Phase.DECODE)]
+        [1.002, 1.487]
+        """
+        log = math.log(self.prefill_slowdown if phase is Phase.PREFILL else self.decode_slowdown)
+        return math.exp(log**3 / (log**2 + SCATTER**2))
+
+
+def drift(now: Mapping[str, float], calibrated: Mapping[str, float]) -> Drift | None:
+    """The drift between two sets of median times of reference work; None if they share no name of ``REFERENCE``.
+
+    The reference model, which runs in the same runtime, stands for its phase where both sets have it. Otherwise
+    arithmetic stands for prefill, and arithmetic and memory together for decode. Disagreement widens the interval.
+    """
+    ratios = {
+        name: now[name] / calibrated[name] for name in REFERENCE if now.get(name, 0) > 0 and calibrated.get(name, 0) > 0
+    }
+    if not ratios:
+        return None
+    pure = [ratios[name] for name in ("compute_s", "memory_s") if name in ratios]
+    everything = _mean(pure or list(ratios.values()))
+    prefill = ratios.get("reference_prefill_s", ratios.get("compute_s", everything))
+    decode = ratios.get("reference_decode_s", everything)
+    apart = max(abs(math.log(a / b)) for a in (prefill, decode) for b in (prefill, decode, everything))
+    size = max(abs(math.log(prefill)), abs(math.log(decode)))
+    return Drift(prefill_slowdown=prefill, decode_slowdown=decode, log_halfwidth=FLOOR + DOUBT * size + apart / 4)
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -1,0 +1,371 @@
+"""Measuring a model in a fresh process, and noticing crashes, hangs and a busy machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import psutil
+
+from chipwise.core.statistics import two_speeds
+from chipwise.core.workers import ask_once
+from chipwise.deploy.export.exporters import reference_model
+from chipwise.deploy.measure import sensors
+from chipwise.deploy.measure.drift import Drift, drift
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.reference_work import medians, own_speeds
+from chipwise.deploy.measure.remote import check_connection, prepare_remote
+from chipwise.deploy.measure.verdict import Verdict, judge, spread
+from chipwise.deploy.runtimes import RUNTIMES, loading_s
+from chipwise.errors import InputError, MeasurementError, UnknownName, Unreachable, WorkerError
+from chipwise.hardware.detect import detect
+from chipwise.model.ops.workload import Workload
+
+T = TypeVar("T")
+WARM_UP_S = 0.5
+MIN_PREFILLS = 30
+MOST_SHARE = 0.4  # of the limit on an attempt that goes into timing: the rest loads, and warms up
+SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
+LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter steps
+S_PER_BYTE = 1e-7  # of extra time for large models: loading, warming up, and the least number of passes over them
+
+
+def measure(
+    model: str | Path,
+    workload: Workload,
+    *,
+    runtime: str = "onnxruntime",
+    threads: int = 1,
+    repeats: int = 200,
+    prefills: int = MIN_PREFILLS,
+    seconds: float = 1.5,
+    timeout_s: float = 60.0,
+    attempts: int = 3,
+    memory_limit_bytes: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    calibrated: Mapping[str, float] | None = None,
+    remote: str | None = None,
+) -> Measurement:
+    """Times ``model`` under ``workload``. An attempt on a busy machine is repeated; the quietest attempt is returned.
+
+    Reference work is timed between requests: arithmetic, memory, and the runtime's reference model.
+
+    Args:
+        model: The exported file.
+        workload: Prompt and new tokens of one request.
+        runtime: A name in the table of runtimes.
+        threads: Threads of the runtime; as many cores are reserved by affinity, the idlest ones.
+        repeats: Least number of timed decode steps; of slow models fewer, as many as fit into the limit on an attempt.
+        prefills: Least number of timed prefills; of slow models fewer.
+        seconds: Least duration of timing.
+        timeout_s: Limit on one attempt, loading included; compiling runtimes and large models get extra time.
+        attempts: Most attempts to find the machine quiet.
+        memory_limit_bytes: Limit on the address space of the process; nine tenths of the free memory unless given.
+        seed: Of the prompt's tokens.
+        options: Further arguments of the runtime's ``open``.
+        calibrated: Reference times of this machine's profile, from which the measurement's drift follows.
+        remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
+
+    Raises:
+        MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
+        UnknownName: There is no such runtime.
+        InputError: There are more threads than cores.
+    """
+    if remote is None:
+        check_threads(threads)
+    if runtime not in RUNTIMES:
+        raise UnknownName("runtime", runtime, RUNTIMES.names())
+    timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
+    best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
+    for _ in range(max(1, attempts)):
+        cpus = sensors.idlest_cpus(threads)
+        request = make_request(
+            Path(model),
+            workload,
+            runtime=runtime,
+            threads=threads,
+            cpus=cpus,
+            repeats=repeats,
+            prefills=prefills,
+            seconds=seconds,
+            timeout_s=timeout_s,
+            memory_limit_bytes=memory_limit_bytes,
+            seed=seed,
+            options=options,
+        )
+        reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
+        verdict = judge(readings_of(reply, calibrated))
+        if best is None or verdict.rank < best[0].rank:
+            best = (verdict, reply, tuple(reply["cpus"]))
+        if verdict.clean:
+            break
+    assert best is not None
+    return measurement_of(
+        *best, model=Path(model), workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
+    )
+
+
+def make_request(
+    model: Path,
+    workload: Workload,
+    *,
+    runtime: str,
+    threads: int,
+    cpus: Sequence[int],
+    repeats: int,
+    prefills: int,
+    seconds: float,
+    timeout_s: float,
+    memory_limit_bytes: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The request that ``worker.py`` reads. Arguments are those of :func:`measure`."""
+    reference = reference_model(runtime)
+    return {
+        "model": str(model.resolve()),
+        "runtime": runtime,
+        "threads": threads,
+        "cpus": list(cpus),
+        "prompt_tokens": workload.prompt_tokens,
+        "new_tokens": workload.new_tokens,
+        "batch": workload.batch,
+        "min_steps": repeats,
+        "min_prefills": prefills,
+        "seconds": seconds,
+        "most_s": MOST_SHARE * timeout_s,
+        "warm_up_s": WARM_UP_S,
+        "memory_limit_bytes": memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
+        "cpu_limit_s": math.ceil(timeout_s * (threads + 1)) + 1,
+        "seed": seed,
+        "options": dict(options or {}),
+        "reference": None if reference is None else str(reference),
+    }
+
+
+def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
+    """The readings that the verdict judges: the worker's own, and those from its samples and reference work."""
+    steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
+    if not steps:  # an encoder: what repeats is its pass over the text
+        steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
+    spreads = [wide for name in SPREAD_OF if (wide := spread(reply["reference_s"].get(name, []))) is not None]
+    middle = float(np.quantile(steps, 0.5))
+    processor = float(np.quantile(steps_cpu, 0.5)) if steps_cpu else 0.0
+    split = two_speeds(steps)
+    since = drift(own_speeds(reply["reference_s"]), calibrated) if calibrated else None
+    alone = reply["readings"].get("lost") is not None  # one thread: its processor time is comparable with the clock's
+    return {
+        **reply["readings"],
+        "reference_spread": max(spreads, default=None),
+        "waited": middle / processor if alone and processor > LEAST_STEP_S else None,
+        "dispersion": float(np.quantile(steps, 0.9)) / middle,
+        "two_speeds": split.ratio if split is not None else None,
+        "drift": since.size if since is not None else None,
+    }
+
+
+def measure_alternately(
+    models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, extra_rounds: int = 0, **settings: Any
+) -> list[Measurement | MeasurementError]:
+    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all alike.
+
+    Models with fewer than ``rounds`` clean measurements are measured again, for at most ``extra_rounds``. Then each
+    model's ``rounds`` quietest measurements are joined; the result is clean when all of them are. A model that fails
+    once gets its error in place of a measurement and is not tried again. ``settings`` go to :func:`measure`.
+    """
+    found: list[list[Measurement]] = [[] for _ in models]
+    failed: dict[int, MeasurementError] = {}
+    for turn in range(rounds + extra_rounds):
+        order = [i for i in range(len(models)) if i not in failed and sum(p.clean for p in found[i]) < rounds]
+        for i in order if turn % 2 == 0 else reversed(order):
+            try:
+                found[i].append(measure(models[i], workload, **settings))
+            except MeasurementError as error:
+                failed[i] = error
+    quietest = [sorted(parts, key=lambda part: part.noise_level)[:rounds] for parts in found]
+    return [failed[i] if i in failed else join(quietest[i]) for i in range(len(models))]
+
+
+def measure_until_clean(
+    items: Sequence[T],
+    measure_one: Callable[[T], Measurement],
+    *,
+    repeats: int = 2,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Measurement | MeasurementError]:
+    """Each item's quietest measurement, or why it has none, in the order of ``items``.
+
+    Items whose measurement was not clean are measured again after all the others, at most ``repeats`` times. Items that
+    failed are not tried again.
+
+    Args:
+        items: What to measure.
+        measure_one: Measures one item once.
+        repeats: Most further rounds.
+        on_progress: Called with the number of measurements done and the total as far as it is known.
+    """
+    found: list[Measurement | MeasurementError | None] = [None] * len(items)
+    wanted, done = list(range(len(items))), 0
+    for _ in range(1 + repeats):
+        total = done + len(wanted)
+        for i in wanted:
+            known = found[i]
+            try:
+                new = measure_one(items[i])
+                if not isinstance(known, Measurement) or new.noise_level < known.noise_level:
+                    found[i] = new
+            except MeasurementError as error:
+                found[i] = known or error
+            done += 1
+            if on_progress is not None:
+                on_progress(done, total)
+        wanted = [i for i in wanted if isinstance(item := found[i], Measurement) and not item.clean]
+    return [item for item in found if item is not None]
+
+
+def stored_size(model: Path) -> int:
+    """Bytes of an exported model, including the file of weights beside an ONNX graph; 0 if there is no such file."""
+    files = (model, model.with_name(f"{model.name}.data"))
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def check_threads(threads: int) -> None:
+    """Checks that this machine has a core for each thread.
+
+    Raises:
+        InputError: It has fewer, or ``threads`` is not positive.
+    """
+    cores = os.cpu_count() or 1
+    if not 1 <= threads <= cores:
+        raise InputError(f"threads: this machine has {cores} core{'s' if cores > 1 else ''}, not {threads}")
+
+
+def join(parts: Sequence[Measurement]) -> Measurement:
+    """Several measurements of one model joined into one, with all samples."""
+    first = parts[0]
+    memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
+    reasons = tuple(dict.fromkeys(reason for p in parts for reason in p.reasons))
+    return Measurement(
+        design=first.design,
+        name=first.name,
+        runtime=first.runtime,
+        runtime_version=first.runtime_version,
+        threads=first.threads,
+        workload=first.workload,
+        device=first.device,
+        ttft_s=tuple(s for p in parts for s in p.ttft_s),
+        tpot_s=tuple(s for p in parts for s in p.tpot_s),
+        cpu_s=sum(p.cpu_s for p in parts),
+        peak_memory_bytes=max(memory, default=None),
+        energy_j=None if None in (found := [p.energy_j for p in parts]) else sum(j for j in found if j is not None),
+        drift=_joint_drift([p.drift for p in parts if p.drift is not None]),
+        own_drift=_joint_drift([p.own_drift for p in parts if p.own_drift is not None]),
+        clean=all(p.clean for p in parts),
+        reasons=reasons,
+        environment={"rounds": [dict(p.environment) for p in parts]},
+        steps_per_sample=max(p.steps_per_sample for p in parts),
+    )
+
+
+def _joint_drift(found: Sequence[Drift]) -> Drift | None:
+    """The geometric mean of drifts, with the widest interval."""
+    if not found:
+        return None
+    return Drift(
+        prefill_slowdown=math.exp(sum(math.log(d.prefill_slowdown) for d in found) / len(found)),
+        decode_slowdown=math.exp(sum(math.log(d.decode_slowdown) for d in found) / len(found)),
+        log_halfwidth=max(d.log_halfwidth for d in found),
+    )
+
+
+def ask_worker(
+    request: Mapping[str, Any], *, timeout_s: float, threads: int, remote: str | None = None
+) -> dict[str, Any]:
+    """Runs ``deploy/measure/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its
+    reply.
+
+    Raises:
+        MeasurementError: The process hung, died, gave no valid reply or reported an error.
+        Unreachable: The other machine cannot be reached, or lacks the runtime.
+    """
+    threads_of = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    command, model = [sys.executable, "-m", "chipwise.deploy.measure.worker"], request["model"]
+    if remote is not None:
+        request, command = prepare_remote(request, host=remote)
+    try:
+        reply = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
+    except WorkerError as error:
+        if remote is not None:
+            check_connection(remote, error.ended_with, str(error))
+        raise MeasurementError(f"{model}: {error}") from None
+    if remote is not None and reply.get("lacks"):
+        raise Unreachable(f"{remote}: {reply['error']}")
+    if "error" in reply:
+        message, name = str(reply["error"]), f"{model}: "
+        raise MeasurementError(name + message.removeprefix(name))
+    return reply
+
+
+def measurement_of(
+    verdict: Verdict,
+    reply: dict[str, Any],
+    cpus: tuple[int, ...],
+    *,
+    model: Path,
+    workload: Workload,
+    runtime: str,
+    threads: int,
+    calibrated: Mapping[str, float] | None = None,
+) -> Measurement:
+    """The worker's reply as a Measurement."""
+    here = "machine" not in reply  # the worker describes its machine where that is not this one
+    machine = detect()
+    processor = {  # with one thread, what a sample would take if nothing else ran on its core
+        f"{quantity}_cpu_p{share}": float(np.quantile(reply[f"{quantity}_cpu_s"], share / 100))
+        for quantity in ("ttft", "tpot")
+        for share in (50, 99)
+        if reply[f"{quantity}_cpu_s"]
+    }
+    reference_s, own_s = medians(reply["reference_s"]), own_speeds(reply["reference_s"])
+    return Measurement(
+        design=reply["facts"]["design"],
+        name=reply["facts"]["name"] or model.stem,
+        runtime=runtime,
+        runtime_version=reply["runtime_version"],
+        threads=threads,
+        workload=workload,
+        device=machine.name if here else reply["machine"],
+        ttft_s=tuple(reply["ttft_s"]),
+        tpot_s=tuple(reply["tpot_s"]),
+        cpu_s=reply["cpu_s"],
+        peak_memory_bytes=reply["peak_memory_bytes"],
+        energy_j=reply["energy_j"],
+        clean=verdict.clean,
+        reasons=verdict.reasons,
+        drift=drift(reference_s, calibrated) if calibrated else None,
+        own_drift=drift(own_s, calibrated) if calibrated else None,
+        steps_per_sample=reply.get("steps_per_sample", 1),
+        environment={
+            **readings_of(reply, calibrated),
+            "reference_s": reference_s,
+            "reference_own_s": own_s,
+            **(processor if threads == 1 else {}),
+            "wall_s": reply["wall_s"],
+            "cpus": list(cpus),
+            "load_before": reply["load_before"],
+            "load_after": reply["load_after"],
+            **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
+            "instructions": machine.instructions if here else reply.get("instructions"),
+            **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
+            **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
+            **({"image": image} if (image := reply["facts"].get("image")) else {}),
+            **({"audio_s": seconds} if (seconds := reply["facts"].get("seconds")) else {}),
+            **reply.get("settings", {}),
+        },
+    )

@@ -1,0 +1,70 @@
+"""Checks of kits and their results: the seal of what was packed, and what a machine can be or a round can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from chipwise.core.digest import digest
+from chipwise.errors import SpecError, short
+
+
+def sealed(kit: Mapping[str, Any]) -> dict[str, Any]:
+    """A kit's data with the seal that belongs to it."""
+    rest = {name: value for name, value in kit.items() if name != "seal"}
+    return {**rest, "seal": digest(rest, length=32)}
+
+
+def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
+    """Raises SpecError for a kit that is not as it was packed."""
+    if not isinstance(kit, Mapping):
+        return  # another message says so
+    try:
+        seal = sealed(kit)["seal"]
+    except (ValueError, RecursionError):  # a number that is not finite, or far too deep: no kit has either
+        seal = None
+    if kit.get("seal") != seal or seal is None:
+        raise SpecError(
+            "this kit was changed after chipwise packed it, so nobody knows what was measured; pack it again with: "
+            "chipwise kit",
+            file=file,
+            field=field,
+        )
+
+
+def require_date(text: str, field: str) -> None:
+    """Raises SpecError for what is no date and time in ISO 8601."""
+    try:
+        datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise SpecError(
+            f"must be a date and time such as 2026-01-31T12:00:00Z, not {short(text)}", field=field
+        ) from None
+
+
+SHORTEST_S, LONGEST_S = 1e-9, 1e6  # of one prompt or step; no machine is faster, no person waits longer
+RANGES = {
+    "cores": (1, 2**20),
+    "memory_bytes": (1, 2**62),
+    "peak_memory_bytes": (1, 2**62),
+    "clock_hz": (1e3, 1e12),
+    "clock_hz_before": (1e3, 1e12),
+    "clock_hz_after": (1e3, 1e12),
+    "temperature_c": (-100, 300),
+    "cpu_s": (0, 1e8),
+    "wall_s": (1e-9, 1e8),
+    "energy_j": (0, 1e12),
+    "load_before": (0, 1e6),
+    "load_after": (0, 1e6),
+    "steps_per_sample": (1, 10**9),
+}
+"""What a machine can be or a round can read, by field; what is unknown is None."""
+
+
+def check_ranges(block: Any) -> None:
+    """Raises SpecError where a field of ``block`` lies outside its range."""
+    for name, (least, most) in RANGES.items():
+        value = getattr(block, name, None)
+        if value is not None and not least <= value <= most:
+            raise SpecError(f"must be from {least:g} to {most:g}, not {value:g}", field=name)

@@ -1,0 +1,85 @@
+"""Reference work: fixed work timed between requests, which tells a slow machine from a slow model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.statistics import own_speed
+from chipwise.deploy.runtimes import Session, clock_of
+
+EVERY_S, EVERY_REQUESTS = 0.05, 100
+SHORTEST_S = 0.015
+REFERENCE_PROMPT, REFERENCE_STEPS = 16, 4
+
+
+class ReferenceWork:
+    """Times of arithmetic in the caches, a sum over memory, and (if given) a small model in the same runtime.
+
+    Args:
+        reference: A session of the reference model, with room for ``REFERENCE_PROMPT + REFERENCE_STEPS`` positions.
+    """
+
+    def __init__(self, reference: Session | None = None) -> None:
+        generator = np.random.default_rng(0)
+        self._small = generator.standard_normal((48, 48)).astype(np.float32)
+        self._large = np.ones(1_000_000, np.float32)  # beyond private caches
+        self._reference = reference
+        vocab_size = reference.vocab_size if reference is not None else 2
+        self._prompt: Any = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
+        self._token: Any = self._prompt[:, :1].copy()
+        self._last, self._requests = 0.0, 0
+        self.seconds: dict[str, list[float]] = {"compute_s": [], "memory_s": []}
+        if reference is not None:
+            self.seconds |= {"reference_prefill_s": [], "reference_decode_s": []}
+
+    def run_if_due(self) -> None:
+        """Times everything once, after an untimed turn, so that the caches do not hold the model's data.
+
+        Every 50 ms, of quick models every 15 ms, but for at most one request in a hundred: few may find the caches
+        filled by reference work. A machine whose speed changes within tenths of a second is then seen at each.
+        """
+        self._requests += 1
+        since = time.perf_counter() - self._last
+        if since < (SHORTEST_S if self._requests >= EVERY_REQUESTS else EVERY_S):
+            return
+        self._requests = 0
+        self._pure()
+        timed = self._pure()
+        if self._reference is not None:
+            self._run_reference(self._reference)
+            timed |= self._run_reference(self._reference)
+        self._last = time.perf_counter()
+        for name, seconds in timed.items():
+            self.seconds[name].append(seconds)
+
+    def _pure(self) -> dict[str, float]:
+        clock = time.perf_counter
+        start = clock()
+        for _ in range(64):
+            np.exp(self._small)
+        middle = clock()
+        self._large.sum()
+        return {"compute_s": middle - start, "memory_s": clock() - middle}
+
+    def _run_reference(self, reference: Session) -> dict[str, float]:
+        clock = clock_of(reference)
+        start = clock()
+        reference.prefill(self._prompt)
+        middle = clock()
+        for _ in range(REFERENCE_STEPS):
+            reference.decode(self._token)
+        return {"reference_prefill_s": middle - start, "reference_decode_s": (clock() - middle) / REFERENCE_STEPS}
+
+
+def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Median seconds of each kind of reference work that was timed."""
+    return {name: float(np.median(values)) for name, values in seconds.items() if values}
+
+
+def own_speeds(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Seconds of each kind of reference work at the machine's own speed: see ``core/statistics.py``."""
+    return {name: own_speed(values) for name, values in seconds.items() if values}

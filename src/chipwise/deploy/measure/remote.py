@@ -1,0 +1,100 @@
+"""Measuring on another machine over plain ssh: a board or a phone with Python, numpy and the runtime.
+
+chipwise need not be installed there: its source, the model and the reference model are copied in one archive to a
+temporary folder, the measured process runs in it and prints its samples, and the folder is removed.
+
+``CHIPWISE_SSH`` is the command that reaches the machine (default: ``ssh``), ``CHIPWISE_REMOTE_PYTHON`` its Python.
+
+A connection that fails or drops, and a machine without a Python that can measure, are :class:`Unreachable`: they say
+nothing of the model.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import tarfile
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chipwise.errors import InputError, Unreachable
+
+CONNECT_S = 60.0  # limit on connecting and copying, in addition to measuring
+SSH_FAILED, NOT_FOUND = 255, 127  # exit codes of ssh where the connection failed, and of a shell without the program
+_ALIVE = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+_ABLE = """\
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("its Python is %d.%d" % sys.version_info[:2])
+import numpy
+"""
+
+
+def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, Any], list[str]]:
+    """Copies the files of ``request`` to ``host``; returns the request with their paths there and the command to run.
+
+    Raises:
+        InputError: The host's name would be read as an option of ssh.
+        Unreachable: The machine cannot be reached, or has no Python that can measure.
+    """
+    if host.startswith("-") or not host:
+        raise InputError(f"--remote {host!r} is not a machine; write user@host")
+    ssh = [*shlex.split(os.environ.get("CHIPWISE_SSH", "ssh")), *_ALIVE, host]
+    python = shlex.quote(os.environ.get("CHIPWISE_REMOTE_PYTHON", "python3"))
+    folder = f"/tmp/chipwise-{uuid.uuid4().hex}"
+    files = {name: Path(request[name]) for name in ("model", "reference") if request[name]}
+    there = {name: f"{folder}/{name}{path.suffix}" for name, path in files.items()}
+    archive = _archive({Path(there[name]).name: path for name, path in files.items()})
+    able = f"command -v {python} >/dev/null || exit {NOT_FOUND}; {python} -c {shlex.quote(_ABLE)}"
+    _run(ssh, f"{able} && mkdir -m 700 {folder} && tar -x -C {folder} -f -", archive, python=python)
+    threads = int(request["threads"])
+    measuring = (
+        f"cd {folder} && PYTHONPATH={folder} OMP_NUM_THREADS={threads} OPENBLAS_NUM_THREADS={threads} "
+        f"{python} -m chipwise.deploy.measure.worker; status=$?; rm -rf {folder}; exit $status"
+    )
+    changed = {**request, **there, "cpus": None, "memory_limit_bytes": None, "describe": True}
+    return changed, [*ssh, measuring]
+
+
+def _archive(files: Mapping[str, Path]) -> bytes:
+    """A tar of this package's source and of ``files`` under their new names."""
+    package = Path(__file__).parents[2]
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for path in sorted(package.rglob("*.py")):
+            archive.add(path, arcname=f"chipwise/{path.relative_to(package)}")
+        for name, path in files.items():
+            archive.add(path, arcname=name)
+    return held.getvalue()
+
+
+def _run(ssh: list[str], command: str, data: bytes, *, python: str) -> None:
+    try:
+        done = subprocess.run([*ssh, command], input=data, capture_output=True, timeout=CONNECT_S, check=False)
+    except FileNotFoundError:
+        raise Unreachable(f"{ssh[0]}: there is no such program; install an ssh client") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{ssh[-1]}: no answer within {CONNECT_S:g} s") from None
+    tail = " | ".join(done.stderr.decode(errors="replace").strip().splitlines()[-3:])
+    if done.returncode == NOT_FOUND:
+        raise Unreachable(
+            f"{ssh[-1]}: there is no {python} there; measuring needs Python 3.11 or newer with numpy and the runtime's "
+            "package (CHIPWISE_REMOTE_PYTHON names another Python)"
+        )
+    if done.returncode:
+        why = "ssh failed" if done.returncode == SSH_FAILED else f"cannot measure (code {done.returncode})"
+        raise Unreachable(f"{ssh[-1]}: {why}. {tail}")
+
+
+def check_connection(host: str, code: int | None, message: str) -> None:
+    """Checks that it was not the connection that ended a measuring process with the exit code ``code``.
+
+    Raises:
+        Unreachable: It was.
+    """
+    if code == SSH_FAILED:
+        raise Unreachable(f"{host}: the connection was lost while measuring: {message}")

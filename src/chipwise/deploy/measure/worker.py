@@ -1,0 +1,231 @@
+"""The measured process: loads one model, warms up, times it and replies in JSON.
+
+``python -m chipwise.deploy.measure.worker`` reads a request from stdin and writes one reply to stdout. It imports
+only numpy and the runtime, so that its peak memory is that of serving the model.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.deploy.measure import sensors
+from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
+from chipwise.deploy.runtimes import RUNTIMES, Session, clock_of
+from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
+
+_FIRST_CYCLES = 2  # never timed: loading, first touches
+LEAST_PASSES = 3  # of a model so slow that its time runs out before the wanted number
+_STEADY = 0.03  # two windows of warm-up this close are steady
+
+
+def main() -> int:
+    """Reads the request, measures, prints the reply."""
+    request = json.load(sys.stdin)
+    # Ends this process if its parent is gone. (A limit on CPU time would make the CPU clock advance in steps of 4 ms.)
+    signal.alarm(request["cpu_limit_s"])
+    reply_to = os.dup(1)
+    os.dup2(2, 1)  # what the runtime prints must not mix with the reply
+    try:
+        reply = run(request)
+    except MemoryError:
+        limit = request["memory_limit_bytes"]
+        reply = {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
+    except ChipwiseError as error:
+        reply = {"error": str(error), "lacks": isinstance(error, MissingExtra)}
+    with os.fdopen(reply_to, "w") as stream:
+        json.dump(reply, stream)
+    return 0
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
+    cpus = request["cpus"] or sensors.idlest_cpus(request["threads"])
+    sensors.pin(cpus)
+    if request["memory_limit_bytes"] is not None:
+        _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
+    runtime = RUNTIMES.load(request["runtime"])()
+    prompt, new, batch = request["prompt_tokens"], request["new_tokens"], request["batch"]
+    common = {"threads": request["threads"], "options": request["options"]}
+    session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, **common)
+    generator = np.random.default_rng(request["seed"])
+    encodes = "encodes" in session.facts
+    steps = 0 if encodes else max(1, new - 1)
+    loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
+    steady = _warm_up(loop, request["warm_up_s"])
+    peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work takes memory of its own
+    reference: Session | None = None
+    if request["reference"]:
+        room = REFERENCE_PROMPT + REFERENCE_STEPS
+        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, **common)
+    reference_work = ReferenceWork(reference)
+    reference_work.run_if_due()
+    loop.clear()
+    gc.collect()
+    gc.disable()
+    energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
+    before = sensors.read_load(cpus)
+    started, began = time.perf_counter(), clock_of(session)()
+    while True:
+        elapsed = time.perf_counter() - started
+        enough_steps = len(loop.ttft_s if encodes else loop.tpot_s) >= request["min_steps"]
+        if enough_steps and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
+            break
+        if elapsed >= request["most_s"] and len(loop.ttft_s) >= LEAST_PASSES:
+            break
+        loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
+        reference_work.run_if_due()
+    after = sensors.read_load(cpus)
+    loop.check()
+    seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
+    return {
+        "cpus": list(cpus),
+        **(_machine() if request.get("describe") else {}),
+        "runtime_version": runtime.version(),
+        "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image", "seconds", "request")},
+        "ttft_s": loop.ttft_s,
+        "tpot_s": loop.tpot_s,
+        "ttft_cpu_s": loop.ttft_cpu_s,
+        "tpot_cpu_s": loop.tpot_cpu_s,
+        "tpot_at_s": [moment - began for moment in loop.tpot_at_s],
+        "cpu_s": after.process_cpu_s - before.process_cpu_s,
+        "wall_s": after.wall_s - before.wall_s,
+        "peak_memory_bytes": peak_memory_bytes,
+        "energy_j": sensors.energy().since(energy),
+        "readings": seen | {"unsteady": float(not steady)},
+        "reference_s": reference_work.seconds,
+        "load_before": before.load,
+        "load_after": after.load,
+        "clock_hz_before": clock_hz,
+        "clock_hz_after": sensors.frequency_hz(cpus),
+        "temperature_c": sensors.temperature_c(),
+    }
+
+
+def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
+    """What a request asks of the model: tokens (batch, prompt), images (batch, C, Y, X), or items to rank."""
+    if image := session.facts.get("image"):
+        return generator.standard_normal((batch, *image), dtype=np.float32)
+    if request := session.facts.get("request"):
+        shape = (batch, request["history"] + request["candidates"], 1)
+        items = generator.integers(1, request["items"] + 1, shape)
+        return np.concatenate((items, generator.integers(0, request["tags"] + 1, (*shape[:2], request["bag"]))), axis=2)
+    return generator.integers(0, session.vocab_size, (batch, prompt))
+
+
+def _machine() -> dict[str, str | None]:
+    """This machine's name and instruction set, for measurements over ssh."""
+    from chipwise.hardware.detect import detect
+
+    machine = detect()
+    return {"machine": machine.name, "instructions": machine.instructions}
+
+
+def _limit(what: int, amount: float) -> None:
+    """Sets a resource limit of this process, at most the hard limit."""
+    hard = resource.getrlimit(what)[1]
+    wanted = int(amount) if hard == resource.RLIM_INFINITY else min(int(amount), hard)
+    resource.setrlimit(what, (wanted, hard))
+
+
+class Loop:
+    """Prefills and decode steps, each timed with the choice of the next token; without ``steps``, only prefills."""
+
+    def __init__(self, session: Session, tokens: AnyArray, *, steps: int) -> None:
+        self._session, self._tokens, self._steps = session, tokens, steps
+        self._clock = clock_of(session)
+        self._logits: AnyArray = np.zeros((1, 1), np.float32)
+        self.clear()
+
+    def cycle(self, *, decode: bool = True) -> None:
+        """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
+        session, cpu, clock = self._session, time.process_time, self._clock
+        cpu_start, start = cpu(), clock()
+        logits = session.prefill(self._tokens)
+        token = logits.argmax(axis=-1)[:, None]
+        self.ttft_s.append(clock() - start)
+        self.ttft_cpu_s.append(cpu() - cpu_start)
+        for _ in range(self._steps if decode else 0):
+            cpu_start, start = cpu(), clock()
+            logits = session.decode(token)
+            token = logits.argmax(axis=-1)[:, None]
+            self.tpot_s.append(clock() - start)
+            self.tpot_cpu_s.append(cpu() - cpu_start)
+            self.tpot_at_s.append(start)
+        self._logits = logits
+
+    def check(self) -> None:
+        """Checks that the last logits are finite."""
+        if not np.isfinite(self._logits).all():
+            raise MeasurementError("the model's logits are not finite numbers")
+
+    def clear(self) -> None:
+        """Drops all samples."""
+        self.ttft_s: list[float] = []
+        self.tpot_s: list[float] = []
+        self.ttft_cpu_s: list[float] = []  # of the same samples: processor time of this process
+        self.tpot_cpu_s: list[float] = []
+        self.tpot_at_s: list[float] = []  # when each decode step began
+
+
+def readings(
+    before: sensors.LoadReading, after: sensors.LoadReading, *, threads: int, cpus: int
+) -> dict[str, float | None]:
+    """Differences of two readings, named as ``verdict.judge`` expects them."""
+    wall_s = max(after.wall_s - before.wall_s, 1e-9)
+    cpu_s = after.process_cpu_s - before.process_cpu_s
+    others = steal = elsewhere = None
+    other_cpus = (os.cpu_count() or 1) - cpus
+    if before.busy_s is not None and after.busy_s is not None:
+        others = max(0.0, after.busy_s - before.busy_s - cpu_s) / (wall_s * cpus)
+    if before.steal_s is not None and after.steal_s is not None:
+        steal = (after.steal_s - before.steal_s) / (wall_s * cpus)
+    if before.elsewhere_s is not None and after.elsewhere_s is not None and other_cpus:
+        elsewhere = (after.elsewhere_s - before.elsewhere_s) / (wall_s * other_cpus)
+    return {
+        "lost": max(0.0, 1 - cpu_s / wall_s) if threads == 1 else None,
+        "others": others,
+        "steal": steal,
+        "elsewhere": elsewhere,
+        "switches_per_s": (after.involuntary_switches - before.involuntary_switches) / wall_s,
+    }
+
+
+def _warm_up(loop: Loop, limit_s: float) -> bool:
+    """Runs until both phases are steady, at least two cycles and about ``limit_s`` at most; returns whether they are.
+
+    Steady means that the median decode steps of two consecutive cycles agree within 3 %, and the last prefill was not
+    an outlier.
+    """
+    started = time.perf_counter()
+    for _ in range(_FIRST_CYCLES):
+        loop.cycle()
+        loop.check()
+    previous = float("inf")
+    prefills: list[float] = []
+    while time.perf_counter() - started < limit_s:
+        loop.clear()
+        loop.cycle()
+        prefills += loop.ttft_s
+        timed = loop.tpot_s or loop.ttft_s
+        median = sorted(timed)[len(timed) // 2]
+        ordered = sorted(prefills)
+        prefill_steady = len(prefills) < 2 or prefills[-1] < (1 + 5 * _STEADY) * ordered[len(ordered) // 2]
+        if abs(median / previous - 1) < _STEADY and prefill_steady:
+            return True
+        previous = median
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Runtimes that can be measured: the protocol, the table of names, and one file for each runtime.
+
+Importing this loads no runtime.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.tables import Table
+from chipwise.errors import MeasurementError, UnknownName
+from chipwise.hardware.runtime import runtime_named
+
+Tokens = npt.NDArray[np.int64]  # (batch, tokens)
+Logits = npt.NDArray[np.float32]  # (batch, vocab)
+
+
+class Session(Protocol):
+    """One loaded model with its KV cache.
+
+    ``prefill`` starts new sequences; ``decode`` goes on with one token each and may be called until the cache holds
+    ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
+    the next call. Equal tokens give equal logits, however often the session was used before.
+
+    A session with a time of its own, such as a simulator's, may have a method ``clock`` that returns it in seconds;
+    see :func:`clock_of`.
+    """
+
+    vocab_size: int
+    facts: dict[str, Any]  # the file's metadata: ``design`` and ``name`` if it has them
+
+    def prefill(self, tokens: Tokens) -> Logits:
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
+        ...
+
+    def decode(self, tokens: Tokens) -> Logits:
+        """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
+        ...
+
+
+class Runtime(Protocol):
+    """Runs exported models. Stateless; importing its module loads the runtime."""
+
+    name: str
+
+    def version(self) -> str:
+        """The runtime's own version."""
+        ...
+
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
+        """Loads the model at ``path`` with room for ``capacity`` positions of ``batch`` sequences.
+
+        Raises:
+            MeasurementError: The file is not a model that this runtime can run.
+        """
+        ...
+
+
+RUNTIMES = Table(
+    "runtime",
+    "chipwise.runtimes",
+    {
+        "onnxruntime": "chipwise.deploy.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "chipwise.deploy.runtimes.openvino:OpenVino",
+        "llama.cpp": "chipwise.deploy.runtimes.llama_cpp:LlamaCpp",
+        "torch": "chipwise.deploy.runtimes.torch:TorchRuntime",
+        "torch-compiled": "chipwise.deploy.runtimes.torch:TorchCompiled",
+        "torch-cuda": "chipwise.deploy.runtimes.torch:TorchCuda",
+        "torch-cuda-compiled": "chipwise.deploy.runtimes.torch:TorchCudaCompiled",
+        "torch-cuda-graphs": "chipwise.deploy.runtimes.torch:TorchCudaGraphs",
+    },
+    hidden={"fake": "chipwise.deploy.runtimes.fake:FakeRuntime"},  # a test double
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Requirements of a built-in runtime beyond chipwise itself."""
+
+    module: str  # must be importable
+    extra: str  # installs it: pip install 'chipwise[extra]'
+    gpu: bool = False
+    loading_s: float = 0.0  # for loading a model beyond reading it, on a busy machine
+
+
+NEEDS = {
+    "onnxruntime": Needs(module="onnxruntime", extra="search"),
+    "openvino": Needs(module="openvino", extra="openvino"),
+    "llama.cpp": Needs(module="llama_cpp", extra="llama-cpp"),
+    "torch": Needs(module="torch", extra="search"),
+    "torch-compiled": Needs(module="torch", extra="search", loading_s=300.0),
+    "torch-cuda": Needs(module="torch", extra="search", gpu=True),
+    "torch-cuda-compiled": Needs(module="torch", extra="search", gpu=True, loading_s=300.0),
+    "torch-cuda-graphs": Needs(module="torch", extra="search", gpu=True),
+}
+
+
+def table_name(runtime: str) -> str:
+    """The name under which ``runtime`` stands in ``RUNTIMES``, given by that name or any alias that estimates take.
+
+    >>> table_name("torch-compile"), table_name("ort")
+    ('torch-compiled', 'onnxruntime')
+    """
+    if runtime in RUNTIMES:
+        return runtime
+    try:
+        known = runtime_named(runtime)
+    except UnknownName:
+        return runtime
+    return next((name for name in RUNTIMES.names() if name == known.name or name in known.aliases), runtime)
+
+
+def clock_of(session: Session) -> Callable[[], float]:
+    """The clock, in seconds, that times ``session``: its own if it has one, else this machine's."""
+    clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
+    return clock
+
+
+def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int]:
+    """Number of sequences and tokens of a prompt.
+
+    Raises:
+        MeasurementError: The model was opened for other sizes.
+    """
+    sequences, length = tokens.shape
+    if sequences != batch or not 1 <= length <= capacity:
+        opened = f"{batch} sequence{'s' if batch > 1 else ''} of up to {capacity} tokens"
+        raise MeasurementError(f"tokens have shape {tokens.shape}; the model was opened for {opened}")
+    return sequences, length
+
+
+def loading_s(runtime: str) -> float:
+    """Time limit for loading a model in ``runtime`` beyond reading it, seconds."""
+    return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
+
+
+def missing(runtime: str) -> str | None:
+    """Text on what ``runtime`` lacks on this machine; None if nothing is known to be missing."""
+    needs = NEEDS.get(runtime)
+    if needs is None:
+        return None
+    if importlib.util.find_spec(needs.module) is None:
+        return f"{needs.module} is not installed; it comes with: pip install 'chipwise[{needs.extra}]'"
+    if needs.gpu and not any(Path("/dev").glob("nvidia[0-9]*")):
+        return "there is no GPU"
+    return None

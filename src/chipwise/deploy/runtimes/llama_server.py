@@ -1,0 +1,188 @@
+"""llama.cpp's own answers about a GGUF file, by the server inside the package ``xllamacpp``.
+
+The package has no function for logits; its server returns the logarithm of every token's probability, which are the
+logits less a constant. llama.cpp ends its process where a file is not to its liking, so :func:`ask` starts one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array
+from chipwise.core.workers import ask_once
+from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
+
+CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
+TIMEOUT_S = 600.0
+BEGIN = 4  # tokens of a text that are continued
+
+
+def available() -> bool:
+    """Whether xllamacpp is installed."""
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+class LlamaServer:
+    """One GGUF file with a tokenizer, loaded by llama.cpp in this process.
+
+    Args:
+        path: The file.
+        cache: Format of keys and values: ``f32``, which attends without the kernel that rounds to FP16, or ``f16``,
+            llama.cpp's default.
+        context: Most tokens of a prompt and its continuation.
+
+    Raises:
+        MissingExtra: xllamacpp is not installed.
+        MeasurementError: llama.cpp cannot load the file.
+    """
+
+    def __init__(self, path: str | Path, *, cache: str = "f16", context: int = 512) -> None:
+        try:
+            import xllamacpp
+        except ImportError:
+            raise MissingExtra("xllamacpp", "all") from None
+        settings = xllamacpp.CommonParams()
+        settings.model.path = str(path)
+        settings.n_ctx, settings.n_parallel, settings.verbosity = context, 1, -1
+        settings.warmup = settings.ui = False
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
+        settings.cache_type_k = settings.cache_type_v = getattr(xllamacpp.ggml_type, CACHES[cache])
+        if cache == "f32":
+            settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        try:
+            self._server = xllamacpp.Server(settings)
+        except RuntimeError as error:
+            raise MeasurementError(f"{path}: llama.cpp cannot load this file: {error}") from None
+        self._letter = self.tokens("a")[-1]
+
+    def tokens(self, text: str, *, special: bool = False) -> list[int]:
+        """The tokens of ``text``; with ``special`` with what the file says is put around texts."""
+        asked = {"content": text, "add_special": special, "parse_special": True}
+        return [int(number) for number in self._post("/tokenize", asked)["tokens"]]
+
+    def text(self, prompt: str | Sequence[int], new: int) -> str:
+        """The most probable continuation of ``prompt`` by at most ``new`` tokens."""
+        asked = {"prompt": prompt if isinstance(prompt, str) else list(prompt), "n_predict": new, "temperature": 0}
+        return str(self._post("/completion", asked)["content"])
+
+    def log_probabilities(self, tokens: Sequence[int], vocab_size: int) -> Float32Array:
+        """The natural logarithm of the probability of each token behind ``tokens``, by number.
+
+        The server returns probabilities only where it writes a whole character, so it is made to write a letter; the
+        probabilities are those before that.
+        """
+        asked = {
+            "prompt": list(tokens),
+            "n_predict": 1,
+            "temperature": 0,
+            "n_probs": vocab_size,
+            "logit_bias": [[self._letter, 1e4]],
+        }
+        found = self._post("/completion", asked)["completion_probabilities"][0]["top_logprobs"]
+        values = np.full(vocab_size, -np.inf, np.float32)
+        values[[item["id"] for item in found]] = [item["logprob"] for item in found]
+        return values
+
+    def _post(self, place: str, data: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._server.listening_address + place, json.dumps(data).encode(), headers)
+        try:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as reply:
+                answer: dict[str, Any] = json.load(reply)
+        except urllib.error.HTTPError as error:
+            raise MeasurementError(f"llama.cpp refused {place}: {error.read().decode(errors='replace')}") from None
+        return answer
+
+
+def ask(
+    path: str | Path,
+    *,
+    vocab_size: int,
+    text: str,
+    most_tokens: int,
+    positions: int,
+    new: int,
+    cache: str = "f32",
+) -> dict[str, Any]:
+    """What llama.cpp answers in a process of its own.
+
+    Args:
+        path: The file.
+        vocab_size: Tokens of the model.
+        text: What is read; ``tokens`` of the answer has its tokens.
+        most_tokens: Of them, from the first on.
+        positions: Of the text, spread evenly; ``places`` of the answer has them, ``log_probabilities`` what follows.
+        new: Tokens to write; ``text`` of the answer continues the first words with them.
+        cache: As of :class:`LlamaServer`.
+
+    Raises:
+        MissingExtra: xllamacpp is not installed.
+        WorkerError: llama.cpp ended the process, or did not answer.
+        MeasurementError: llama.cpp cannot load the file.
+    """
+    if not available():
+        raise MissingExtra("xllamacpp", "all")
+    request = {
+        "path": str(path),
+        "vocab_size": vocab_size,
+        "text": text,
+        "most_tokens": most_tokens,
+        "positions": positions,
+        "new": new,
+        "cache": cache,
+    }
+    reply = ask_once([sys.executable, "-m", __name__], request, timeout_s=TIMEOUT_S, name="llama.cpp")
+    if "error" in reply:
+        raise MeasurementError(str(reply["error"]))
+    return reply
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request of :func:`ask`."""
+    most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
+    server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))
+    tokens = server.tokens(request["text"])[:most]
+    places = spread(len(tokens), request["positions"])
+    return {
+        "tokens": tokens,
+        "places": places,
+        "log_probabilities": [server.log_probabilities(tokens[: place + 1], size).tolist() for place in places],
+        "text": server.text(tokens[: max(1, min(BEGIN, most - new))], new),
+    }
+
+
+def spread(length: int, count: int) -> list[int]:
+    """At most ``count`` positions from 0 to ``length`` - 1, spread evenly.
+
+    >>> spread(9, 3)
+    [0, 4, 8]
+    """
+    return sorted({round(i * (length - 1) / max(1, count - 1)) for i in range(count)})
+
+
+def main() -> int:
+    """Reads a request from standard input and writes its reply."""
+    request = json.load(sys.stdin)
+    reply_to = os.dup(1)
+    os.dup2(2, 1)  # what llama.cpp prints must not mix with the reply
+    try:
+        reply = answer(request)
+    except ChipwiseError as error:
+        reply = {"error": str(error)}
+    with os.fdopen(reply_to, "w") as stream:
+        json.dump(reply, stream)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

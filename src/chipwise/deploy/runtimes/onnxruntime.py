@@ -1,0 +1,355 @@
+"""ONNX Runtime on the CPU, for files of ``deploy/export/onnx.py`` and, with ``onnxruntime_hf.py``, of other exporters.
+
+Needs numpy and onnxruntime alone.
+
+All buffers are bound once: the KV cache is past and present in one, so that a decode step copies nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.deploy.runtimes import Session, prompt_shape
+from chipwise.errors import MeasurementError, MissingExtra
+
+try:
+    import onnxruntime as ort
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("onnxruntime", "search") from None
+
+
+def session_options(threads: int) -> Any:
+    """Options of every session, for measuring and for serving.
+
+    Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    return options
+
+
+def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """The runtime's session for a file that chipwise wrote, and the file's metadata.
+
+    Raises:
+        MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
+    """
+    settings = session_options(threads)
+    if profile is not None:
+        settings.enable_profiling, settings.profile_file_prefix = True, profile
+    session = _open(path, settings)
+    facts = _metadata(session)
+    if facts is None:
+        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
+    return session, facts
+
+
+def _open(path: str | Path, settings: Any) -> Any:
+    try:
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+
+
+def _metadata(session: Any) -> dict[str, Any] | None:
+    """The file's metadata, if chipwise wrote it."""
+    text = session.get_modelmeta().custom_metadata_map.get("chipwise")
+    return None if text is None else dict(json.loads(text))
+
+
+class OnnxRuntimeSession:
+    """One exported file, loaded. See :class:`chipwise.deploy.runtimes.Session`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        capacity: int,
+        batch: int = 1,
+        threads: int = 1,
+        profile: str | None = None,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
+    ) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already.
+
+        ``profile`` is how the name of the runtime's own profile begins, where one is wanted.
+        """
+        self._session, facts = loaded or load(path, threads=threads, profile=profile)
+        if "encodes" in facts:
+            raise MeasurementError(f"{path}: this model is an encoder; open it with OnnxEncoder")
+        if capacity > facts["max_tokens"]:
+            raise MeasurementError(
+                f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
+            )
+        self.vocab_size: int = facts["vocab_size"]
+        self.facts: dict[str, Any] = facts
+        self._batch, self._capacity = batch, capacity
+        self._learned = facts["positions"] == "learned"
+        self._length = 0
+        self._seqlens = np.zeros(batch, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._cache: dict[str, AnyArray] = {}
+        for layer, heads, size in facts["kv"]:
+            for name in ("key", "value"):
+                self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, capacity, size), np.float32)
+        self._conv_states: dict[str, AnyArray] = {  # last inputs of convolutions
+            name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
+        }
+        self._cache |= self._conv_states
+        self._prompts: dict[int, tuple[Any, AnyArray, AnyArray, AnyArray]] = {}  # only of the last length
+        self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
+        self._token = np.zeros((batch, 1), np.int64)
+        self._position = np.zeros((batch, 1), np.int64)
+        self._step = self._binding(self._token, self._position, self._logits)
+
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """Clears the cache and runs ``tokens`` (batch, prompt)."""
+        return self._run_prompt(tokens, self._logits if self.facts["logits"] == "last" else None)[:, -1]
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
+        if self._length >= self._capacity:
+            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+        self._token[:] = tokens
+        self._position.fill(self._length)
+        self._seqlens.fill(self._length)
+        self._length += 1
+        self._total.fill(self._length)
+        self._session.run_with_iobinding(self._step)
+        return self._logits[:, 0]
+
+    def end_profile(self) -> Path:
+        """Ends the runtime's own profiling and returns its file."""
+        return Path(self._session.end_profiling())
+
+    def all_logits(self, tokens: AnyArray) -> AnyArray:
+        """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""
+        if self.facts["logits"] != "all":
+            raise MeasurementError("this model returns only the last position's logits; export it with logits='all'")
+        return self._run_prompt(tokens, None).copy()
+
+    def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
+        """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
+        batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
+        self._length = length
+        for value in self._conv_states.values():
+            value.fill(0.0)
+        self._seqlens.fill(length - 1)
+        self._total.fill(length)
+        if length not in self._prompts:
+            positions = np.ascontiguousarray(np.broadcast_to(np.arange(length, dtype=np.int64), tokens.shape))
+            held = np.zeros((batch, length), np.int64)
+            if logits is None:
+                logits = np.empty((batch, length, self.vocab_size), np.float32)
+            self._prompts = {length: (self._binding(held, positions, logits), held, positions, logits)}
+        binding, held, _, bound_logits = self._prompts[length]
+        held[:] = tokens
+        self._session.run_with_iobinding(binding)
+        return bound_logits
+
+    def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> Any:
+        """Binds all inputs and outputs to these arrays, which the caller keeps alive and may change in place."""
+        binding = self._session.io_binding()
+
+        def bind_in(name: str, value: AnyArray) -> None:
+            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+
+        bind_in("tokens", tokens)
+        if self._learned:
+            bind_in("positions", positions)
+        if self.facts["kv"]:
+            bind_in("seqlens_k", self._seqlens)
+            bind_in("total_sequence_length", self._total)
+        for name, value in self._cache.items():
+            bind_in(f"past.{name}", value)
+            binding.bind_output(f"present.{name}", "cpu", 0, np.float32, value.shape, value.ctypes.data)
+        binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        return binding
+
+
+class OnnxEncoder:
+    """One loaded encoder. To the harness it is a model with prefill alone; ``facts["encodes"]`` names its output."""
+
+    def __init__(self, path: str | Path, *, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already."""
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "encodes" not in self.facts:
+            raise MeasurementError(f"{path}: this model is a decoder; open it with OnnxRuntimeSession")
+        self.vocab_size: int = self.facts["vocab_size"]
+
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """Encodes texts of one length; see :meth:`encode`."""
+        return self.encode(tokens)
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: an encoder does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: an encoder does not generate")
+
+    def encode(self, tokens: AnyArray, mask: AnyArray | None = None) -> AnyArray:
+        """Embeddings (batch, width) of ``tokens`` (batch, tokens), or states (batch, tokens, width).
+
+        ``mask`` is 0 at padding; it is needed only where texts differ in length.
+
+        Raises:
+            MeasurementError: A text is longer than the model's positions, or a mask that the file does not take.
+        """
+        if tokens.shape[1] > self.facts["max_tokens"]:
+            raise MeasurementError(
+                f"{self.facts['name']}: a text of {tokens.shape[1]} tokens; it has {self.facts['max_tokens']} positions"
+            )
+        inputs: dict[str, AnyArray] = {"tokens": np.ascontiguousarray(tokens, np.int64)}
+        if self.facts["padded"]:
+            inputs["mask"] = np.ones(tokens.shape, np.int32) if mask is None else mask.astype(np.int32)
+        elif mask is not None and not mask.all():
+            raise MeasurementError(f"{self.facts['name']}: export it with padded=True to encode texts with padding")
+        result: AnyArray = self._session.run(None, inputs)[0]
+        return result
+
+
+class OnnxClassifier:
+    """One loaded model of images or sounds. To the harness it is one with prefill alone, whose prompt these are."""
+
+    def __init__(
+        self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None
+    ) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "image" not in self.facts:
+            raise MeasurementError(f"{path}: this model reads neither images nor sounds")
+        self.vocab_size = 0
+        given, result = self._session.get_inputs()[0].name, self._session.get_outputs()[0]
+        shape = self.facts.get("gives", result.shape[1:])
+        self._images = np.zeros((batch, *self.facts["image"]), np.float32)
+        self._logits = np.empty((batch, *shape), np.float32)
+        self._binding = self._session.io_binding()
+        image, logits = self._images, self._logits
+        self._binding.bind_input(given, "cpu", 0, image.dtype, image.shape, image.ctypes.data)
+        self._words = np.zeros((batch, self.facts.get("question", 0)), np.int64)
+        if "question" in self.facts:
+            words = self._words
+            self._binding.bind_input("words", "cpu", 0, words.dtype, words.shape, words.ctypes.data)
+        self._binding.bind_output(result.name, "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+
+    def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
+        """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
+
+        Of spectrograms (batch, bands, frames) or sounds (batch, samples) those of every position, (batch, positions,
+        characters), or its states.
+        """
+        self._images[:] = images
+        if words is not None:
+            self._words[:] = words
+        self._session.run_with_iobinding(self._binding)
+        return self._logits
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a classifier does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: an image classifier does not generate")
+
+
+class OnnxRanker:
+    """One loaded ranking model. To the harness it is a model with prefill alone, whose prompt is items."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch: int = 1,
+        candidates: int | None = None,
+        threads: int = 1,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
+    ) -> None:
+        """Loads the file, unless ``loaded`` holds its session and metadata already.
+
+        ``batch`` requests come at once, of ``candidates`` each (those of its design unless given).
+        """
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "request" not in self.facts:
+            raise MeasurementError(f"{path}: this model does not rank candidates")
+        request = self.facts["request"]
+        self.vocab_size, self._history = 0, request["history"]
+        count = request["candidates"] if candidates is None else candidates
+        sizes = {"history": self._history, "candidates": count}
+        self._ids = {name: np.zeros((batch, size), np.int64) for name, size in sizes.items()}
+        self._tags: dict[str, AnyArray] = {}
+        if request["bag"]:
+            tagged = {"history_tags": self._history, "candidate_tags": count}
+            self._tags = {name: np.zeros((batch, size, request["bag"]), np.int64) for name, size in tagged.items()}
+        self._scores = np.empty((batch, count), np.float32)
+        self._binding = self._session.io_binding()
+        for name, value in (self._ids | self._tags).items():
+            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        self._binding.bind_output("scores", "cpu", 0, np.float32, self._scores.shape, self._scores.ctypes.data)
+
+    def prefill(self, requests: AnyArray) -> AnyArray:
+        """Scores (batch, C) of requests (batch, S + C, 1 + bag): the history, then the candidates, with their tags."""
+        for part, where in ((self._ids, 0), (self._tags, slice(1, None))):
+            for value, places in zip(
+                part.values(), (slice(0, self._history), slice(self._history, None)), strict=False
+            ):
+                value[:] = requests[:, places, where]
+        self._session.run_with_iobinding(self._binding)
+        return self._scores
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a ranking model does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: a ranking model does not generate")
+
+
+class OnnxRuntime:
+    """ONNX Runtime's CPU provider. See :class:`chipwise.deploy.runtimes.Runtime`."""
+
+    name = "onnxruntime"
+
+    def version(self) -> str:
+        """The runtime's own version."""
+        return str(ort.__version__)
+
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
+        """Loads an exported decoder or encoder. Files of other exporters are optimised by the runtime."""
+        if options:
+            raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
+        settings = session_options(threads)
+        session = _open(path, settings)
+        facts = _metadata(session)
+        if facts is None:
+            from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
+
+            del session  # its memory is not the model's
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+            return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)
+        loaded = (session, facts)
+        if "steps" in facts:
+            from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
+
+            return OnnxDenoiser(path, batch=batch, threads=threads, loaded=loaded)
+        if "image" in facts:
+            return OnnxClassifier(path, batch=batch, loaded=loaded)
+        if "request" in facts:
+            return OnnxRanker(path, batch=batch, loaded=loaded)
+        if "encodes" in facts:
+            return OnnxEncoder(path, loaded=loaded)
+        return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads, loaded=loaded)

@@ -1,0 +1,108 @@
+"""Denoisers in ONNX Runtime: an image in as many passes as its file says, from noise. Needs numpy and onnxruntime."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from chipwise.core.arrays import AnyArray
+from chipwise.deploy.runtimes.onnxruntime import load, session_options
+from chipwise.errors import MeasurementError
+from chipwise.model.kinds.denoiser.denoiser import moves
+
+
+def decoder_of(session: Any, *, threads: int) -> Any:
+    """The session of what decodes latents, which the file of ``session`` holds; None where it draws pixels."""
+    inner = session.get_modelmeta().custom_metadata_map.get("decoder")
+    if inner is None:
+        return None
+    content, providers = base64.b64decode(inner), ["CPUExecutionProvider"]
+    return ort.InferenceSession(content, session_options(threads), providers=providers)
+
+
+class OnnxDenoiser:
+    """One loaded denoiser. To the harness it is a model with prefill alone, whose prompt is noise.
+
+    Args:
+        path: The file of a pass.
+        batch: Images at once.
+        threads: Of the runtime.
+        loaded: The file's session and metadata, where they are at hand.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        batch: int = 1,
+        threads: int = 1,
+        loaded: tuple[Any, dict[str, Any]] | None = None,
+    ) -> None:
+        self._session, self.facts = loaded or load(path, threads=threads)
+        if "steps" not in self.facts:
+            raise MeasurementError(f"{path}: this model does not make images in steps")
+        self.vocab_size = 0
+        how = {name: self.facts[name] for name in ("solver", "shift") if name in self.facts}
+        self._moves = moves(self.facts["steps"], **how)
+        self._image = np.zeros((batch, *self.facts["image"]), np.float32)
+        self._velocity, self._last = np.empty_like(self._image), np.zeros_like(self._image)
+        self._numbers = {name: np.zeros((batch, 1), np.float32) for name in self.facts["told"]}
+        self.guidance: float = self.facts.get("guidance", 1.0)
+        self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
+        self._binding = self._session.io_binding()
+        for name, value in {"image": self._image, "label": self._label, **self._numbers}.items():
+            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        self._decoder = decoder_of(self._session, threads=threads)
+        velocity = self._velocity
+        self._binding.bind_output("velocity", "cpu", 0, np.float32, velocity.shape, velocity.ctypes.data)
+
+    def prefill(self, noise: AnyArray) -> AnyArray:
+        """Images (batch, C, Y, X) of noise, with the labels of the last :meth:`draw`.
+
+        Noise has their shape, or that of the latents from which they are decoded.
+        """
+        self._image[:] = noise
+        for move in self._moves:
+            self._numbers["time"].fill(move.time)
+            if "step" in self._numbers:
+                self._numbers["step"].fill(move.size)
+            self._session.run_with_iobinding(self._binding)
+            if self.guidance != 1.0:
+                self._guide()
+            if move.before:
+                self._last *= move.before
+                self._image += self._last
+            np.copyto(self._last, self._velocity)
+            self._velocity *= move.now
+            self._image += self._velocity
+        if self._decoder is None:
+            return self._image
+        found: AnyArray = self._decoder.run(["pixels"], {"latents": self._image})[0]
+        return found
+
+    def _guide(self) -> None:
+        """Asks again without a label, and goes further from that answer towards the one with it."""
+        label, velocity = self._label.copy(), self._velocity.copy()
+        self._label.fill(self.facts["labels"])
+        self._session.run_with_iobinding(self._binding)
+        self._label[:] = label
+        velocity -= self._velocity
+        velocity *= self.guidance
+        self._velocity += velocity
+
+    def draw(self, noise: AnyArray, labels: AnyArray) -> AnyArray:
+        """Images (batch, C, Y, X) of these labels (batch,)."""
+        self._label[:] = labels
+        return self.prefill(noise)
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: a denoiser writes no tokens.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: a denoiser makes images, not tokens")

@@ -1,0 +1,121 @@
+"""Models described by the columns of a row: widths, layers, heads and FFN of a decoder, an encoder, or both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+
+VOCABULARY = 32_768  # default where a table has none
+MODEL_COLUMNS = ("d_model", "layers", "heads", "kv_heads", "ffn", "vocab", "kind")
+PAIR_COLUMNS = tuple(
+    f"{side}_{name}" for side in ("encoder", "decoder") for name in ("d_model", "layers", "heads", "ffn")
+)
+AVERAGED = ("heads", "ffn")  # sizes that tables give as means over layers
+Cells = Mapping[str, str]
+
+
+def described(cells: Cells) -> ArchSpec:
+    """Model described by the sizes in a row. Averages of heads and FFN over layers, which tables of searches give, are
+    rounded.
+
+    Raises:
+        SpecError: A size is missing or no number above zero; ``field`` names it.
+    """
+    vocabulary = _size(cells, "vocab", VOCABULARY)
+    if cells.get("encoder_layers") or cells.get("decoder_layers"):
+        return _pair(cells, vocabulary)
+    kind = (cells.get("kind") or "decoder").strip().lower()
+    if kind not in ("decoder", "encoder"):
+        raise SpecError(f"must be decoder or encoder, not {kind!r:.60}", field="kind")
+    causal = kind == "decoder"
+    width, layers = _size(cells, "d_model"), _size(cells, "layers")
+    heads = _size(cells, "heads", max(1, width // 64))
+    if width % heads and _is_whole(cells.get("heads") or ""):
+        raise SpecError(f"a width of {width} does not divide among {heads} heads", field="heads")
+    attention = _attention(width, heads, _size(cells, "kv_heads", heads), causal=causal)
+    ffn = FeedForward(width=_size(cells, "ffn", 4 * width), gated=causal, activation="silu" if causal else "gelu")
+    return ArchSpec(
+        name=f"{kind}-{layers}x{width}",
+        vocab_size=vocabulary,
+        d_model=width,
+        layers=(Layer(attention=attention, ffn=ffn),) * layers,
+        positions="none",
+        head="lm" if causal else "none",
+    )
+
+
+def _pair(cells: Cells, vocabulary: int) -> ArchSpec:
+    read, write = (_size(cells, f"{side}_d_model", _size(cells, "d_model", 0)) for side in ("encoder", "decoder"))
+    for side, width in (("encoder", read), ("decoder", write)):
+        if not width:
+            raise SpecError("is empty", field=f"{side}_d_model")
+    depths = [_size(cells, f"{side}_layers") for side in ("encoder", "decoder")]
+    encoder, decoder = (
+        Layer(attention=_side(cells, side, width), ffn=_ffn(cells, side, width), cross=cross)
+        for side, width, cross in (
+            ("encoder", read, None),
+            (
+                "decoder",
+                write,
+                _attention(write, _size(cells, "cross_heads", _heads(cells, "decoder", write)), causal=False),
+            ),
+        )
+    )
+    return ArchSpec(
+        name=f"encoder-{depths[0]}x{read}-decoder-{depths[1]}x{write}",
+        vocab_size=vocabulary,
+        d_model=write,
+        encoder_d_model=read if read != write else 0,
+        layers=(decoder,) * depths[1],
+        encoder=(encoder,) * depths[0],
+        norm="layernorm",
+        norm_bias=True,
+        norm_place="post",
+        positions="none",
+    )
+
+
+def _heads(cells: Cells, side: str, width: int) -> int:
+    return _size(cells, f"{side}_heads", _size(cells, "heads", max(1, width // 64)))
+
+
+def _side(cells: Cells, side: str, width: int) -> Attention:
+    return _attention(width, _heads(cells, side, width), causal=side == "decoder")
+
+
+def _ffn(cells: Cells, side: str, width: int) -> FeedForward:
+    size = _size(cells, f"{side}_ffn", _size(cells, "ffn", 4 * width))
+    return FeedForward(width=size, gated=False, bias=True, activation="relu")
+
+
+def _attention(width: int, heads: int, kv_heads: int | None = None, *, causal: bool) -> Attention:
+    kept = heads if kv_heads is None or heads % kv_heads else kv_heads
+    return Attention(heads=heads, kv_heads=kept, head_size=max(1, round(width / heads)), rope=False, causal=causal)
+
+
+def _size(cells: Cells, field: str, default: int | None = None) -> int:
+    """Reads a cell as a size."""
+    text = (cells.get(field) or "").strip()
+    if not text:
+        if default is None:
+            raise SpecError("is empty", field=field)
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.5 <= value < 1e9:
+        raise SpecError(f"must be a number of at least 1, not {text!r:.60}", field=field)
+    if value != round(value) and not any(name in field for name in AVERAGED):
+        raise SpecError(f"must be a whole number, not {text!r:.60}", field=field)
+    return round(value)
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removesuffix(".0").isdecimal()

@@ -1,0 +1,156 @@
+"""Checks of a table: errors on left-out models next to a plain regression's, and implausible rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90, conformal_half_width, kendall_tau
+from chipwise.deploy.teach.observations import MeasuredRow, Observations, Places, prior_deviation
+from chipwise.deploy.teach.plain import raw_choices, ridge
+from chipwise.deploy.teach.posterior import fit, groups_of
+from chipwise.hardware.taught import TaughtError
+
+FOLDS = 8
+LEAST = 4  # fewest quantities for cross-validation
+CONTRADICTS = 4.0  # standard deviations
+LEAST_FACTOR = 1.3  # least ratio between measured and expected of a contradicting row
+PRIOR_WIDEN = 10.0  # weight in rows of the fitted width, against that of left-out rows
+UNITS = (("milliseconds written as seconds", 1e3), ("seconds written as milliseconds", 1e-3))
+UNITS_REACH = 1.1  # in logarithms: largest distance from a factor of 1,000
+WHOLE_TABLE = 5.0  # in logarithms: larger than any data sheet's error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A row that contradicts the others."""
+
+    line: int
+    model: str
+    quantity: str
+    measured_s: float
+    expected_s: float
+    low_s: float
+    high_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Results of cross-validation; ``widen`` is a factor on standard deviations of predictions."""
+
+    error: TaughtError | None
+    widen: float
+    flags: tuple[Flag, ...]
+
+
+def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
+    """Indices of rows that are left out together: models are distributed, most rows first; few models: rows are."""
+    groups = groups_of(models)
+    if len(groups) < 3:
+        groups = [np.array([i]) for i in range(len(models))]
+    dealt: list[list[int]] = [[] for _ in range(min(count, len(groups)))]
+    for places in sorted(groups, key=lambda each: (-len(each), each[0])):
+        min(dealt, key=len).extend(places.tolist())
+    return [np.array(sorted(each)) for each in dealt]
+
+
+def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
+    """Predicts every quantity by fits without its model. Errors are those of unflagged rows. Intervals are widened
+    until nine of ten left-out rows lie inside, counting one more to come; the width as fitted counts for
+    ``PRIOR_WIDEN`` rows.
+    """
+    n = len(seen)
+    if n < LEAST:
+        return Checked(error=None, widen=1.0, flags=())
+    logs, deviations, plain = np.empty(n), np.empty(n), np.full(n, np.nan)
+    features = raw_choices(rows, seen)
+    everything = np.arange(n)
+    for left in folds_of(seen.models):
+        kept = np.setdiff1d(everything, left)
+        known = seen.only(kept)
+        posterior = fit(known, common=prior_deviation(known))
+        logs[left], deviations[left] = posterior.predict(seen.only(left))
+        plain[left] = ridge(features[kept], seen.seconds[kept], features[left])
+    errors = np.log(seen.seconds) - logs
+    flags = [flag for i in range(n) if (flag := _flag(rows, seen, i, errors[i], logs[i], deviations[i])) is not None]
+    good = np.ones(n, bool)
+    good[[i for i in range(n) if _contradicts(errors[i], deviations[i])]] = False
+    if not good.any():
+        good[:] = True
+    misses = np.exp(logs[good]) / seen.seconds[good] - 1
+    widen = _widen(np.abs(errors[good]) / deviations[good])
+    error = TaughtError(
+        rows=int(good.sum()),
+        mean=float(np.mean(np.abs(misses))),
+        median=float(np.median(np.abs(misses))),
+        inside=float(np.mean(np.abs(errors[good]) <= Z90 * widen * deviations[good])),
+        plain_mean=float(np.mean(np.abs(plain[good] / seen.seconds[good] - 1))),
+        sheet_mean=float(np.mean(np.abs(seen.sheet_s[good] / seen.seconds[good] - 1))),
+    )
+    return Checked(error=error, widen=widen, flags=tuple(flags))
+
+
+def _widen(z: Float64Array) -> float:
+    """Factor on deviations with which nine of ten rows lie within 1.645 deviations."""
+    found = conformal_half_width(z, 0.9) / Z90
+    weight = len(z) / (len(z) + PRIOR_WIDEN)
+    return float(np.clip(found**weight, 0.7, 5.0))
+
+
+def _contradicts(error: float, deviation: float) -> bool:
+    return abs(error) > max(CONTRADICTS * deviation, math.log(LEAST_FACTOR))
+
+
+def _flag(
+    rows: Sequence[MeasuredRow], seen: Observations, i: int, error: float, log: float, deviation: float
+) -> Flag | None:
+    if not _contradicts(error, deviation):
+        return None
+    row = rows[int(seen.rows[i])]
+    expected = math.exp(log)
+    return Flag(
+        line=row.number,
+        model=row.name,
+        quantity=seen.quantities[i],
+        measured_s=float(seen.seconds[i]),
+        expected_s=expected,
+        low_s=expected * math.exp(-Z90 * deviation),
+        high_s=expected * math.exp(Z90 * deviation),
+        reason=_reason(row, seen.quantities[i], float(seen.seconds[i]), expected),
+    )
+
+
+def _reason(row: MeasuredRow, quantity: str, measured: float, expected: float) -> str:
+    ratio = measured / expected
+    for name, factor in UNITS:
+        if abs(math.log(ratio / factor)) < UNITS_REACH:
+            return f"{name}?"
+    tokens = {"tpot": row.batch, "total": row.batch * row.new_tokens, "ttft": row.batch * row.prompt_tokens}[quantity]
+    far = abs(math.log(ratio)) > math.log(3)
+    if far and abs(math.log(measured * expected / tokens)) < 0.4:
+        return "tokens/s written as seconds?"
+    return (
+        f"{ratio:.2g} times what the other rows say"
+        if ratio > 1
+        else f"{1 / ratio:.2g} times faster than the other rows say"
+    )
+
+
+def whole_table(seen: Observations) -> list[str]:
+    """Warnings about the unit of all rows."""
+    if not len(seen):
+        return []
+    logs = np.log(seen.seconds / seen.sheet_s)
+    middle = float(np.median(logs))
+    found = []
+    for name, factor in UNITS:
+        if abs(middle - math.log(factor)) < 1.9 and abs(middle) > WHOLE_TABLE:
+            found.append(f"all times are about {factor:g} times what the data sheet says: {name}?")
+    if len(seen) >= 8 and kendall_tau(seen.seconds, seen.sheet_s) < -0.5:
+        found.append("times fall where the data sheet says that they rise: tokens/s written as seconds?")
+    return found

@@ -1,0 +1,359 @@
+"""Fitting a taught profile: a normal distribution over logarithms, by Gauss-Newton steps on robust residuals.
+
+The model and its prior are those of ``predict/served/taught_pass.py``. Rows that contradict the rest weigh less
+(Student's t
+with ``FREEDOM`` degrees). The prior strength of each part and the noise are chosen by the prediction of left-out
+models, which needs no further fit for a linearised model.
+
+References:
+    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 5.4.2 (leave-one-out predictive
+    probability); Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution, J. Am. Stat.
+    Assoc. 84:881 (the weights).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90
+from chipwise.deploy.teach.observations import Observations, Places
+from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS, basis, spread_points
+
+FREEDOM = 4.0
+TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
+MOST_POINTS = 40
+COUNTED = ("kernels", "passes")
+EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
+LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
+LEAST_TUNED = 5  # quantities, before the strengths are chosen by the table
+MOST_TUNED = 240  # quantities that the choice of strengths looks at
+STEPS = 25
+LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
+COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no row is given up before it is explained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strengths:
+    """Standard deviations, in logarithms: of one row's noise, of groups, labels and the smooth part; its reach."""
+
+    noise: float = 0.04
+    group: float = 0.4
+    label: float = 0.1
+    amplitude: float = 0.05
+    reach: float = 2.5
+
+
+USUAL_SPREAD = {"noise": 0.7, "group": 0.4, "label": 0.4, "amplitude": 0.5, "reach": 0.5}
+"""Standard deviation of the logarithm of each strength from table to table: few rows move none of them far."""
+CHECKED, CHECKED_NOISE = 0.4, 0.09
+"""Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables:
+a row is as noisy as the second says."""
+BOUNDS = {
+    "noise": (0.003, 1.0),
+    "group": (0.02, 1.5),
+    "label": (0.01, 1.0),
+    "amplitude": (0.005, 0.6),
+    "reach": (0.5, 6.0),
+}
+
+
+def usual_strengths(common: float) -> Strengths:
+    """What is believed of a table on a sheet whose deviation is ``common``."""
+    return Strengths(noise=CHECKED_NOISE) if common < CHECKED else Strengths()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Fixed parts of a fit while logarithms change: passes, units, labels and points."""
+
+    seen: Observations
+    units: Float64Array
+    labels: tuple[str, ...]
+    points: Float64Array
+    shifts: Float64Array  # (passes, labels)
+    common: float  # standard deviation of the common factor
+
+    @classmethod
+    def of(cls, seen: Observations, *, common: float) -> Frame:
+        """The frame of a fit to ``seen``."""
+        units = np.ones(len(TERMS))
+        sheet = seen.terms[:, : len(GROUPS)].sum(axis=1)
+        for name in EXTRA:
+            place = TERMS.index(name)
+            there = seen.terms[:, place] > 0
+            most = np.quantile(seen.terms[there, place] / sheet[there], 0.9) if there.any() else 1.0
+            units[place] = EXTRA_SHARE / len(EXTRA) / most
+            if name not in COUNTED:  # seconds at the sheet's peaks: passes of another sort may hold far more of them
+                units[place] = min(units[place], EXTRA_SHARE)
+        labels = tuple(sorted({name for names in seen.labels for name in names}))
+        return cls(
+            seen=seen,
+            units=units,
+            labels=labels,
+            points=spread_points(seen.figures, MOST_POINTS),
+            shifts=label_matrix(seen, labels),
+            common=common,
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of logarithms."""
+        return 1 + len(TERMS) + len(self.labels) + len(self.points)
+
+    def prior(self, strengths: Strengths) -> Float64Array:
+        """(size,): their variances before anything was measured.
+
+        A sheet whose interval is narrow was checked on machines of its kind: its groups of operators are as right.
+        """
+        sure = min(1.0, self.common / LOOSE)
+        return np.concatenate(
+            [
+                [self.common**2],
+                np.full(len(GROUPS), (sure * strengths.group) ** 2),
+                np.full(len(EXTRA), (sure * EXTRA_SD) ** 2),
+                np.full(len(self.labels), strengths.label**2),
+                np.ones(len(self.points)),
+            ]
+        )
+
+
+def label_matrix(seen: Observations, labels: Sequence[str]) -> Float64Array:
+    """(passes, labels): 1 where a pass has the label."""
+    place = {name: i for i, name in enumerate(labels)}
+    found = np.zeros((len(seen.labels), len(labels)))
+    for p, names in enumerate(seen.labels):
+        for name in names:
+            if name in place:
+                found[p, place[name]] = 1.0
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """Predicted logarithms of the quantities, and how they move with the fitted ones."""
+
+    logs: Float64Array  # (n,)
+    slopes: Float64Array  # (n, size)
+    missing: Float64Array  # (n,) share of the smooth part's variance that no point explains
+
+
+def linearise(
+    frame: Frame, seen: Observations, theta: Float64Array, smooth: Float64Array, shifts: Float64Array
+) -> Linear:
+    """The model at ``theta``, for the passes of ``seen``."""
+    return linearise_at(frame.units, seen, theta, smooth, shifts)
+
+
+def linearise_at(
+    units: Float64Array, seen: Observations, theta: Float64Array, smooth: Float64Array, shifts: Float64Array
+) -> Linear:
+    """The model at ``theta`` for the passes of ``seen``, whose terms count in ``units``.
+
+    Args:
+        units: (terms,)
+        seen: Passes and the quantities that they add up to.
+        theta: (size,) logarithms: the common one, of terms, labels and the smooth part.
+        smooth: (passes, points) basis of the smooth part.
+        shifts: (passes, labels)
+    """
+    n, g = len(seen), len(TERMS)
+    raised = seen.terms * units * np.exp(theta[1 : 1 + g])
+    total = raised.sum(axis=1)
+    rows = np.hstack([np.ones((len(total), 1)), raised / total[:, None], shifts, smooth])
+    log_pass = np.log(total) + theta[0] + rows[:, 1 + g :] @ theta[1 + g :]
+    parts = seen.share * np.exp(log_pass)
+    whole = np.bincount(seen.owner, parts, minlength=n)
+    weights = parts / whole[seen.owner]
+    first = np.searchsorted(seen.owner, np.arange(n))  # passes stand in the order of their quantities
+    slopes = np.add.reduceat(weights[:, None] * rows, first, axis=0)
+    missing = np.bincount(seen.owner, weights * (smooth**2).sum(axis=1), minlength=n)
+    return Linear(logs=np.log(whole), slopes=slopes, missing=np.asarray(missing, np.float64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """A fit: the logarithms, their covariance, and the weight of each row."""
+
+    frame: Frame
+    strengths: Strengths
+    theta: Float64Array
+    covariance: Float64Array
+    weights: Float64Array  # (n,) 1 for a row that agrees, less for one that does not
+
+    def predict(self, asked: Observations) -> tuple[Float64Array, Float64Array]:
+        """(n,) logarithms of seconds, and their standard deviations for a new measurement."""
+        smooth = smooth_part(self.frame, asked, self.strengths)
+        found = linearise(self.frame, asked, self.theta, smooth, label_matrix(asked, self.frame.labels))
+        variance = ((found.slopes @ self.covariance) * found.slopes).sum(axis=1) + self.strengths.noise**2
+        variance += np.maximum(self.strengths.amplitude**2 - found.missing, 0.0)
+        unseen = np.array([sum(name not in self.frame.labels for name in names) for names in asked.labels])
+        worst = np.zeros(len(asked))
+        np.maximum.at(worst, asked.owner, unseen)
+        return found.logs, TAIL * np.sqrt(variance + worst * self.strengths.label**2)
+
+
+def smooth_part(frame: Frame, seen: Observations, strengths: Strengths) -> Float64Array:
+    """(passes, points): the basis of the smooth part at the passes of ``seen``."""
+    return basis(seen.figures, frame.points, amplitude=strengths.amplitude, reach=strengths.reach)
+
+
+def fit(seen: Observations, *, common: float, strengths: Strengths | None = None) -> Posterior:
+    """The posterior after ``seen``; strengths are tuned to it unless given."""
+    frame = Frame.of(seen, common=common)
+    chosen = tune(seen, common=common) if strengths is None else strengths
+    return settle(frame, chosen)
+
+
+def settle(
+    frame: Frame,
+    strengths: Strengths,
+    *,
+    start: Float64Array | None = None,
+    steps: int = STEPS,
+) -> Posterior:
+    """Gauss-Newton steps from ``start`` (the common factor that fits best, unless given) until nothing moves."""
+    seen = frame.seen
+    target = np.log(seen.seconds)
+    prior = frame.prior(strengths)
+    smooth = smooth_part(frame, seen, strengths)
+    theta = np.zeros(frame.size) if start is None else start.copy()
+    if start is None:
+        gap = float(np.median(target - np.log(seen.sheet_s)))
+        theta[0] = gap * prior[0] / (prior[0] + strengths.noise**2 / len(seen))
+    weights = np.ones(len(seen))
+    covariance = np.diag(prior)
+    coarse = COARSE if start is None else ()
+    for wider in (*coarse, *([1.0] * steps)):
+        at = linearise(frame, seen, theta, smooth, frame.shifts)
+        error = target - at.logs
+        doubt = wider**2 * (strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0))
+        weights = (FREEDOM + 1) / (FREEDOM + error**2 / doubt)
+        weights = np.minimum(weights, 1.0)
+        covariance, move = normal_update(at.slopes, error + at.slopes @ theta, weights / doubt, prior)
+        change = np.clip(move - theta, -LONGEST_STEP, LONGEST_STEP)
+        theta = theta + change
+        if wider == 1.0 and np.abs(change).max() < 1e-4:
+            break
+    return Posterior(frame=frame, strengths=strengths, theta=theta, covariance=covariance, weights=weights)
+
+
+def normal_update(
+    slopes: Float64Array, target: Float64Array, precision: Float64Array, prior: Float64Array
+) -> tuple[Float64Array, Float64Array]:
+    """Covariance and mean of the logarithms after ``target``, under a normal prior about 0."""
+    scale = np.sqrt(prior)
+    scaled = slopes * scale
+    information = (scaled.T * precision) @ scaled
+    information[np.diag_indices_from(information)] += 1.0
+    inverse = np.linalg.inv(information)
+    covariance = scale[:, None] * inverse * scale
+    return covariance, scale * (inverse @ (scaled.T @ (precision * target)))
+
+
+def left_out(posterior: Posterior) -> tuple[Float64Array, Float64Array]:
+    """(n,) errors and standard deviations of each quantity, predicted without the rows of its model.
+
+    The model stays linear where it was fitted, so no fit is repeated: with the influence H of measured on fitted
+    logarithms, the errors of a left-out group are (I - H)⁻¹ times those of the fit.
+    """
+    frame, strengths = posterior.frame, posterior.strengths
+    seen = frame.seen
+    at = linearise(frame, seen, posterior.theta, smooth_part(frame, seen, strengths), frame.shifts)
+    error = np.log(seen.seconds) - at.logs
+    doubt = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
+    variance = doubt / posterior.weights
+    spread = at.slopes @ posterior.covariance
+    alone = 1 / np.maximum(1 - (spread * at.slopes).sum(axis=1) / variance, 1e-6)
+    errors, deviations = alone * error, np.sqrt(np.maximum((alone - 1) * variance, 0.0) + doubt)
+    groups: dict[int, list[Places]] = {}
+    for members in groups_of(seen.models):
+        groups.setdefault(len(members), []).append(members)
+    for size, alike in groups.items():
+        if size == 1:
+            continue
+        places = np.stack(alike)  # (groups, size)
+        rest = _inverse_rest(spread[places], at.slopes[places] / variance[places, None])
+        errors[places] = (rest @ error[places][..., None])[..., 0]
+        held = (np.diagonal(rest, axis1=1, axis2=2) - 1) * variance[places]
+        deviations[places] = np.sqrt(np.maximum(held, 0.0) + doubt[places])
+    return errors, deviations
+
+
+def _inverse_rest(spread: Float64Array, scaled: Float64Array) -> Float64Array:
+    """(groups, m, m): the inverse of I - H with H = ``spread`` ``scaled``ᵀ; both factors are (groups, m, size).
+
+    H has the rank of its factors, so of groups with more rows than logarithms only a matrix of ``size`` is inverted
+    (Woodbury's identity).
+    """
+    _, m, size = spread.shape
+    kept = 1 + 1e-9
+    turned = scaled.transpose(0, 2, 1)
+    if m <= size:
+        return np.asarray(np.linalg.inv(kept * np.eye(m) - spread @ turned), np.float64)
+    inner = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
+    return np.asarray((np.eye(m) + spread @ inner) / kept, np.float64)
+
+
+def groups_of(models: Sequence[str]) -> list[Places]:
+    """Places of the rows of each model."""
+    found: dict[str, list[int]] = {}
+    for i, name in enumerate(models):
+        found.setdefault(name, []).append(i)
+    return [np.array(places) for places in found.values()]
+
+
+def tune(seen: Observations, *, common: float) -> Strengths:
+    """Strengths that maximise the density of left-out models, by coordinate search with decreasing steps."""
+    best = usual_strengths(common)
+    if len(seen) < LEAST_TUNED:
+        return replace(best, noise=0.1)
+    if len(seen) > MOST_TUNED:
+        seen = seen.only(np.linspace(0, len(seen) - 1, MOST_TUNED).astype(int))
+    frame = Frame.of(seen, common=common)
+    posterior = settle(frame, best)
+    score = _score(posterior)
+    for factor in (3.0, 1.8, 1.35):
+        for _ in range(2):
+            before = score
+            for name, (least, most) in BOUNDS.items():
+                for direction in (factor, 1 / factor):
+                    value = min(max(getattr(best, name) * direction, least), most)
+                    tried = replace(best, **{name: value})
+                    found = settle(frame, tried, start=posterior.theta, steps=6)
+                    gained = _score(found)
+                    if gained > score + 1e-6:
+                        best, posterior, score = tried, found, gained
+            if score - before < 0.1:
+                break
+    return best
+
+
+def _score(posterior: Posterior) -> float:
+    """Log density of left-out quantities under Student's t, and a mild pull of the strengths to their defaults."""
+    errors, deviations = left_out(posterior)
+    z = errors / deviations
+    usual = usual_strengths(posterior.frame.common)
+    density = -0.5 * (FREEDOM + 1) * np.log1p(z**2 / FREEDOM) - np.log(deviations)
+    pull = sum(
+        (math.log(getattr(posterior.strengths, name) / getattr(usual, name)) / USUAL_SPREAD[name]) ** 2
+        for name in BOUNDS
+    )
+    return float(density.sum()) - 0.5 * pull
+
+
+def untaught(asked: Observations, *, common: float) -> Posterior:
+    """The prior for quantities like those of ``asked``."""
+    frame, strengths = Frame.of(asked, common=common), Strengths(noise=0.1)
+    prior = frame.prior(strengths)
+    return Posterior(
+        frame=frame,
+        strengths=strengths,
+        theta=np.zeros(frame.size),
+        covariance=np.diag(prior),
+        weights=np.ones(len(asked)),
+    )

@@ -1,0 +1,442 @@
+"""Reads tables of measured models: CSV files (also gzipped), exported measurements, or the store."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.csvfile import MOST_TABLE_BYTES, whole
+from chipwise.core.digest import plain
+from chipwise.core.dtypes import FORMATS, format_name
+from chipwise.core.files import parse_json, read_bytes
+from chipwise.deploy.measure.store import MeasurementStore, Stored
+from chipwise.deploy.teach.architectures import MODEL_COLUMNS, PAIR_COLUMNS, described
+from chipwise.deploy.teach.columns import RATES, TIMES, Columns, find_columns
+from chipwise.deploy.teach.observations import MeasuredRow
+from chipwise.errors import ChipwiseError, InputError, SpecError, UnitError, UnknownName, counted, short
+from chipwise.hardware.runtime import RUNTIMES, runtime_named
+from chipwise.model.arch import io as spec_io
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import from_config, resolve
+
+STORE = "measurements"  # names the user's own store in place of a file
+FILE_FORMATS = {
+    "f16": "fp16", "f32": "fp32", "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit",
+    "mlx-8bit": "mlx_8bit",
+    "q2_k_s": "q2_k", "q3_k_xl": "q3_k_l", "q4_k_xl": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q2_k_xl": "q2_k",
+    "q5_k_xl": "q5_k_m", "q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
+    "mxfp4_moe": "mxfp4", "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "float32": "fp32", "float16": "fp16",
+    "half": "fp16", "int8-channel": "int8", "w4": "q4_0",
+}  # fmt: skip
+"""Other common names of formats; dynamic formats count as the nearest plain one."""
+Models = dict[tuple[str, ...], tuple[str | ArchSpec, str | None]]
+"""Cells that describe a model -> the model, and the format that its checkpoint ships in."""
+MOST_LINES = 200_000  # of a file
+LONGEST_S, SHORTEST_S = 1e6, 1e-9  # times beyond them are slips of the pen
+DOUBTFUL = re.compile(r"^(?:doubtful|bad|invalid|outlier)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead:
+    """Contents of a table.
+
+    Attributes:
+        rows: The rows that can be used.
+        problems: Line -> what was wrong with it.
+        columns: How columns were read; None for files with fixed columns.
+        machines: The machines that the rows name.
+        notes: Anything else that a reader should know.
+    """
+
+    rows: tuple[MeasuredRow, ...]
+    problems: Mapping[int, str]
+    columns: Columns | None
+    machines: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_table(
+    source: str | Path,
+    *,
+    mapped: Mapping[str, str] | None = None,
+    where: Mapping[str, str] | None = None,
+    runtime: str | None = None,
+    most: int | None = None,
+) -> TableRead:
+    """Reads the measured models of a file or of the store.
+
+    Args:
+        source: A CSV file (also ``.gz``), JSON lines of ``chipwise measurements export``, or ``measurements``.
+        mapped: Column -> field, for columns whose names say too little.
+        where: Column -> value: only rows that have it.
+        runtime: Of rows that name none.
+        most: Most rows of one machine; of a CSV table of several, only the machines' names are then read.
+
+    Raises:
+        SpecError: The file cannot be read, is empty or too long, lacks what is needed, or none of its rows can be used.
+    """
+    if str(source) == STORE:
+        return _of_store(list(MeasurementStore().entries()), where, file=str(MeasurementStore().path))
+    path = Path(source)
+    text = _text(path)
+    if (count := text.count("\n")) > MOST_LINES:
+        raise SpecError(
+            f"has {count:,} lines; at most {MOST_LINES:,} are read: keep those of one machine", file=str(path)
+        )
+    if text.lstrip().startswith("{"):
+        lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        stored = [
+            Stored.from_data(parse_json(line, name=f"{path}, line {n}"), file=f"{path}, line {n}") for n, line in lines
+        ]
+        return _of_store(stored, where, file=str(path))
+    return _of_csv(path, text, mapped, where, runtime, most)
+
+
+def _text(path: Path) -> str:
+    raw = read_bytes(path, most=MOST_TABLE_BYTES)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(MOST_TABLE_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SpecError(f"cannot be unpacked: {error}", file=str(path)) from None
+        if len(raw) > MOST_TABLE_BYTES:
+            raise SpecError(f"unpacks to more than {MOST_TABLE_BYTES // 2**20} MiB", file=str(path))
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"is not UTF-8 text: {error}", file=str(path)) from None
+
+
+def _of_csv(
+    path: Path,
+    text: str,
+    mapped: Mapping[str, str] | None,
+    where: Mapping[str, str] | None,
+    runtime: str | None,
+    most: int | None,
+) -> TableRead:
+    file = str(path)
+    lines: list[tuple[int, dict[str, str]]] = []
+    long: list[int] = []
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        names = [name for name in (reader.fieldnames or ()) if name]
+        for row in reader:
+            if None in row:
+                long.append(reader.line_num)
+            else:
+                lines.append((reader.line_num, {key: (value or "").strip() for key, value in row.items() if key}))
+    except csv.Error as error:
+        raise SpecError(f"cannot be read as a CSV table: {error}", file=file) from None
+    if not names or not (lines or long):
+        raise SpecError("holds no rows; it needs a line of column names and a line for each measured model", file=file)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SpecError(f"has the column {short(twice)} twice", file=file)
+    columns = find_columns(names, mapped, file=file)
+    _check(columns, file, names)
+    lines = _chosen(lines, where, names, file)
+    machines = (
+        sorted({row[columns.fields["machine"]] for _, row in lines} - {""}) if "machine" in columns.fields else []
+    )
+    if most is not None and len(machines) > 1:
+        return TableRead(rows=(), problems={}, columns=columns, machines=tuple(machines))
+    if most is not None and len(lines) > most:
+        raise SpecError(
+            f"{len(lines):,} rows are to be learnt from, and at most {most:,} are; choose some with --where "
+            "COLUMN=VALUE, or keep a sample of them",
+            file=file,
+        )
+    rows: list[MeasuredRow] = []
+    problems: dict[int, str] = dict.fromkeys(long, f"has more cells than the {len(names)} columns of the table")
+    unknown: set[str] = set()
+    models: Models = {}
+    rate, length, without = columns.fields.get("prefill_rate", ""), columns.fields.get("prompt", ""), 0
+    for number, cells in lines:
+        if any(DOUBTFUL.match(value) for value in cells.values()):
+            problems[number] = "marked doubtful in the table"
+            continue
+        try:
+            found, strange = _row(number, cells, columns, path.parent, runtime, models)
+        except ChipwiseError as error:
+            problems[number] = " ".join(str(error).split())
+            continue
+        rows.append(found)
+        without += bool(cells.get(rate)) and not cells.get(length)
+        unknown |= {strange} - {""}
+    if not rows:
+        first = next(iter(problems.items()))
+        raise SpecError(
+            f"none of {counted(len(lines) + len(long), 'row')} can be used; line {first[0]}: {first[1]}", file=file
+        )
+    notes = [f"no runtime is called {name!r}: priced as the device's own, and set apart" for name in sorted(unknown)]
+    if columns.left_out:
+        notes.append(f"columns that are not read: {', '.join(map(short, columns.left_out))}")
+    if without:
+        notes.append(f"{counted(without, 'rate')} of prompts left out: no column says how long the prompts were")
+    return TableRead(rows=tuple(rows), problems=problems, columns=columns, machines=tuple(machines), notes=tuple(notes))
+
+
+def _check(columns: Columns, file: str, names: Sequence[str]) -> None:
+    known = columns.fields
+    shapes = any(name in known for name in (*MODEL_COLUMNS, *PAIR_COLUMNS) if name not in ("kind", "vocab"))
+    listed = ", ".join(names[:20])
+    if "model" not in known and not shapes:
+        raise SpecError(
+            f"no column says which model a row is of (columns: {listed}); map one: --map COLUMN=model, or give "
+            "d_model and layers",
+            file=file,
+        )
+    if not any(name in known for name in (*TIMES, *RATES)):
+        raise SpecError(
+            f"no column holds a time or a rate (columns: {listed}); map one: --map COLUMN=total_s, ttft_ms, tpot_ms "
+            "or decode_tokens_per_s",
+            file=file,
+        )
+
+
+def _chosen(
+    lines: list[tuple[int, dict[str, str]]], where: Mapping[str, str] | None, names: Sequence[str], file: str
+) -> list[tuple[int, dict[str, str]]]:
+    for column, value in (where or {}).items():
+        if column not in names:
+            raise UnknownName("column", column, names)
+        values = {row[column] for _, row in lines}
+        lines = [(number, row) for number, row in lines if row[column].lower() == value.lower()]
+        if not lines:
+            raise SpecError(f"no row has {column} = {value}", file=file, field=column) from (
+                UnknownName(column, value, values) if values else None
+            )
+    return lines
+
+
+def _row(
+    number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None, models: Models
+) -> tuple[MeasuredRow, str]:
+    """Reads one line as a row; also returns its runtime's name if that is unknown. ``models`` are those read before."""
+    found = {field: cells.get(column, "") for field, column in columns.fields.items()}
+    key = tuple(found.get(name, "") for name in ("model", *MODEL_COLUMNS, *PAIR_COLUMNS, "cross_heads"))
+    if key not in models:
+        models[key] = _model(found, home)
+    model, stored = models[key]
+    named, variants = found.get("runtime") or runtime or "", [cells[name] for name in columns.variants if cells[name]]
+    backend = next((cells[name].lower() for name in columns.variants if name.lower() == "backend"), "")
+    known, strange = _runtime(named, backend)
+    if strange:
+        variants.append(strange)
+    weights = _weights(found.get("weights", "")) or stored
+    context = whole(found, "context", default=None) if found.get("context") else None
+    row = MeasuredRow(
+        number=number,
+        model=model,
+        runtime=known,
+        weights=weights,
+        kv=found.get("kv") or None,
+        batch=_whole(found, "batch", 1),
+        prompt_tokens=_whole(found, "prompt", 512),
+        new_tokens=_whole(found, "new", 128),
+        context=context,
+        variant="/".join(variants),
+    )
+    return _timed(row, found, columns), strange
+
+
+def _whole(cells: Mapping[str, str], field: str, default: int) -> int:
+    value = whole(cells, field, default=default)
+    if value < 1:
+        raise SpecError(f"must be at least 1, not {value}", field=field)
+    return value
+
+
+def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> MeasuredRow:
+    """The row with its times in seconds; rates of all requests in flight become times of one."""
+    times = {field: _seconds(cells[field], columns, field) for field in TIMES if cells.get(field)}
+    rates = {field: _rate(cells[field], field) for field in RATES if cells.get(field)}
+    if "encoder_time" in times and "decoder_time" in times:
+        times.setdefault("total", times["encoder_time"] + times["decoder_time"])
+    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are read at other rates than long ones
+        times.setdefault("ttft", row.batch * row.prompt_tokens / rates["prefill_rate"])
+    if "decode_rate" in rates:
+        times.setdefault("tpot", row.batch / rates["decode_rate"])
+    if "total_rate" in rates:
+        times.setdefault("total", row.batch * row.new_tokens / rates["total_rate"])
+    if not any(field in times for field in ("total", "ttft", "tpot")):
+        if "prefill_rate" in rates:
+            raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
+        raise SpecError("holds no time and no rate: half a row teaches nothing")
+    for field in ("total", "ttft", "tpot"):
+        if times.get(field, 1.0) > LONGEST_S or times.get(field, 1.0) < SHORTEST_S:
+            raise SpecError(f"a time of {times[field]:.3g} s is none that was measured", field=field)
+    return replace(row, total_s=times.get("total"), ttft_s=times.get("ttft"), tpot_s=times.get("tpot"))
+
+
+def _seconds(text: str, columns: Columns, field: str) -> float:
+    try:
+        value = float(text) * columns.scale[field] if field in columns.scale else units.parse(text, "time")
+    except (ValueError, UnitError):
+        if field in columns.scale or not _is_number(text):
+            raise SpecError(f"must be a time, not {text!r:.60}", field=field) from None
+        column = columns.fields[field]
+        raise SpecError(
+            f"{text!r:.60} has no unit, and neither has the name of its column; say --map {column}={field}_s or "
+            f"{column}={field}_ms",
+            field=column,
+        ) from None
+    return _positive(value, field)
+
+
+def _rate(text: str, field: str) -> float:
+    try:
+        return _positive(float(text) if _is_number(text) else units.parse(text, "rate"), field)
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+
+
+def _positive(value: float, field: str) -> float:
+    if not 0 < value < math.inf:
+        raise SpecError(f"must be above 0, not {value:g}", field=field)
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _weights(text: str) -> str | None:
+    name = text.strip().lower()
+    return FILE_FORMATS.get(name, format_name(name)) if name else None
+
+
+def _runtime(text: str, backend: str) -> tuple[str | None, str]:
+    """The runtime that a table names, and the name itself where it is unknown."""
+    name = text.strip().lower()
+    if not name:
+        return None, ""
+    stem = re.split(r"[\s(]", name)[0]
+    for wanted in (name, stem, stem.replace("_", "-"), stem.removeprefix("ik_"), stem.rpartition("-")[2]):
+        try:
+            found = runtime_named(wanted).name
+        except UnknownName:
+            continue
+        vulkan = found == "llama.cpp" and backend == "vulkan"
+        return ("llama.cpp-vulkan" if vulkan else found), "" if wanted in (name, stem) else name
+    nearest = next((known for known in RUNTIMES if name.startswith(known.partition("-")[0])), None)
+    return nearest, name
+
+
+def _model(cells: Mapping[str, str], home: Path) -> tuple[str | ArchSpec, str | None]:
+    """The model of a row and the format that its checkpoint ships in: a name, a path, a spec, or the row's columns."""
+    text = cells.get("model", "").strip()
+    shapes = any(cells.get(name) for name in (*MODEL_COLUMNS, *PAIR_COLUMNS) if name not in ("kind", "vocab"))
+    if text.startswith("{"):
+        data = parse_json(text, name="model")
+        if not isinstance(data, dict):
+            raise SpecError("must be a spec or a config as a mapping", field="model")
+        return (from_config(data) if "model_type" in data else spec_io.from_data(data)), None
+    if shapes:
+        arch = described(cells)
+        return (replace(arch, name=text) if text else arch), None
+    if not text:
+        raise SpecError("is empty", field="model")
+    path = Path(text)
+    place = next((each for each in (path, home / path) if each.exists()), None)
+    if place is not None:
+        return resolve(place), default_weights(str(place))
+    resolve(text)
+    return text, None
+
+
+def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file: str) -> TableRead:
+    """Measurements whose design is known, in the order stored. A thread count sets runs apart."""
+    for column, value in (where or {}).items():
+        if column not in ("device", "machine", "runtime", "source"):
+            raise UnknownName("column", column, ("device", "runtime", "source"))
+        name = "device" if column == "machine" else column
+        items = [item for item in items if _field(item, name).lower() == value.lower()]
+    rows: list[MeasuredRow] = []
+    problems: dict[int, str] = {}
+    for number, item in enumerate(items, start=1):
+        if item.design is None:
+            problems[number] = f"{item.measurement.name}: its design is not known"
+            continue
+        rows.append(_stored_row(number, item))
+    if not rows:
+        raise SpecError(
+            f"holds no measurement whose design is known{' of ' + str(dict(where)) if where else ''}", file=file
+        )
+    machines = sorted({item.measurement.device for item in items})
+    return TableRead(rows=tuple(rows), problems=problems, columns=None, machines=tuple(machines))
+
+
+def _field(item: Stored, name: str) -> str:
+    return item.source if name == "source" else str(getattr(item.measurement, name))
+
+
+def _stored_row(number: int, item: Stored) -> MeasuredRow:
+    found, design = item.measurement, item.design
+    assert design is not None
+    known, strange = _runtime(found.runtime, "")
+    threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+    weights = design.weights if design.weights in FORMATS else "fp32"
+    return MeasuredRow(
+        number=number,
+        model=replace(design.arch, name=found.name),
+        runtime=known,
+        weights=weights,
+        batch=found.workload.batch,
+        prompt_tokens=found.workload.prompt_tokens,
+        new_tokens=found.workload.new_tokens,
+        variant="/".join(filter(None, (threads, strange))),
+        ttft_s=found.percentile("ttft", 0.5),
+        tpot_s=None if found.encodes else found.percentile("tpot", 0.5),
+    )
+
+
+def to_record(row: MeasuredRow) -> dict[str, Any]:
+    """A row as stored in a taught profile."""
+    fields = {name: getattr(row, name) for name in MeasuredRow.__slots__ if getattr(row, name) is not None}
+    model = spec_io.to_data(row.model) if isinstance(row.model, ArchSpec) else row.model
+    return dict(plain({**fields, "model": model}))
+
+
+def from_record(record: Mapping[str, Any]) -> MeasuredRow:
+    """Reads a row written by :func:`to_record`.
+
+    Raises:
+        SpecError: The record is damaged.
+    """
+    model = record.get("model")
+    try:
+        arch = spec_io.from_data(dict(model)) if isinstance(model, Mapping) else str(model)
+        return MeasuredRow(**{**record, "model": arch})
+    except TypeError as error:
+        raise SpecError(f"a row of the taught profile is damaged: {error}", field="records") from None
+
+
+def map_of(texts: Iterable[str], option: str) -> dict[str, str]:
+    """``COLUMN=FIELD`` texts of the command line as a mapping.
+
+    Raises:
+        InputError: A text without ``=``.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        column, sign, field = text.partition("=")
+        if not sign or not column.strip() or not field.strip():
+            raise InputError(f"{option}: {text!r:.60} is not COLUMN=VALUE")
+        found[column.strip()] = field.strip()
+    return found

@@ -1,0 +1,319 @@
+"""An agent's loop (perceive, think, act): what one turn takes on its devices, and what of it fits into a time.
+
+A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
+a fixed time (a tool, a motor) that the user measured. Where a turn takes too long, each part's alternatives are tried,
+and each part's row says how many new tokens or calls would fit with all else as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.fields import check_fields, positive, whole_number
+from chipwise.core.files import build, read_yaml
+from chipwise.core.results import Result
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.request import request_total
+from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.request import Request
+
+CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls")
+MOST_TRIED = 5_000  # combinations of alternatives
+MOST_S = 1e9  # of a part that was measured: 30 years
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopPart:
+    """One part of a turn: a model with what each call of it reads and generates, or a time that is known.
+
+    ``instead`` lists alternatives by field, in order of preference: ``{weights: [int4], model: [Qwen/Qwen3-1.7B]}``.
+    """
+
+    name: str
+    model: str | None = None
+    device: str | None = None  # the loop's unless given
+    runtime: str | None = None
+    weights: str | None = None
+    images: int = 0  # of each call
+    image_size: str = "1024x768"
+    prompt: int = 1
+    cached: int = 0  # tokens of the prompt that are kept from one turn to the next
+    new: int = 1
+    calls: int = 1  # in a turn
+    time: str | None = None  # of a part that is no model, such as 20 ms
+    instead: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if (self.model is None) == (self.time is None):
+            raise SpecError("a part is a model, or has a time that was measured: state one of them", field="model")
+        positive(self, "prompt", "new", "calls")
+        for name in ("images", "cached"):
+            whole_number(name, getattr(self, name), least=0)
+        if self.time is not None:
+            seconds = units.parse_field(self.time, "time", "time")
+            if not 0 < seconds <= MOST_S:
+                raise SpecError(f"must be above zero and at most {MOST_S:,.0f} s, not {self.time!r:.40}", field="time")
+        for name, values in self.instead.items():
+            if name not in CHOICES or (self.time is not None and name != "calls"):
+                raise SpecError(f"has no alternatives; these have: {', '.join(CHOICES)}", field=f"instead.{name}")
+            if not isinstance(values, list) or not values:
+                raise SpecError("must be a list of values", field=f"instead.{name}")
+            for i, value in enumerate(values):
+                try:
+                    self._with({name: value})
+                except SpecError as error:
+                    raise SpecError(error.message, field=f"instead.{name}[{i}]") from None
+
+    def variants(self) -> list[tuple[int, LoopPart]]:
+        """The part and its alternatives, with how many steps of preference each is away."""
+        options = [[getattr(self, name), *values] for name, values in self.instead.items()]
+        found = []
+        for places in itertools.product(*(range(len(values)) for values in options)):
+            chosen = {name: values[i] for name, values, i in zip(self.instead, options, places, strict=True)}
+            found.append((sum(places), self._with(chosen)))
+        return found
+
+    def _with(self, chosen: Mapping[str, object]) -> LoopPart:
+        """The part with other values of some fields, and without alternatives."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "instead"}
+        return build(LoopPart, {**fields, **chosen})
+
+    def describe(self) -> str:
+        """What runs where."""
+        if self.time is not None:
+            return "a measured time"
+        parts = [str(self.model), self.weights or "", f"on {self.device}"]
+        if self.images:
+            parts.append(f"{self.images} x {self.image_size}")
+        return " ".join(part for part in (*parts, f"{self.prompt}+{self.new} tokens") if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLoop:
+    """A loop as its file states it. ``budget`` is on one turn; ``device`` where a part names none."""
+
+    parts: tuple[LoopPart, ...]
+    budget: str
+    name: str = "agent"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.parts:
+            raise SpecError("a loop has at least one part", field="parts")
+        names = [part.name for part in self.parts]
+        if len(set(names)) < len(names):
+            raise SpecError("parts need names of their own", field="parts")
+        filled = []
+        for i, part in enumerate(self.parts):
+            if part.model is not None and part.device is None and self.device is None:
+                raise SpecError("name a device, for the loop or for the part", field=f"parts[{i}].device")
+            filled.append(part if part.model is None or part.device else replace(part, device=self.device))
+        object.__setattr__(self, "parts", tuple(filled))
+        if self.budget_s <= 0:
+            raise SpecError("must be above zero", field="budget")
+
+    @property
+    def budget_s(self) -> float:
+        """The budget in seconds."""
+        return units.parse_field(self.budget, "time", "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartCost:
+    """Seconds of a part in one turn; of a model with the time of its first token and of each after it."""
+
+    part: LoopPart
+    turn_s: Predicted
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    def new_within(self, seconds: float) -> int | None:
+        """New tokens of each call with which the part takes at most so long; None of what generates nothing, or 0."""
+        if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
+            return None
+        each = seconds / self.part.calls
+        return 0 if each < self.ttft_s else 1 + math.floor((each - self.ttft_s) / self.tpot_s + 1e-9)
+
+    def calls_within(self, seconds: float) -> int:
+        """Calls with which the part takes at most so long."""
+        return max(0, math.floor(seconds / (self.turn_s.value / self.part.calls) + 1e-9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoopCost(Result):
+    """What a turn takes, part by part, and what would fit.
+
+    ``fitting`` are the alternatives nearest to what was asked for with which a turn fits; empty where it fits as it is,
+    or where nothing does (``least`` is then the fastest turn that was found).
+    """
+
+    loop: AgentLoop
+    parts: tuple[PartCost, ...]
+    total: Predicted
+    fits: bool
+    fitting: tuple[PartCost, ...] = ()
+    least: tuple[PartCost, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def largest(self) -> PartCost:
+        """The part that takes most of the turn."""
+        return max(self.parts, key=lambda cost: cost.turn_s.value)
+
+    def room_s(self, cost: PartCost) -> float:
+        """Seconds that the other parts leave of the budget."""
+        return self.loop.budget_s - (self.total.value - cost.turn_s.value)
+
+    def headline(self) -> str:
+        """The turn against its budget, and the part that takes most."""
+        shown = units.span(self.total.value, self.total.low, self.total.high, "time")
+        held = "fits" if self.fits else "does not fit"
+        share = units.show(self.largest.turn_s.value / self.total.value, "share", digits=2)
+        budget = units.show(self.loop.budget_s, "time")
+        return f"a turn takes {shown} and {held} into {budget}; {self.largest.part.name} takes {share} of it"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a part."""
+        return [
+            {
+                "part": cost.part.name,
+                "what": cost.part.describe(),
+                "calls": cost.part.calls,
+                "turn_s": cost.turn_s.value,
+                "low_s": cost.turn_s.low,
+                "high_s": cost.turn_s.high,
+                "share": cost.turn_s.value / self.total.value,
+                "new_that_fit": cost.new_within(self.room_s(cost)),
+                "calls_that_fit": cost.calls_within(self.room_s(cost)),
+            }
+            for cost in self.parts
+        ]
+
+
+def read_loop(path: Path) -> AgentLoop:
+    """The loop of a YAML file.
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong.
+    """
+    return build(AgentLoop, read_yaml(path), file=str(path))
+
+
+def price_loop(loop: AgentLoop) -> LoopCost:
+    """Prices one turn, and looks for what fits where it takes too long.
+
+    Times of parts add; so do the ends of their intervals, since errors of one cost model go together. A part without an
+    interval leaves the turn without one.
+
+    Raises:
+        ChipwiseError: A part cannot be priced; it is named.
+    """
+    costs = _costs(loop.parts)
+    for part, cost in zip(loop.parts, costs, strict=True):
+        if isinstance(cost, ChipwiseError):
+            raise SpecError(str(cost), field=f"parts.{part.name}") from None
+    asked = tuple(cost for cost in costs if isinstance(cost, PartCost))
+    total = _sum(asked)
+    fits = total.value <= loop.budget_s
+    found = LoopCost(loop=loop, parts=asked, total=total, fits=fits)
+    if fits or not any(part.instead for part in loop.parts):
+        return found
+    return _with_alternatives(found)
+
+
+def _with_alternatives(found: LoopCost) -> LoopCost:
+    """The fewest steps of preference with which a turn fits; among those the slowest turn, which keeps most."""
+    options: list[list[tuple[int, PartCost]]] = []
+    notes = []
+    for part in found.loop.parts:
+        variants = part.variants()
+        priced = _costs([variant for _, variant in variants])
+        options.append(
+            [(steps, cost) for (steps, _), cost in zip(variants, priced, strict=True) if isinstance(cost, PartCost)]
+        )
+        notes += [
+            f"{variant.name}: {variant.describe()}: {cost}"
+            for (_, variant), cost in zip(variants, priced, strict=True)
+            if isinstance(cost, ChipwiseError)
+        ]
+    count = math.prod(map(len, options))
+    if count > MOST_TRIED:
+        raise SpecError(f"{count:,} combinations of alternatives; at most {MOST_TRIED:,} are tried", field="instead")
+    best: tuple[tuple[int, float], tuple[PartCost, ...]] | None = None
+    least: tuple[float, tuple[PartCost, ...]] | None = None
+    for chosen in itertools.product(*options):
+        costs = tuple(cost for _, cost in chosen)
+        seconds = sum(cost.turn_s.value for cost in costs)
+        if least is None or seconds < least[0]:
+            least = (seconds, costs)
+        rank = (sum(steps for steps, _ in chosen), -seconds)
+        if seconds <= found.loop.budget_s and (best is None or rank < best[0]):
+            best = (rank, costs)
+    fitting = () if best is None else best[1]
+    return replace(found, fitting=fitting, least=() if least is None else least[1], notes=tuple(notes))
+
+
+def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
+    """What each part takes in a turn, models priced together."""
+    requests = [_request(part) for part in parts if part.model is not None]
+    answers = iter(estimates(requests))
+    costs: list[PartCost | ChipwiseError] = []
+    for part in parts:
+        if part.time is not None:
+            each = units.parse_field(part.time, "time", f"parts.{part.name}.time")
+            seconds = part.calls * each
+            costs.append(PartCost(part=part, turn_s=Predicted(value=seconds, low=seconds, high=seconds)))
+            continue
+        answer = next(answers)
+        if isinstance(answer, ChipwiseError):
+            costs.append(answer)
+            continue
+        first, after = answer.metrics["ttft_p50"], answer.metrics.get("tpot_p50")
+        ends = [_whole(part, first, after, end) for end in ("value", "low", "high")]
+        assert ends[0] is not None  # a prediction has a value
+        costs.append(
+            PartCost(
+                part=part,
+                turn_s=Predicted(value=ends[0], low=ends[1], high=ends[2]),
+                ttft_s=first.value,
+                tpot_s=None if after is None else after.value,
+            )
+        )
+    return costs
+
+
+def _whole(part: LoopPart, first: Predicted, after: Predicted | None, end: str) -> float | None:
+    """Seconds of a part's calls at one end of the intervals; None where there is none."""
+    prefill, step = getattr(first, end), 0.0 if after is None else getattr(after, end)
+    if prefill is None or step is None:
+        return None
+    return float(part.calls * request_total(prefill, step, part.new))
+
+
+def _request(part: LoopPart) -> Request:
+    width, _, height = part.image_size.partition("x")
+    if not (width.isdigit() and height.isdigit()):
+        raise SpecError(f"{part.image_size!r:.40} is no width and height, such as 1024x768", field="image_size")
+    assert part.model is not None
+    assert part.device is not None
+    return Request(
+        model=part.model, device=part.device, runtime=part.runtime, weights=part.weights, images=part.images,
+        image_size=(int(width), int(height)), prompt_tokens=part.prompt, cached_tokens=part.cached, new_tokens=part.new,
+    )  # fmt: skip
+
+
+def _sum(costs: Sequence[PartCost]) -> Predicted:
+    def total(end: str) -> float | None:
+        ends = [getattr(cost.turn_s, end) for cost in costs]
+        return None if any(each is None for each in ends) else float(sum(ends))
+
+    return Predicted(value=float(sum(cost.turn_s.value for cost in costs)), low=total("low"), high=total("high"))

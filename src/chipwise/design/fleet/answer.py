@@ -1,0 +1,491 @@
+"""Plan: the answer, with a sentence first. Options by price, what each limit costs, how sure the ranking is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import NormalDist
+
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.results import Result
+from chipwise.core.statistics import Z90
+from chipwise.design.fleet.arrangements import Arrangement
+from chipwise.design.fleet.evaluating import NODES
+from chipwise.design.fleet.finding import Finder
+from chipwise.design.fleet.holding import Fleet, limits_of, price_order
+from chipwise.design.fleet.left_out import LeftOut, broken_limits, left_out
+from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.errors import ChipwiseError, Infeasible, counted
+from chipwise.hardware import instances
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.load.outcome import MEASURES
+from chipwise.predict.load.policy import Speculation
+from chipwise.predict.served.energy import energies
+from chipwise.predict.served.estimate import cost_of
+from chipwise.predict.served.request import taken_for
+
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
+MUCH = 2.0  # times the devices that the prediction needs: beyond it a fleet pays more for certainty than for the load
+SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondPool:
+    """The other pool of a fleet of two: how a replica of it is arranged, how many there are, of how many devices.
+
+    ``share`` is the part of the requests that the router gives it; 1 where it writes all that the first pool reads.
+    """
+
+    arrangement: Arrangement
+    replicas: int
+    devices: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Option(Result):
+    """One fleet that meets the limits. Times are predicted, in seconds, with 90 % intervals; dollars are list prices.
+
+    Of a fleet of two pools, ``device`` to ``devices`` are those of the first, which reads prompts where prefill and
+    decode are ``apart``; ``second`` is the other. ``chance`` is the probability that all limits hold;
+    ``saturation_per_s`` the requests per second that it serves when it never lacks any, and ``bottleneck`` what it
+    lacks then. ``needed_devices``, for ``needed_usd_per_h``, hold the limits if step times are as predicted: what the
+    cheapest fleet of the same device, or of the same two arrangements, needs without a margin for their error; None
+    where limits are to hold with even odds. Prices and energies that are unknown are None.
+    """
+
+    device: str
+    runtime: str
+    weights: str
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    speculation: Speculation | None
+    replicas: int
+    devices: int
+    kind: FleetKind
+    second: SecondPool | None
+    usd_per_h: float | None
+    usd_per_million_input_tokens: float | None
+    usd_per_million_output_tokens: float | None
+    joules_per_output_token: float | None
+    board_power_w: float | None
+    chance: float
+    times: Mapping[str, Predicted]
+    class_times: Mapping[str, Predicted]
+    in_flight: float
+    busy_share: float
+    saturation_per_s: float
+    bottleneck: str
+    provenance: str
+    commands: tuple[str, ...] = ()
+    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    needed_devices: int | None = None
+    needed_usd_per_h: float | None = None
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """How one replica of the first pool is arranged."""
+        return Arrangement(
+            device=self.device, runtime=self.runtime, weights=self.weights, tp=self.tp, pp=self.pp, ep=self.ep,
+            dp=self.dp, speculation=self.speculation,
+        )  # fmt: skip
+
+    @property
+    def label(self) -> str:
+        """Such as ``2 x l40s, TP 1, FP8, vllm``."""
+        pools = [_pool_label(self.arrangement, self.replicas, self.devices)]
+        if self.second is not None:
+            pools.append(_pool_label(self.second.arrangement, self.second.replicas, self.second.devices))
+        if self.kind == "apart":
+            pools = [f"prefill {pools[0]}", f"decode {pools[1]}"]
+        return f"{' + '.join(pools)}, {self.weights.upper()}, {self.runtime}"
+
+    @property
+    def margin(self) -> float | None:
+        """How many times the devices that the prediction needs the fleet has; None where that is not known."""
+        whole = self.devices + (self.second.devices if self.second else 0)
+        return None if self.needed_devices is None else whole / self.needed_devices
+
+    @property
+    def pays_for_certainty(self) -> bool:
+        """Whether more of the fleet is margin than the load needs."""
+        return self.margin is not None and self.margin >= MUCH
+
+    @property
+    def about_margin(self) -> str:
+        """What the load needs and what the margin for the prediction's error adds; empty where it adds nothing."""
+        if self.margin is None or self.margin <= 1:
+            return ""
+        price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
+        text = f"the prediction needs {self.needed_devices:,}{price}"
+        if not self.pays_for_certainty:
+            return f"{text}, the rest is margin for its error"
+        why = "this chip was not measured" if "unseen" in self.provenance else "its interval is wide"
+        return f"{text}; {units.number(self.margin, digits=2)} times as many for certainty, since {why}"
+
+    def headline(self) -> str:
+        """The option in a sentence."""
+        parts = []
+        for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT")):
+            if name in self.times:
+                each = self.times[name]
+                shown = units.interval(each.value, each.low, each.high, "time")
+                parts.append(f"{label} {units.show(each.value, 'time')} (90 %: {shown})")
+        price = "price unknown" if self.usd_per_h is None else f"${self.usd_per_h:,.2f}/h"
+        if self.usd_per_million_output_tokens is not None:
+            price += f", {units.show(self.usd_per_million_output_tokens, 'price')} per million output tokens"
+        least = "at least " if self.chance >= SUREST else ""
+        held = f"meets the limits with probability {least}{units.show(self.chance, 'share', digits=2)}"
+        more = f"; {self.about_margin}" if self.about_margin else ""
+        return f"{self.label}: {', '.join(parts)}, {price}; {held}{more}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row."""
+        return [
+            {
+                "option": self.label, "devices": self.devices + (self.second.devices if self.second else 0),
+                "usd_per_h": self.usd_per_h, "needed_devices": self.needed_devices,
+                "needed_usd_per_h": self.needed_usd_per_h,
+                **{name: item.value for name, item in self.times.items() if name in SHOWN},
+                "chance": self.chance, "saturation_per_s": self.saturation_per_s, "bottleneck": self.bottleneck,
+            }
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPrice:
+    """What a limit costs: the cheapest fleet without it."""
+
+    limit: str
+    without: str
+    saved_usd_per_h: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Result):
+    """The answer to a question: options by price, cheapest first, those of unknown price last.
+
+    ``rank_confidence`` is the probability that the first is cheaper than the second, the errors of both considered.
+    ``left_out`` are the devices to choose from that are in none of the options, and why; ``problems`` why arrangements
+    cannot run, by arrangement. ``known`` are the replays made, so that a plan can be resumed.
+    """
+
+    question: Question
+    options: tuple[Option, ...]
+    limit_prices: tuple[LimitPrice, ...]
+    rank_confidence: float | None
+    problems: Mapping[str, str]
+    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def best(self) -> Option:
+        """The cheapest option."""
+        return self.options[0]
+
+    def headline(self) -> str:
+        """The answer in a sentence."""
+        best = self.best
+        text = best.headline()
+        if len(self.options) > 1:
+            second = self.options[1]
+            price = "price unknown" if second.usd_per_h is None else f"${second.usd_per_h:,.2f}/h"
+            share = self.rank_confidence
+            sure = "" if share is None else f" (more expensive in {units.show(share, 'share', digits=2)} of draws)"
+            more = f" ({second.about_margin})" if second.pays_for_certainty else ""
+            text += f". Next best: {second.label} at {price}{sure}{more}"
+        return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row an option."""
+        return [row for option in self.options for row in option.rows()]
+
+    @property
+    def front(self) -> list[Option]:
+        """The options that no other beats in both price and P99 of the end-to-end time."""
+        kept: list[Option] = []
+        for option in sorted((each for each in self.options if each.usd_per_h is not None), key=_by_price):
+            if all(_slowest(option) < _slowest(other) for other in kept):
+                kept.append(option)
+        return kept
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan as a JSON file, which :func:`chipwise.design.fleet.plan_files.read_plan` reads.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        from chipwise.design.fleet.plan_files import write_plan
+
+        write_plan(self, Path(path))
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything but the replays, as plain values; SI units but for dollars an hour and a million tokens."""
+        found: dict[str, object] = dict(plain(replace(self, known={})))
+        found.pop("known", None)
+        return {"headline": self.headline(), **found}
+
+
+def _pool_label(where: Arrangement, replicas: int, devices: int) -> str:
+    several = f", {replicas} replicas" if replicas > 1 and devices != replicas else ""
+    return f"{instances.counted(where.device, devices)}, {where.spread}{several}"
+
+
+def _by_price(option: Option) -> float:
+    return option.usd_per_h or 0.0
+
+
+def _slowest(option: Option) -> float:
+    return option.times["e2e_p99"].value if "e2e_p99" in option.times else 0.0
+
+
+def planned(
+    question: Question,
+    *,
+    known: Mapping[str, Mapping[str, float]] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_known: Callable[[Mapping[str, Mapping[str, float]]], None] | None = None,
+) -> Plan:
+    """The plan for ``question``.
+
+    Args:
+        question: What is asked.
+        known: Of replays made before.
+        on_progress: Called with arrangements looked at and their number.
+        on_known: Called with the replays made so far, now and then.
+
+    Raises:
+        Infeasible: Nothing meets the limits; names them with the closest values.
+        DoesNotFit: The model fits on none of the devices.
+    """
+
+    def progress(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(done, total)
+        if on_known is not None and finder is not None and done % 10 == 0:
+            on_known(finder.evaluator.known)
+
+    finder: Finder | None = None
+    finder = Finder(question, known=known, on_progress=progress)
+    limits = limits_of(question)
+    if not finder.candidates:
+        raise Infeasible(_nothing_fits(finder) + _reasons(finder, limits))
+    fleets = finder.found(limits)
+    if not fleets:
+        raise Infeasible(_nothing_holds(finder, limits) + _reasons(finder, limits))
+    options = tuple(_option(finder, fleet, limits) for fleet in fleets)
+    if price_order(fleets[0]) == float("inf"):
+        sure = None
+    else:
+        sure = finder.rank_confidence(fleets[0], fleets[1], limits, seed=question.seed) if len(fleets) > 1 else None
+    return Plan(
+        question=question,
+        options=options,
+        limit_prices=tuple(_limit_prices(finder, fleets[0], limits)),
+        rank_confidence=sure,
+        problems=finder.problems,
+        known=finder.evaluator.known,
+        left_out=left_out(finder, fleets, limits),
+        notes=(*taken_for(question.model), *([pause] if (pause := finder.evaluator.load(1).silence()) else [])),
+    )
+
+
+def _reasons(finder: Finder, limits: Mapping[str, float]) -> str:
+    """Why each of several devices that were named is no answer, to follow what is said of the closest."""
+    if len(finder.question.devices) < 2:
+        return ""
+    return "".join(f". {each.device}: {each.reason}" for each in left_out(finder, (), limits))
+
+
+def _nothing_fits(finder: Finder) -> str:
+    problems = list(dict.fromkeys(finder.problems.values()))
+    more = f" ({len(problems) - 1} other reasons)" if len(problems) > 1 else ""
+    return f"no arrangement can run {finder.question.model}: {problems[0] if problems else 'none is allowed'}{more}"
+
+
+def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
+    """Which limits nothing meets, and how near the closest arrangement comes."""
+    question = finder.question
+    sure = f"with probability {units.show(question.confidence, 'share')}"
+    closest = finder.closest(limits)
+    if closest is None:
+        needed = min(
+            (finder.holding.least_replicas(each, finder.z) * each.arrangement.devices, each.arrangement.device)
+            for each in finder.candidates
+        )
+        allowed = []
+        if question.power_w is not None:
+            allowed.append(f"{units.show(question.power_w, 'power')} of power")
+        if question.usd_per_s is not None:
+            allowed.append(f"{units.show(question.usd_per_s, 'price_rate')}")
+        allowed.append(counted(question.most_devices, "device"))
+        return (
+            f"no fleet within {', '.join(allowed)} serves {units.number(finder.evaluator.rate_per_s)} requests/s; the "
+            f"fewest devices that would are {needed[0]:,} x {needed[1]}"
+        )
+    fleet, _, metrics = closest
+    broken = broken_limits(limits, metrics, finder.holding.metrics(fleet, 0.0), question.confidence)
+    label = fleet.label
+    if not broken:
+        return f"no arrangement meets the limits {sure} within the devices, power and budget allowed; closest: {label}"
+    return f"no arrangement meets {' and '.join(broken)} {sure}; the closest is {label}"
+
+
+def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option:
+    candidate, evaluator, holding = fleet.candidate, finder.evaluator, finder.holding
+    where = candidate.arrangement
+    middle, low, high = (holding.metrics(fleet, z) for z in (0.0, -Z90, Z90))
+    predicted = {
+        name: Predicted(value=value, low=min(low[name], value), high=max(high[name], value))
+        for name, value in middle.items()
+        if ":" in name or name.partition("_")[0] in MEASURES
+    }
+    load = evaluator.load(1)
+    rate = evaluator.rate_per_s
+    read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+    price = fleet.usd_per_s
+    inputs = outputs = None
+    if price is not None:
+        share = _reading_share(fleet, middle["reading"])
+        inputs = 1e6 * price * share / (rate * read)
+        outputs = 1e6 * price * (1 - share) / (rate * written) if written else None
+    full, bottleneck = _saturation(finder, fleet)
+    commands, deployment = _serving(finder, fleet)
+    needed = _needed(finder, fleet, limits)
+    needed_usd_per_s = None if needed is None else needed.usd_per_s
+    return Option(
+        device=where.device,
+        runtime=where.runtime,
+        weights=where.weights,
+        tp=where.tp,
+        pp=where.pp,
+        ep=where.ep,
+        dp=where.dp,
+        speculation=where.speculation,
+        replicas=fleet.replicas,
+        devices=fleet.replicas * where.devices,
+        kind=fleet.kind,
+        second=_second(fleet),
+        usd_per_h=None if price is None else 3600 * price,
+        usd_per_million_input_tokens=inputs,
+        usd_per_million_output_tokens=outputs,
+        joules_per_output_token=_joules(fleet, finder, middle["in_flight"]),
+        board_power_w=fleet.power_w,
+        chance=holding.chance(fleet, limits),
+        times={name: value for name, value in predicted.items() if ":" not in name},
+        class_times={name: value for name, value in predicted.items() if ":" in name},
+        in_flight=middle["in_flight"],
+        busy_share=middle["busy"],
+        saturation_per_s=full,
+        bottleneck=bottleneck,
+        provenance="; ".join(dict.fromkeys(each.copy.table.provenance for each, _ in fleet.pools)),
+        commands=commands,
+        deployment=deployment,
+        needed_devices=None if needed is None else needed.devices,
+        needed_usd_per_h=None if needed_usd_per_s is None else 3600 * needed_usd_per_s,
+    )
+
+
+def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
+    """What holds where step times are as predicted; None where limits are to hold with even odds anyway."""
+    if finder.z <= 0:
+        return None
+    if fleet.second is None:
+        return finder.needed(fleet.candidate.arrangement.device, limits)
+    return finder.needed_of_two(fleet, limits)
+
+
+def _reading_share(fleet: Fleet, share: float) -> float:
+    """The part of a fleet's price that reading prompts takes: of pools apart, that of the pool that reads."""
+    if fleet.kind != "apart":
+        return share
+    return (fleet.candidate.usd_per_s_of(fleet.replicas) or 0.0) / (fleet.usd_per_s or 1.0)
+
+
+def _second(fleet: Fleet) -> SecondPool | None:
+    if fleet.second is None:
+        return None
+    full = [count * each.capacity_per_s for each, count in fleet.pools]
+    where = fleet.second.arrangement
+    share = 1.0 if fleet.kind == "apart" else full[1] / sum(full)
+    return SecondPool(arrangement=where, replicas=fleet.seconds, devices=fleet.seconds * where.devices, share=share)
+
+
+def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
+    """Requests per second that a fleet serves when it never lacks any, and what it lacks then."""
+    if fleet.kind == "apart":
+        assert fleet.second is not None
+        assert fleet.candidate.reading is not None
+        assert fleet.second.writing is not None
+        reads = fleet.replicas * fleet.candidate.reading.requests_per_s
+        writes = fleet.seconds * fleet.second.writing.requests_per_s
+        if reads <= writes:
+            return reads, f"prefill: {fleet.candidate.reading.bottleneck}"
+        return writes, f"decode: {fleet.second.writing.bottleneck}"
+    return sum(count * each.capacity_per_s for each, count in fleet.pools), fleet.candidate.full.bottleneck
+
+
+def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
+    """The commands that serve a fleet; of prefill and decode apart a deployment."""
+    from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
+
+    model = finder.question.model
+    pools = [(candidate.arrangement, count) for candidate, count in fleet.pools]
+    if fleet.kind == "apart":
+        return (), dynamo_yaml(model, *pools)
+    found = [
+        line
+        for candidate, count in fleet.pools
+        for line in commands_of(
+            model, candidate.arrangement, count, candidate.copy.policy, finder.longest, context=finder.evaluator.context
+        )
+    ]
+    return tuple(found), ""
+
+
+def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
+    """Joules of all devices for one output token, the prompt's share included; None where watts are unknown.
+
+    With prefill and decode apart nothing says how they differ in watts: unknown.
+    """
+    if fleet.kind == "apart":
+        return None
+    full = [count * candidate.capacity_per_s for candidate, count in fleet.pools]
+    total = 0.0
+    for (candidate, _), part in zip(fleet.pools, full, strict=True):
+        request = candidate.arrangement.request(finder.question)
+        try:
+            found = energies([cost_of(replace(request, batch=max(round(in_flight * candidate.copy.lanes), 1)))])[0]
+        except ChipwiseError:
+            return None
+        if isinstance(found, ChipwiseError):
+            return None
+        total += float(found.token_j[0]) * part / sum(full)
+    return total
+
+
+def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:
+    """What the best fleet's arrangement and its device's others would cost without each limit."""
+    found = []
+    for name in limits:
+        rest = {other: value for other, value in limits.items() if other != name}
+        cheapest = best
+        for candidate in finder.candidates:
+            bound = finder.holding.bound_usd_per_s(candidate, finder.z)
+            if candidate.usd_per_s is None or bound >= price_order(cheapest):
+                continue
+            most = int(price_order(cheapest) / candidate.usd_per_s - 1e-9)
+            most = min(most, finder.holding.most_replicas(candidate))
+            replicas = finder.fewest(candidate, finder.z, rest, most=most)
+            if replicas is not None and replicas * candidate.usd_per_s < price_order(cheapest):
+                cheapest = Fleet(candidate=candidate, replicas=replicas)
+        saved = None
+        if best.usd_per_s is not None and cheapest.usd_per_s is not None:
+            saved = 3600 * (best.usd_per_s - cheapest.usd_per_s)
+        found.append(LimitPrice(limit=name, without=cheapest.label, saved_usd_per_h=saved))
+    return found

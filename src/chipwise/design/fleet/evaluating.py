@@ -1,0 +1,380 @@
+"""Evaluates arrangements: a replica's step times once, then replays of one lane at each number of replicas.
+
+Replays are kept by what was asked, so that a question asked twice (without one of its limits, at another quantile of
+the step times) costs nothing, and so that a plan that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from chipwise.core.statistics import Z90
+from chipwise.design.fleet.arrangements import Arrangement, check_positions, positions_of
+from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
+from chipwise.hardware import instances
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published.read import resolve
+from chipwise.predict.load.cache import cache_of
+from chipwise.predict.load.engine import Served
+from chipwise.predict.load.fleet import (  # fmt: skip
+    Pool,
+    Replica,
+    check_draft,
+    draft_of,
+    link_of,
+    parts_apart,
+    parts_mixed,
+    replica,
+    serve,
+    serve_apart,
+    serve_mixed,
+)
+from chipwise.predict.load.load import Load, RequestClass, made
+from chipwise.predict.load.outcome import metrics_of, outcome, steady
+from chipwise.predict.load.policy import Policy, policy_of
+from chipwise.predict.load.saturation import Saturation, saturation
+from chipwise.predict.load.step_times import StepTimes, step_times
+from chipwise.predict.load.traces import read_trace
+from chipwise.predict.served.request import Request, resolved
+
+UNCHECKED_PROMPT = 0.35
+"""Least half-width of reading prompts, in logarithms, where no own one was validated: nine of ten TTFT means of runs
+under load lie within 0.21 on H100 (``chipwise validate load``), and devices not checked are less sure."""
+NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
+MOST_LANES = 2  # of each pool of two that are replayed, to stand for all
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """An arrangement that fits, with what is known of it before any limit is looked at."""
+
+    arrangement: Arrangement
+    device: DeviceProfile
+    copy: Replica
+    full: Saturation  # of one replica that never lacks requests
+    reading: Saturation | None  # the same of one that only reads prompts; None of models that generate nothing
+    writing: Saturation | None  # of one that is handed their caches
+    usd_per_s: float | None  # of one replica
+
+    def usd_per_s_of(self, replicas: int) -> float | None:
+        """Dollars a second of so many replicas; chips that are rented together are paid together."""
+        if self.usd_per_s is None:
+            return None
+        machine, each = instances.named(self.arrangement.device), self.arrangement.devices
+        if machine is None:
+            return replicas * self.usd_per_s
+        return machine.rented(replicas * each) * machine.chips * self.usd_per_s / each
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Requests per second of one replica that never lacks any."""
+        return self.full.requests_per_s
+
+    @property
+    def widths(self) -> tuple[float, float]:
+        """Half-widths of 90 % of decoding and of reading, in logarithms."""
+        table = self.copy.table
+        first = table.prompt_halfwidth
+        return table.decode_halfwidth, max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
+
+    def slow(self, z: float) -> tuple[float, float]:
+        """Factors of both parts of a step ``z`` deviations from what is predicted; their errors go together."""
+        return tuple(math.exp(z * width / Z90) for width in self.widths)  # type: ignore[return-value]
+
+
+class Evaluator:
+    """Answers what a question's load meets at arrangements.
+
+    Args:
+        question: What is asked.
+        known: Metrics of replays made before, by key.
+    """
+
+    def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        arch = resolve(question.model)
+        _check(question, arch)
+        self.context = positions_of(arch)
+        if arch.stem is not None:  # an image, or a history with candidates, is one request
+            whole = [
+                replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
+            ]
+            question = replace(question, classes=tuple(whole))
+        elif not arch.causal:  # reads, and writes nothing
+            classes = tuple(replace(each, new_tokens=0) for each in question.classes)
+            question = replace(question, classes=classes)
+        self.question = question
+        self.known: dict[str, dict[str, float]] = {key: dict(value) for key, value in (known or {}).items()}
+        self.replays = 0
+        self._loads: dict[int, Load] = {}
+        self._trace: Load | None = None
+        if question.trace is not None:
+            self._trace, _ = read_trace(question.trace, longest=self.context)
+            self.rate_per_s = self._trace.rate_per_s
+            if not math.isfinite(self.rate_per_s):
+                raise SpecError(
+                    "its requests arrive all at once, so that they have no rate to plan for; chipwise simulate --trace "
+                    "says what such requests meet",
+                    file=question.trace,
+                )
+            if arch.stem is None:
+                self.question = replace(question, classes=(_typical(self._trace, generates=arch.causal),))
+        else:
+            self.rate_per_s = question.rate_per_s
+        self.longest = int(self.load(1).longest)
+
+    def load(self, lanes: int) -> Load:
+        """The requests of a pool of ``lanes`` engines, as many for each lane as the question says."""
+        if self._trace is not None:
+            return self._trace
+        found = self._loads.get(lanes)
+        if found is None:
+            question = self.question
+            found = made(
+                question.classes,
+                count=min(question.requests * lanes, 200_000),
+                rate_per_s=question.rate_per_s,
+                arrivals=question.arrivals,
+                burstiness=question.burstiness,
+                seed=question.seed,
+            )
+            self._loads[lanes] = found = found if self.context is None else found.within(self.context)
+        return found
+
+    def candidates(self, arrangements: Sequence[Arrangement]) -> tuple[list[Candidate], dict[str, str]]:
+        """The arrangements that fit, and why the others do not, by key. Step times of all are priced together."""
+        asked: list[tuple[Arrangement, Request, Policy, Request | None]] = []
+        problems: dict[str, str] = {}
+        for each in arrangements:
+            machine = instances.named(each.device)
+            if machine is not None and each.devices > machine.chips:
+                problems[each.key] = (
+                    f"{machine.name} has {counted(machine.chips, 'chip')}; a replica over several is not priced"
+                )
+                continue
+            request = each.request(self.question)
+            try:
+                policy = _policy(request, each)
+                draft = draft_of(request, policy)
+                self._fits(request, policy, draft)
+            except ChipwiseError as error:
+                problems[each.key] = str(error)
+                continue
+            asked.append((each, request, policy, draft))
+        tables = self._tables([(request, policy, policy.width) for _, request, policy, _ in asked])
+        drafts = {request: policy for _, _, policy, request in asked if request is not None}
+        drafting = self._tables([(request, policy, 1) for request, policy in drafts.items()])
+        found = []
+        for arrangement, request, policy, draft in asked:
+            table = tables[request, policy.width]
+            own = None if draft is None else drafting[draft, 1]
+            failed = next((each for each in (table, own) if isinstance(each, Unsupported)), None)
+            if failed is not None:
+                problems[arrangement.key] = str(failed)
+                continue
+            assert isinstance(table, StepTimes)
+            assert own is None or isinstance(own, StepTimes)
+            try:
+                copy = replica(request, policy=policy, table=table, draft=own)
+                found.append(self._candidate(arrangement, copy))
+            except ChipwiseError as error:
+                problems[arrangement.key] = str(error)
+        return found, problems
+
+    def _tables(
+        self, asked: Sequence[tuple[Request, Policy, int]]
+    ) -> dict[tuple[Request, int], StepTimes | Unsupported]:
+        """Step times by request and width; those of one size are priced together."""
+        sizes: dict[tuple[int, int, int], dict[Request, None]] = {}
+        for request, policy, width in asked:
+            tokens = max(policy.most_tokens, policy.most_sequences * width)
+            sizes.setdefault((tokens, policy.most_sequences, width), {})[request] = None
+        found: dict[tuple[Request, int], StepTimes | Unsupported] = {}
+        for (tokens, sequences, width), members in sizes.items():
+            requests = list(members)
+            tables = step_times(
+                requests, most_tokens=tokens, most_sequences=sequences, longest=self.longest, width=width
+            )
+            found |= {(request, width): table for request, table in zip(requests, tables, strict=True)}
+        return found
+
+    def _fits(self, request: Request, policy: Policy, draft: Request | None) -> None:
+        """Checks that weights and the longest request fit.
+
+        Raises:
+            DoesNotFit: They do not.
+        """
+        length = request.prompt_tokens + request.new_tokens
+        cache = cache_of(request, most_tokens=policy.most_tokens, length=length, draft=draft)
+        if cache.tokens / request.pp < self.longest:
+            raise DoesNotFit(
+                f"the cache holds {cache.tokens:,.0f} positions and the longest request has {self.longest:,}"
+            )
+
+    def _candidate(self, arrangement: Arrangement, copy: Replica) -> Candidate:
+        load = self.load(1)
+        cached = np.where(load.prefix >= 0, load.prefix_tokens, 0).mean() if copy.policy.prefix_cache else 0.0
+        prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+        apart = "apart" in self.question.fleets and new > 0
+        device = resolved(copy.request).device
+        price = self.question.prices.get(arrangement.device)
+        machine = instances.named(arrangement.device)
+        if price is not None and machine is not None:
+            price /= machine.chips  # what is named is the machine's
+        if price is None and device.price is not None:
+            price = device.price_usd_per_s
+        return Candidate(
+            arrangement=arrangement,
+            device=device,
+            copy=copy,
+            full=saturation(copy, prompt=prompt, new=new, cached=float(cached)),
+            reading=saturation(copy, prompt=prompt, new=0.0, cached=float(cached)) if apart else None,
+            writing=saturation(copy, prompt=prompt, new=new, prefilled=True) if apart else None,
+            usd_per_s=None if price is None else price * arrangement.devices,
+        )
+
+    def served(self, candidate: Candidate, replicas: int, z: float, *, timeline: bool = False) -> Served:
+        """The replay of one lane of ``replicas`` replicas, its step times ``z`` deviations from what is predicted."""
+        pool = Pool(replica=candidate.copy, replicas=replicas)
+        self.replays += 1
+        return serve(self.load(pool.lanes), pool, slow=candidate.slow(z), most_lanes=1, timeline=timeline)
+
+    def metrics(self, candidate: Candidate, replicas: int, z: float) -> dict[str, float]:
+        """Seconds by metric, and those of each class as ``class:metric``; of the load's steady part."""
+        key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._metrics(self.served(candidate, replicas, z), 1)
+        return found
+
+    def served_by_two(
+        self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False
+    ) -> Served:
+        """The replay of some lanes of two pools, both of whose step times are ``z`` deviations off."""
+        self.replays += 1
+        slow = [candidate.slow(z) for candidate, _ in pools]
+        if kind == "apart":
+            reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
+            link = self.question.link_bytes_per_s or link_of(reading.replica)
+            return serve_apart(
+                self.load(max(reading.lanes, writing.lanes)), reading, writing, link_bytes_per_s=link, slow=slow,
+                most_lanes=MOST_LANES, timeline=timeline,
+            )  # fmt: skip
+        mixed = [
+            Pool(replica=candidate.copy, replicas=count, weight=count * candidate.capacity_per_s)
+            for candidate, count in pools
+        ]
+        load = self.load(sum(pool.lanes for pool in mixed))
+        return serve_mixed(load, mixed, slow=slow, most_lanes=2 * MOST_LANES, timeline=timeline)
+
+    def metrics_of_two(self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
+        """The same as :meth:`metrics` of two pools."""
+        key = f"{kind}/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
+        found = self.known.get(key)
+        if found is None:
+            lanes = [candidate.copy.lanes * count for candidate, count in pools]
+            if kind == "mixed":
+                replayed = parts_mixed(lanes, 2 * MOST_LANES)
+            else:
+                replayed = list(parts_apart(lanes[0], lanes[1], MOST_LANES)[:2])
+            found = self.known[key] = self._metrics(self.served_by_two(kind, pools, z), sum(replayed))
+        return found
+
+    def _metrics(self, served: Served, lanes: int) -> dict[str, float]:
+        part = served if self._trace is not None else steady(served)
+        found = metrics_of(part)
+        for number, each in enumerate(self.question.classes):
+            if each.name in self.question.class_limits and len(self.question.classes) > 1:
+                rows = np.flatnonzero(part.load.kind == number)
+                if len(rows):
+                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(_rows(part, rows)).items()}
+            elif each.name in self.question.class_limits:
+                found |= {f"{each.name}:{name}": value for name, value in metrics_of(part).items()}
+        figures = outcome(served, lanes=lanes)
+        return found | {
+            "in_flight": figures.mean_in_flight,
+            "busy": figures.busy_share,
+            "reading": figures.reading_share,
+            "preemptions": float(figures.preemptions),
+        }
+
+    def capacity_per_s(self, candidate: Candidate, z: float) -> float:
+        """Requests per second of one replica that never lacks any, its step times ``z`` deviations off."""
+        return _capacity(candidate, candidate.full, z)
+
+    def reading_per_s(self, candidate: Candidate, z: float) -> float:
+        """The same of one that only reads prompts; 0 of models that generate nothing."""
+        return 0.0 if candidate.reading is None else _capacity(candidate, candidate.reading, z)
+
+    def writing_per_s(self, candidate: Candidate, z: float) -> float:
+        """The same of one that is handed the caches of prompts."""
+        return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
+
+    def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
+        """Whether more arrives than so many replicas can serve, for whatever time they have."""
+        return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
+
+
+def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
+    slow = candidate.slow(z)
+    return full.requests_per_s / (slow[0] * (1 - full.reading_share) + slow[1] * full.reading_share)
+
+
+def _check(question: Question, arch: ArchSpec) -> None:
+    """Checks what a question asks of its model, whatever the arrangement.
+
+    Raises:
+        SpecError: Requests are longer than the context, a draft has another vocabulary, or nothing is generated that
+            could be drafted or written apart.
+    """
+    generates = arch.causal and arch.stem is None
+    if not generates and (question.speculation or "apart" in question.fleets):
+        what = "speculation" if question.speculation else "fleets"
+        raise SpecError(f"{arch.name} generates nothing: there is nothing to draft or to decode apart", field=what)
+    if question.trace is None:
+        for number, each in enumerate(question.classes):
+            field = f"classes[{number}]" if len(question.classes) > 1 else "prompt"
+            check_positions(arch, each.prompt_tokens, each.new_tokens if generates else 0, field=field)
+    for drafts in question.speculation:
+        if drafts.draft is not None:
+            check_draft(arch, resolve(drafts.draft))
+
+
+def _policy(request: Request, arrangement: Arrangement) -> Policy:
+    setting = resolved(request).setting
+    arch = setting.arch
+    policy = policy_of(setting.runtime, generates=arch.causal, stem=arch.stem is not None)
+    if arrangement.speculation is None:
+        return policy
+    if not setting.arch.causal:
+        raise Unsupported(f"{setting.arch.name} generates nothing that could be drafted")
+    return replace(policy, speculation=arrangement.speculation)
+
+
+def _typical(load: Load, *, generates: bool) -> RequestClass:
+    """A class of requests of a trace's mean sizes."""
+    new = round(float(load.new_tokens.mean())) if generates else 0
+    return RequestClass(prompt_tokens=max(round(float(load.prompt_tokens.mean())), 1), new_tokens=new)
+
+
+def _rows(served: Served, rows: np.ndarray) -> Served:
+    return replace(
+        served,
+        load=served.load.taken(rows),
+        arrival_s=served.arrival_s[rows],
+        scheduled_s=served.scheduled_s[rows],
+        first_s=served.first_s[rows],
+        last_s=served.last_s[rows],
+        preemptions=served.preemptions[rows],
+    )
+
+
+def deviations(confidence: float) -> float:
+    """Standard deviations above the prediction that are not exceeded with probability ``confidence``."""
+    return NormalDist().inv_cdf(confidence)

@@ -1,0 +1,242 @@
+"""Fleets, what they may cost, and whether limits hold in them: of one pool, or of two.
+
+Errors of a chip's step times are drawn once for a chip, the same in all of its arrangements, and independent between
+chips; in a fleet of two pools they go together, so that its chance is not overstated. All times of a fleet rise with
+its error, so that limits hold with probability ``confidence`` where they hold at that quantile of the error: one replay
+answers whether a number of replicas is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviations
+from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.hardware import instances
+
+ONE_BY_ONE = 6  # numbers of replicas that are tried before steps grow
+Times = Mapping[str, float]
+
+
+def limits_of(question: Question) -> dict[str, float]:
+    """All limits on times, those of classes as ``class:metric``."""
+    limits = dict(question.limits)
+    for name, own in question.class_limits.items():
+        limits |= {f"{name}:{metric}": value for metric, value in own.items()}
+    return limits
+
+
+def exceeded(metrics: Times, limits: Times) -> float:
+    """The largest ratio of a time to its limit; a limit on what no request has is met."""
+    return max((metrics.get(name, 0.0) / limit for name, limit in limits.items()), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """So many replicas of an arrangement; ``apart`` and ``mixed``, beside so many of a second.
+
+    ``apart`` the first pool reads prompts and the second writes; ``mixed`` each gets its part of the requests.
+    """
+
+    candidate: Candidate
+    replicas: int
+    kind: FleetKind = "together"
+    second: Candidate | None = None
+    seconds: int = 0
+
+    @property
+    def pools(self) -> tuple[tuple[Candidate, int], ...]:
+        """Each pool's arrangement and its replicas."""
+        first = (self.candidate, self.replicas)
+        return (first,) if self.second is None else (first, (self.second, self.seconds))
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas."""
+        return sum(count * candidate.arrangement.devices for candidate, count in self.pools)
+
+    @property
+    def usd_per_s(self) -> float | None:
+        """Of all devices; None where a price is unknown."""
+        prices = [each.usd_per_s_of(count) for each, count in self.pools]
+        known = [price for price in prices if price is not None]
+        return sum(known) if len(known) == len(prices) else None
+
+    @property
+    def power_w(self) -> float | None:
+        """Of all boards; None where a device's is unknown."""
+        watts = 0.0
+        for candidate, count in self.pools:
+            if candidate.device.board_power is None:
+                return None
+            watts += candidate.device.board_power.number * count * candidate.arrangement.devices
+        return watts
+
+    @property
+    def label(self) -> str:
+        """Such as ``2 x l40s, TP 1, fp8, vllm``."""
+        parts = []
+        for number, (candidate, count) in enumerate(self.pools):
+            where = candidate.arrangement
+            part = (" reading", " writing")[number] if self.kind == "apart" else ""
+            parts.append(f"{instances.counted(where.device, count * where.devices)}{part}, {where.spread}")
+        where = self.candidate.arrangement
+        return f"{' + '.join(parts)}, {where.weights}, {where.runtime}"
+
+
+def price_order(fleet: Fleet) -> float:
+    """Dollars a second; infinite where unknown, so that it comes last and is never called cheapest."""
+    return math.inf if fleet.usd_per_s is None else fleet.usd_per_s
+
+
+class Holding:
+    """What fleets must cost at least, may cost at most, and whether limits hold in them.
+
+    Args:
+        question: What is asked.
+        evaluator: Replays its load.
+    """
+
+    def __init__(self, question: Question, evaluator: Evaluator) -> None:
+        self.question, self.evaluator = question, evaluator
+        self.z = deviations(question.confidence)
+
+    def allowed(self, fleet: Fleet) -> bool:
+        """Whether devices, power and budget allow a fleet."""
+        question = self.question
+        if fleet.devices > question.most_devices:
+            return False
+        if question.power_w is not None and (fleet.power_w is None or fleet.power_w > question.power_w * (1 + 1e-9)):
+            return False  # unknown watts hold no limit on watts
+        if question.usd_per_s is None:
+            return True
+        return fleet.usd_per_s is not None and fleet.usd_per_s <= question.usd_per_s * (1 + 1e-9)
+
+    def most_replicas(self, candidate: Candidate) -> int:
+        """Replicas that devices, power and budget allow; 0 where they allow none."""
+        question = self.question
+        most = question.most_devices // candidate.arrangement.devices
+        if question.power_w is not None:
+            power = candidate.device.board_power
+            if power is None:
+                return 0
+            most = min(most, int(question.power_w / (power.number * candidate.arrangement.devices) + 1e-9))
+        if question.usd_per_s is not None:
+            if candidate.usd_per_s is None:
+                return 0
+            most = min(most, int(question.usd_per_s / candidate.usd_per_s + 1e-9))
+        return most
+
+    def least_replicas(self, candidate: Candidate, z: float) -> int:
+        """Replicas without which more arrives than can be served."""
+        return max(1, math.ceil(self.evaluator.rate_per_s / self.evaluator.capacity_per_s(candidate, z) - 1e-9))
+
+    def bound_usd_per_s(self, candidate: Candidate, z: float) -> float:
+        """Dollars a second without which more arrives than can be served; infinite where the price is unknown."""
+        if candidate.usd_per_s is None:
+            return math.inf
+        return self.least_replicas(candidate, z) * candidate.usd_per_s
+
+    def overloaded(self, fleet: Fleet, z: float) -> bool:
+        """Whether more arrives than a fleet can serve, for whatever time it has."""
+        served = self.evaluator
+        if fleet.kind == "apart":
+            assert fleet.second is not None
+            full = min(
+                fleet.replicas * served.reading_per_s(fleet.candidate, z),
+                fleet.seconds * served.writing_per_s(fleet.second, z),
+            )
+        else:
+            full = sum(count * served.capacity_per_s(candidate, z) for candidate, count in fleet.pools)
+        return served.rate_per_s > full * (1 + 1e-9)
+
+    def metrics(self, fleet: Fleet, z: float) -> dict[str, float]:
+        """Seconds by metric, at this deviation of the step times."""
+        if fleet.kind == "together":
+            return self.evaluator.metrics(fleet.candidate, fleet.replicas, z)
+        return self.evaluator.metrics_of_two(fleet.kind, fleet.pools, z)
+
+    def holds(self, fleet: Fleet, z: float, limits: Times) -> bool:
+        """Whether all limits hold in a fleet, at this deviation of the step times."""
+        return not self.overloaded(fleet, z) and exceeded(self.metrics(fleet, z), limits) <= 1.0
+
+    def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
+        """The fewest replicas of one arrangement that hold; None where not even ``most`` do."""
+        most = self.most_replicas(candidate) if most is None else most
+        if not self.can(candidate, z, limits):
+            return None
+        return fewest_of(
+            lambda replicas: self.holds(Fleet(candidate=candidate, replicas=replicas), z, limits),
+            least=self.least_replicas(candidate, z),
+            most=most,
+        )
+
+    def can(self, candidate: Candidate, z: float, limits: Times, *, reads: bool = True, writes: bool = True) -> bool:
+        """Whether a request alone meets the limits: if it does not, no number of replicas does.
+
+        Args:
+            candidate: The arrangement.
+            z: Deviation of its step times.
+            limits: The limits.
+            reads: Whether its replicas read prompts.
+            writes: Whether they give the tokens after the first.
+        """
+        slow = candidate.slow(z)
+        table, request = candidate.copy.table, candidate.arrangement.request(self.question)
+        kinds = self.question.classes
+        if self.question.trace is not None or any(each.spread or each.shared_tokens for each in kinds):
+            return True
+        shortest = min(each.prompt_tokens for each in kinds)
+        first_s = slow[1] * table.mixed_s(0, 0, [(min(shortest, candidate.copy.policy.most_tokens), 0)])
+        speculation = candidate.copy.policy.speculation
+        pace = speculation.drafted + 1 if speculation else 1
+        step_s = slow[0] * table.decode_s(1, request.prompt_tokens) / pace
+        least = {"ttft": first_s if reads else 0.0, "tpot": 0.98 * step_s if writes else 0.0}
+        return all(
+            least.get(name.rpartition(":")[2].split("_")[0], 0.0) <= limit for name, limit in limits.items()
+        )  # fmt: skip
+
+    def chance(self, fleet: Fleet, limits: Times) -> float:
+        """The probability that all limits hold, from replays at several quantiles of the step times' error."""
+        ratios = []
+        for z in (*NODES, self.z):
+            over = self.overloaded(fleet, z)
+            ratios.append((z, math.inf if over else exceeded(self.metrics(fleet, z), limits)))
+        ratios.sort()
+        held = [z for z, ratio in ratios if ratio <= 1.0]
+        if len(held) == len(ratios):
+            return NormalDist().cdf(ratios[-1][0])
+        if not held:
+            return 1 - NormalDist().cdf(-ratios[0][0])
+        last = held[-1]
+        following = next((each for each in ratios if each[0] > last), None)
+        if following is None:
+            return NormalDist().cdf(last)
+        low = dict(ratios)[last]
+        share = (1 - low) / (following[1] - low) if math.isfinite(following[1]) else 0.0
+        return NormalDist().cdf(last + share * (following[0] - last))
+
+
+def fewest_of(holds: Callable[[int], bool], *, least: int, most: int) -> int | None:
+    """The least number from ``least`` to ``most`` that holds, where every larger one does too; None where none does.
+
+    A few are tried one by one; beyond, steps grow, and the last step is halved until the border is found.
+    """
+    if most < least:
+        return None
+    number, failed, tries = least, least - 1, 0
+    while not holds(number):
+        if number == most:
+            return None
+        failed, tries = number, tries + 1
+        number = min(number + (1 if tries < ONE_BY_ONE else max(1, number // 3)), most)
+    while number - failed > 1:
+        middle = (number + failed) // 2
+        if holds(middle):
+            number = middle
+        else:
+            failed = middle
+    return number

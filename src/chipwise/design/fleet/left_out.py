@@ -1,0 +1,120 @@
+"""Why a device is in no fleet of a plan: it cannot run the model, may not serve the load, or comes near the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chipwise.core import units
+from chipwise.design.fleet.arrangements import Arrangement
+from chipwise.design.fleet.evaluating import Candidate
+from chipwise.design.fleet.finding import Finder
+from chipwise.design.fleet.holding import Fleet, Times
+from chipwise.errors import counted
+
+MOST_SHOWN = 4  # arrangements that are named; of more, how many there are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A device that is in no fleet of a plan, and why.
+
+    ``needed_devices`` of it, for ``needed_usd_per_h``, would hold the limits if step times were just as predicted; None
+    where no number would, or where that was not looked for.
+    """
+
+    device: str
+    reason: str
+    needed_devices: int | None = None
+    needed_usd_per_h: float | None = None
+
+
+def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[LeftOut, ...]:
+    """The devices to choose from that none of ``fleets`` has.
+
+    Of devices that were named, the nearest arrangement is replayed; of all with a price, which are many, it is not.
+    """
+    held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
+    devices = [device for device in finder.space.devices if device not in held]
+    broken: dict[str, list[Arrangement]] = {device: [] for device in devices}
+    for each in finder.space if devices else ():
+        if each.device in broken and each.key in finder.problems:
+            broken[each.device].append(each)
+    return tuple(_left_out(finder, device, broken[device], limits) for device in devices)
+
+
+def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits: Times) -> LeftOut:
+    """Why a device is left out, of whose arrangements those in ``broken`` cannot run."""
+    candidates = [each for each in finder.candidates if each.arrangement.device == device]
+    if not candidates:
+        return LeftOut(device=device, reason=_cannot_run(finder, broken))
+    failed = _failed(broken)
+    holding = finder.holding
+    if all(holding.most_replicas(each) < holding.least_replicas(each, finder.z) for each in candidates):
+        return LeftOut(device=device, reason=_too_many(finder, candidates) + failed)
+    if "together" not in finder.question.fleets:
+        return LeftOut(device=device, reason=f"not in the cheapest fleet of two pools{failed}")
+    if not finder.question.devices:
+        return LeftOut(
+            device=device, reason="no arrangement holds the limits; name the device to see how near it comes"
+        )
+    closest = finder.closest(limits, device=device)
+    assert closest is not None  # one of the candidates may have the replicas that its load takes
+    fleet, _, upper = closest
+    where = fleet.candidate.arrangement
+    over = broken_limits(limits, upper, holding.metrics(fleet, 0.0), finder.question.confidence)
+    needed = finder.needed(device, limits)
+    usd_per_s = None if needed is None else needed.usd_per_s
+    alone = "" if needed is None else f"; by the prediction alone {counted(needed.devices, 'device')} would do"
+    return LeftOut(
+        device=device,
+        reason=f"no arrangement holds {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
+        f"{where.weights.upper()}{alone}{failed}",
+        needed_devices=None if needed is None else needed.devices,
+        needed_usd_per_h=None if usd_per_s is None else 3600 * usd_per_s,
+    )
+
+
+def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], confidence: float) -> list[str]:
+    """The limits that ``upper``, the times that are not exceeded with ``confidence``, break; each with both times."""
+    sure = units.show(confidence, "share")
+    return [
+        f"{name} <= {units.show(limit, 'time')} (closest: predicted {units.show(predicted.get(name, 0.0), 'time')}, "
+        f"with {sure} certainty at most {units.show(upper[name], 'time')})"
+        for name, limit in limits.items()
+        if upper.get(name, 0.0) > limit
+    ]
+
+
+def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
+    """Why no arrangement of a device runs: the reason of the one with the most devices and the narrowest weights."""
+    if not broken:
+        return "no arrangement of it is among the degrees, formats and runtimes to choose from"
+    most = max(each.devices for each in broken)
+    last = [each for each in broken if each.devices == most][-1]
+    return f"cannot run the model; at {last.spread}, {last.weights.upper()}: {finder.problems[last.key]}"
+
+
+def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
+    """How many devices the load takes, of the arrangement that takes the fewest, and how many are allowed."""
+    holding = finder.holding
+
+    def devices(candidate: Candidate, z: float) -> int:
+        return holding.least_replicas(candidate, z) * candidate.arrangement.devices
+
+    fewest = min(candidates, key=lambda each: devices(each, finder.z))
+    allowed = holding.most_replicas(fewest) * fewest.arrangement.devices
+    return (
+        f"the load alone takes {counted(devices(fewest, finder.z), 'device')} with "
+        f"{units.show(finder.question.confidence, 'share')} certainty ({devices(fewest, 0.0):,} by the prediction), "
+        f"and devices, power and budget allow {allowed:,}"
+    )
+
+
+def _failed(broken: Sequence[Arrangement]) -> str:
+    """Which arrangements of a device cannot run, where others do."""
+    if not broken:
+        return ""
+    names = [f"{each.weights.upper()} {each.spread}" for each in broken]
+    which = ", ".join(names) if len(names) <= MOST_SHOWN else counted(len(names), "other arrangement")
+    return f"; {which} cannot run the model"

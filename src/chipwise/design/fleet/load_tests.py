@@ -1,0 +1,255 @@
+"""Real load tests against plans: the results of vLLM's ``bench serve``, inference-perf and genai-perf, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.fields import convert, describe
+from chipwise.core.files import read_json
+from chipwise.core.results import Result
+from chipwise.design.fleet.plan_files import read_plan
+from chipwise.design.fleet.question import MOST_RATE
+from chipwise.errors import SpecError, short
+
+PERCENTILES = ("p50", "p90", "p95", "p99")
+_VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
+_INFERENCE_PERF = {"time_to_first_token": "ttft", "time_per_output_token": "tpot", "request_latency": "e2e"}
+_GENAI_PERF = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+MOST_S = 1e7  # that a request can take: four months
+_UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """What a load test measured: seconds by metric, requests per second, and which tool said so."""
+
+    tool: str
+    times: Mapping[str, float]
+    requests_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One promised time against what was measured, in seconds."""
+
+    metric: str
+    promised: float
+    low: float
+    high: float
+    measured: float
+    limit: float | None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the truth lies in the promised 90 % interval."""
+        return self.low <= self.measured <= self.high
+
+    @property
+    def meets_limit(self) -> bool | None:
+        """Whether the limit held; None where there was none."""
+        return None if self.limit is None else self.measured <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Check(Result):
+    """A plan's best option against a load test, and what the test teaches: a factor of steps, seconds of a request."""
+
+    tool: str
+    option: str
+    rows_held: tuple[Held, ...]
+    rate_planned_per_s: float | None  # None where a trace said when requests arrive
+    rate_measured_per_s: float | None
+    step_scale: float | None
+    request_s: float | None
+
+    def headline(self) -> str:
+        """How many promises held."""
+        inside = sum(each.inside for each in self.rows_held)
+        limits = [each.meets_limit for each in self.rows_held if each.limit is not None]
+        said = f"; {sum(map(bool, limits))} of {len(limits)} limits were met" if limits else ""
+        return f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} times lie in their 90 % intervals{said}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a time."""
+        return [
+            {
+                "metric": each.metric, "promised": each.promised, "low": each.low, "high": each.high,
+                "measured": each.measured, "inside": each.inside, "limit": each.limit, "met": each.meets_limit,
+            }
+            for each in self.rows_held
+        ]  # fmt: skip
+
+
+def read_load_test(path: Path) -> LoadTest:
+    """The results of a load test, in seconds.
+
+    Raises:
+        SpecError: The file is none of the three tools', holds no time, or a number in it is none that can be measured.
+    """
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise SpecError("must hold a mapping of results", file=str(path))
+    try:
+        for reader in (_vllm, _inference_perf, _genai_perf):
+            found = reader(data)
+            if found is not None and found.times:
+                return found
+    except SpecError as error:
+        raise error.inside(file=str(path)) from None
+    raise SpecError(
+        "is no result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
+        "genai-perf (profile_export_genai_perf.json)",
+        file=str(path),
+    )
+
+
+def _measured(value: object, field: str, *, most: float, what: str) -> float | None:
+    """A number above zero that a test measured; None where there is none.
+
+    Raises:
+        SpecError: It is no number, or out of range.
+    """
+    if value is None:
+        return None
+    number: float = convert(float, value, field)
+    if not 0 < number <= most:
+        raise SpecError(f"{number:g} is no {what} that a load test can measure", field=field)
+    return number
+
+
+def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field: str = "") -> float | None:
+    """Seconds of a row's value; none where no request had a second token, for which tools write a TPOT of 0."""
+    value = row.get(name)
+    if measure == "tpot" and value == 0 and not isinstance(value, bool):
+        return None
+    found = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
+    return None if found is None else factor * found
+
+
+def _row(data: Mapping[str, Any], name: str, field: str = "") -> Mapping[str, Any]:
+    """The figures of one measure; none where there is no such measure.
+
+    Raises:
+        SpecError: It is no mapping.
+    """
+    row = data.get(name)
+    if row is not None and not isinstance(row, Mapping):
+        raise SpecError(f"must be a mapping of figures, not {describe(row)}", field=f"{field}{name}")
+    return row or {}
+
+
+def _rate(row: Mapping[str, Any], name: str, field: str = "") -> float | None:
+    """Requests per second."""
+    return _measured(row.get(name), f"{field}{name}", most=MOST_RATE, what="rate")
+
+
+def _vllm(data: Mapping[str, Any]) -> LoadTest | None:
+    times = {}
+    for name, measure in _VLLM.items():
+        for statistic in ("mean", *PERCENTILES):
+            key = f"{'median' if statistic == 'p50' else statistic}_{name}_ms"
+            value = _time(data, key if key in data else f"{statistic}_{name}_ms", 1e-3, measure)
+            if value is not None:
+                times[f"{measure}_{statistic}"] = value
+    if not times:
+        return None
+    return LoadTest(tool="vllm bench serve", times=times, requests_per_s=_rate(data, "request_throughput"))
+
+
+def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
+    part = data.get("successes", data)
+    latency = part.get("latency") if isinstance(part, dict) else None
+    if not isinstance(latency, dict):
+        return None
+    times = {}
+    for name, measure in _INFERENCE_PERF.items():
+        row = _row(latency, name, "latency.")
+        for statistic in ("mean", *PERCENTILES):
+            key = "median" if statistic == "p50" and "p50" not in row else statistic
+            value = _time(row, key, 1.0, measure, f"latency.{name}.")
+            if value is not None:
+                times[f"{measure}_{statistic}"] = value
+    rate = _rate(_row(part, "throughput"), "requests_per_sec", "throughput.")
+    return LoadTest(tool="inference-perf", times=times, requests_per_s=rate)
+
+
+def _genai_perf(data: Mapping[str, Any]) -> LoadTest | None:
+    times = {}
+    for name, measure in _GENAI_PERF.items():
+        row = _row(data, name)
+        unit = row.get("unit", "ms")
+        if not isinstance(unit, str) or unit not in _UNITS:
+            raise SpecError(f"{short(unit)} is no unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
+        for statistic in ("mean", *PERCENTILES):
+            value = _time(row, "avg" if statistic == "mean" else statistic, _UNITS[unit], measure, f"{name}.")
+            if value is not None:
+                times[f"{measure}_{statistic}"] = value
+    rate = _rate(_row(data, "request_throughput") if times else {}, "avg", "request_throughput.")
+    return LoadTest(tool="genai-perf", times=times, requests_per_s=rate)
+
+
+def check(plan: Path, results: Path) -> Check:
+    """The best option of the plan in ``plan`` against the load test in ``results``.
+
+    What is learned: the factor that brings the time per token to what was measured, and the seconds of TTFT that this
+    factor does not explain (HTTP, tokenizer, network).
+
+    Raises:
+        SpecError: One of the files is none of what it should be, or they share no time.
+    """
+    found = read_plan(plan).plan
+    if found is None:
+        raise SpecError("holds an unfinished plan; run chipwise plan with --resume first", file=str(plan))
+    best, test = found.best, read_load_test(results)
+    limits = found.question.limits
+    held = tuple(
+        Held(
+            metric=name,
+            promised=item.value,
+            low=item.value if item.low is None else item.low,
+            high=item.value if item.high is None else item.high,
+            measured=test.times[name],
+            limit=limits.get(name),
+        )
+        for name, item in best.times.items()
+        if name in test.times
+    )
+    if not held:
+        raise SpecError("holds no time that the plan promises", file=str(results))
+    by_name = {each.metric: each for each in held}
+    scale = next(
+        (
+            by_name[name].measured / by_name[name].promised
+            for name in ("tpot_mean", "tpot_p50")
+            if name in by_name and by_name[name].promised > 0
+        ),
+        None,
+    )
+    late = None
+    first = by_name.get("ttft_mean") or by_name.get("ttft_p50")
+    if first is not None:
+        late = max(first.measured - (scale or 1.0) * first.promised, 0.0)
+    return Check(
+        tool=test.tool,
+        option=best.label,
+        rows_held=held,
+        rate_planned_per_s=found.question.rate_per_s if found.question.trace is None else None,
+        rate_measured_per_s=test.requests_per_s,
+        step_scale=scale,
+        request_s=late,
+    )
+
+
+def verdict(each: Held) -> str:
+    """Whether a promise held, in words."""
+    said = "inside" if each.inside else "below" if each.measured < each.low else "above"
+    limit = (
+        ""
+        if each.limit is None
+        else f"; limit {units.show(each.limit, 'time')} {'met' if each.meets_limit else 'broken'}"
+    )
+    return f"{said} the 90 % interval{limit}"

@@ -1,0 +1,202 @@
+"""Plans as files: written, read, resumed, compared.
+
+A file is read whole and strictly before any of it is used: every field by its type, every number by its range.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.fields import build, convert
+from chipwise.core.files import read_mapping, write_output
+from chipwise.design.fleet.answer import Option, Plan
+from chipwise.design.fleet.question import Question
+from chipwise.errors import SpecError, short
+from chipwise.predict.load.outcome import METRICS
+
+FORMAT = "chipwise plan 1"
+FIGURES = ("in_flight", "busy", "reading", "preemptions")
+"""Figures of a replay that are no times."""
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Writes ``plan`` with its question and its replays.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    held = {"format": FORMAT, "answer": plan.to_dict(), "known": plain(plan.known)}
+    write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
+
+
+def write_progress(path: Path, question: Question, known: Mapping[str, Mapping[str, float]]) -> None:
+    """Writes what is known of an unfinished plan."""
+    held = {"format": FORMAT, "answer": {"question": plain(question)}, "known": plain(known)}
+    write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """What a plan's file holds: the question, the answer (None of a plan that was interrupted), and the replays."""
+
+    question: Question
+    plan: Plan | None
+    known: Mapping[str, Mapping[str, float]]
+
+
+def read_plan(path: Path) -> PlanFile:
+    """What a plan's file holds.
+
+    Raises:
+        SpecError: It is no plan's file, or a field of it is wrong; names it.
+    """
+    try:
+        held = read_mapping(path)
+    except SpecError as error:
+        raise _no_plan(path, f" ({error.message})") from None
+    if held.get("format") != FORMAT or not isinstance(held.get("answer"), Mapping):
+        raise _no_plan(path)
+    try:
+        known = _known(held.get("known"))
+        answer = dict(held["answer"])
+        answer.pop("headline", None)
+        question = build(Question, answer.get("question"), field="answer.question")
+        if "options" not in answer:
+            return PlanFile(question=question, plan=None, known=known)
+        plan = build(Plan, answer, field="answer")
+        if not plan.options:
+            raise SpecError("must name at least one fleet", field="answer.options")
+        for i, option in enumerate(plan.options):
+            _check_option(option, f"answer.options[{i}]")
+    except SpecError as error:
+        raise error.inside(file=str(path)) from None
+    return PlanFile(question=question, plan=plan, known=known)
+
+
+def _no_plan(path: Path, why: str = "") -> SpecError:
+    return SpecError(f"is not a plan's file{why}; chipwise plan ... --out FILE writes one", file=str(path))
+
+
+def _known(data: object) -> dict[str, dict[str, float]]:
+    """The replays, by what was replayed: each with its figures and the times of what has any.
+
+    Raises:
+        SpecError: A replay lacks a figure, or a number is below zero.
+    """
+    found: dict[str, dict[str, float]] = convert(Mapping[str, Mapping[str, float]], data, "known")
+    for key, replay in found.items():
+        where = f"known.{short(key, quoted=False)}"
+        for name in (*FIGURES, "ttft_p99", "e2e_p99"):
+            if name not in replay:
+                raise SpecError("this field is missing", field=f"{where}.{name}")
+        for name, value in replay.items():
+            if name not in FIGURES and name.rpartition(":")[2] not in METRICS:
+                raise SpecError("is no time and no figure of a replay", field=f"{where}.{short(name, quoted=False)}")
+            if value < 0:
+                raise SpecError(f"must be at least 0, not {value:g}", field=f"{where}.{name}")
+    return found
+
+
+def _check_option(option: Option, field: str) -> None:
+    """Checks the numbers of a fleet that a file holds.
+
+    Raises:
+        SpecError: One is out of range.
+    """
+    counts = {"replicas": option.replicas, "devices": option.devices, "tp": option.tp, "pp": option.pp,
+              "ep": option.ep, "dp": option.dp}  # fmt: skip
+    if option.second is not None:
+        counts |= {"second.replicas": option.second.replicas, "second.devices": option.second.devices}
+    for name, count in counts.items():
+        if count < 1:
+            raise SpecError(f"must be at least 1, not {count}", field=f"{field}.{name}")
+    if not 0 <= option.chance <= 1:
+        raise SpecError(f"must be from 0 to 1, not {option.chance:g}", field=f"{field}.chance")
+    for name, price in (("usd_per_h", option.usd_per_h), ("saturation_per_s", option.saturation_per_s)):
+        if price is not None and price < 0:
+            raise SpecError(f"must be at least 0, not {price:g}", field=f"{field}.{name}")
+    for group in ("times", "class_times"):
+        for name, time in getattr(option, group).items():
+            ends = (
+                time.value if time.low is None else time.low,
+                time.value,
+                time.value if time.high is None else time.high,
+            )
+            if not 0 <= ends[0] <= ends[1] <= ends[2] or not all(map(math.isfinite, ends)):
+                raise SpecError(
+                    "must be a time from 0 on with its 90 % interval around it", field=f"{field}.{group}.{name}"
+                )
+
+
+def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
+    """The replays that the plan in ``path`` has made of the same question; none where there is no such file.
+
+    Raises:
+        SpecError: The file is of another question, or no plan's.
+    """
+    if not path.exists():
+        return {}
+    held = read_plan(path)
+    before, now = plain(held.question), plain(question)
+    free = {"limits", "class_limits", "confidence", "prices", "most_devices", "power_w", "usd_per_s", "devices",
+            "degrees", "stages", "weights", "runtimes", "experts", "copies", "speculation", "fleets"}  # fmt: skip
+    other = sorted(name for name in now if name not in free and before.get(name) != now[name])
+    if other:
+        raise SpecError(f"is a plan of another question ({', '.join(other)}); name another file", file=str(path))
+    return {key: dict(value) for key, value in held.known.items()}
+
+
+def question_of(path: Path) -> Question:
+    """The question of the plan in ``path``.
+
+    Raises:
+        SpecError: It is no plan's file.
+    """
+    return read_plan(path).question
+
+
+def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
+    """What differs between two plans: name, before, after; questions first, then the answers' best options.
+
+    Raises:
+        SpecError: One is no plan's file.
+    """
+    held = [read_plan(path) for path in (first, second)]
+    questions: list[dict[str, Any]] = [plain(each.question) for each in held]
+    rows = [
+        (f"question.{name}", _shown(questions[0][name]), _shown(questions[1][name]))
+        for name in sorted(questions[0])
+        if questions[0][name] != questions[1][name]
+    ]
+    options: list[dict[str, Any]] = [{} if each.plan is None else plain(each.plan.best) for each in held]
+    for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices",
+                 "needed_devices", "kind", "second", "usd_per_h", "chance", "saturation_per_s", "bottleneck",
+                 "joules_per_output_token"):  # fmt: skip
+        old, new = (each.get(name) for each in options)
+        if old != new:
+            rows.append((name, _shown(old), _shown(new)))
+    times = [each.get("times", {}) for each in options]
+    for name in sorted({*times[0], *times[1]}):
+        values = [each.get(name, {}).get("value") for each in times]
+        if values[0] != values[1]:
+            rows.append((name, *("–" if value is None else units.show(value, "time") for value in values)))
+    return rows
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "–"
+    return (
+        units.number(value)
+        if isinstance(value, float)
+        else json.dumps(value)
+        if isinstance(value, dict | list)
+        else str(value)
+    )

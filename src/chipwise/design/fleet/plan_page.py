@@ -1,0 +1,316 @@
+"""The page of a plan or a simulation: latency against rate with bands, the front, a request's life, state over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chipwise.core import units
+from chipwise.core.files import write_output
+from chipwise.core.page.document import document
+from chipwise.core.page.figures import Figure, axis, escape, figure
+from chipwise.core.page.markup import safe, section, table
+from chipwise.core.statistics import Z90
+from chipwise.design.fleet.evaluating import Evaluator
+from chipwise.design.fleet.holding import limits_of
+from chipwise.design.fleet.question import Question
+from chipwise.model.published.read import resolve
+from chipwise.predict.load.fleet import Pool, serve
+from chipwise.predict.load.load import WHOLE_INPUT, describe_arrivals
+from chipwise.predict.load.outcome import metrics_of, over_time, steady
+
+if TYPE_CHECKING:
+    from chipwise.design.fleet.answer import Option, Plan
+    from chipwise.design.fleet.simulating import Simulation
+
+BEST = 3  # options that are drawn
+LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # of an option's saturation
+COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
+HEIGHT = 430
+
+
+def write_plan_page(plan: Plan, path: Path) -> None:
+    """Writes the plan's page.
+
+    Raises:
+        MissingExtra: plotly is not installed.
+        StorageError: The file cannot be written.
+    """
+    figures: dict[str, Sequence[Figure]] = {}
+    parts = [f"<h1>Plan for {safe(plan.question.model)}</h1><p>{safe(plan.headline())}</p>"]
+    parts.append(section("question", "What was asked", table(["", ""], _asked(plan.question))))
+    parts.append(section("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED))
+    if plan.left_out:
+        rows = [[safe(each.device), safe(each.reason)] for each in plan.left_out]
+        parts.append(section("left-out", "Devices in no fleet", table(["device", "why"], rows)))
+    if plan.best.commands or plan.best.deployment:
+        parts.append(section("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment)))
+    if front := _front(plan):
+        figures["front"] = [front]
+        caption = "Each point is a fleet; those in colour are beaten by no other in both."
+        parts.append(section("front", "Price against P99 end to end", _plot("front"), caption))
+    evaluator = Evaluator(plan.question)
+    curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
+    caption = (
+        "P99 of the time to first token by requests per second, predicted; the band holds it in nine of ten cases. The "
+        "dotted line is where the fleet saturates."
+    )
+    if curves:
+        figures["rate"] = [_rates(evaluator.rate_per_s, curves)]
+        parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
+    figures["life"] = [_life(plan.best.times)]
+    parts.append(
+        section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
+    )
+    state = _state_of(evaluator, plan.best)
+    if state:
+        figures["state"] = [_state(state)]
+        parts.append(
+            section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
+        )
+    write_output(path, document(f"Plan for {plan.question.model}", "\n".join(parts), figures=figures))
+
+
+def write_simulation(found: Simulation, path: Path) -> None:
+    """Writes a simulation's page.
+
+    Raises:
+        MissingExtra: plotly is not installed.
+        StorageError: The file cannot be written.
+    """
+    figures: dict[str, Sequence[Figure]] = {"life": [_life(found.times)]}
+    parts = [f"<h1>{safe(found.model)} on {safe(found.label)}</h1><p>{safe(found.headline())}</p>"]
+    parts.append(section("question", "What was asked", table(["", ""], _simulated(found))))
+    rows = [
+        [safe(name), *(safe(units.show(value, "time")) for value in (item.value, item.low or 0.0, item.high or 0.0))]
+        for name, item in found.times.items()
+    ]
+    if found.commands or found.deployment:
+        parts.append(section("serve", "How to serve it", _commands(found.commands, found.deployment)))
+    parts.append(section("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3})))
+    parts.append(
+        section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
+    )
+    if found.state:
+        figures["state"] = [_state(found.state)]
+        parts.append(
+            section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
+        )
+    write_output(path, document(f"{found.model} on {found.label}", "\n".join(parts), figures=figures))
+
+
+def _plot(key: str) -> str:
+    return f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>'
+
+
+_ABOUT_NEEDED = (
+    "Needed are the devices of the cheapest fleet of the same kind that would hold if step times were as predicted; "
+    "what a fleet has beyond them is margin for the error of the prediction."
+)
+
+
+def _asked(question: Question) -> list[list[str]]:
+    """Model, load, limits and choices, as rows of a table."""
+    rows = [("model", question.model), ("load", load_in_words(question))]
+    rows += [("limit", f"{where} ≤ {units.show(limit, 'time')}") for where, limit in _limits(question)]
+    rows.append(("certainty", f"{units.show(question.confidence, 'share')} that all limits hold"))
+    chosen = {"devices": question.devices, "runtimes": question.runtimes, "weights": question.weights}
+    rows += [(name, ", ".join(values)) for name, values in chosen.items() if values]
+    if question.power_w is not None:
+        rows.append(("power", f"at most {units.show(question.power_w, 'power')}"))
+    if question.usd_per_s is not None:
+        rows.append(("budget", f"at most {units.show(question.usd_per_s, 'price_rate')}"))
+    rows.append(("devices in all", f"at most {question.most_devices:,}"))
+    return [[safe(name), safe(text)] for name, text in rows]
+
+
+def load_in_words(question: Question) -> str:
+    """What arrives: the rate, and what requests of each class hold."""
+    if question.trace is not None:
+        return f"the requests of {question.trace}"
+    arrives = describe_arrivals(question.rate_per_s, question.arrivals, question.burstiness)
+    if resolve(question.model).stem is not None:
+        return f"{arrives}; {WHOLE_INPUT}"
+    total = sum(each.share for each in question.classes)
+    kinds = [
+        each.describe()
+        if len(question.classes) == 1
+        else f"{each.name} ({units.show(each.share / total, 'share')}): {each.describe()}"
+        for each in question.classes
+    ]
+    return "; ".join([arrives, *kinds])
+
+
+def _limits(question: Question) -> list[tuple[str, float]]:
+    """Limits with their times in words."""
+    words = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time end to end",
+             "queue": "time in the queue"}  # fmt: skip
+    found = []
+    for name, limit in limits_of(question).items():
+        kind, _, metric = name.rpartition(":")
+        measure, _, statistic = metric.partition("_")
+        found.append((f"{statistic.upper()} {words[measure]}{f' of {kind}' if kind else ''}", limit))
+    return found
+
+
+def _simulated(found: Simulation) -> list[list[str]]:
+    """Model, load and what served it, as rows of a table."""
+    rows = [("model", found.model), ("load", found.load), ("served by", found.label)]
+    if found.saturation_per_s is not None:
+        rows.append(("saturates at", f"{units.number(found.saturation_per_s)} requests/s ({found.bottleneck})"))
+    rows.append(("price", "unknown" if found.usd_per_h is None else f"${found.usd_per_h:,.2f}/h"))
+    rows.append(("times are", found.provenance))
+    return [[safe(name), safe(text)] for name, text in rows]
+
+
+def _commands(lines: Sequence[str], deployment: str) -> str:
+    text = "\n".join([*lines, *deployment.splitlines()])
+    return f'<div class="scroll"><pre>{safe(text)}</pre></div>'
+
+
+def _options(plan: Plan) -> str:
+    rows = []
+    for option in plan.options:
+        price = "unknown" if option.usd_per_h is None else f"${option.usd_per_h:,.2f}/h"
+        needed = "–" if option.needed_devices is None else f"{option.needed_devices:,}"
+        if option.needed_usd_per_h is not None:
+            needed += f" (${option.needed_usd_per_h:,.2f}/h)"
+        shown = [
+            "–" if each is None else units.span(each.value, each.low, each.high, "time")
+            for each in (option.times.get("ttft_p99"), option.times.get("tpot_p99"))
+        ]
+        chance = units.show(option.chance, "share", digits=2)
+        label = f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label
+        rows.append([safe(cell) for cell in (label, price, needed, *shown, chance, option.bottleneck)])
+    head = ["fleet", "price", "needed", "P99 TTFT", "P99 TPOT", "chance", "bottleneck"]
+    return table(head, rows, numbers={1, 2, 5})
+
+
+def _front(plan: Plan) -> Figure | None:
+    priced = [each for each in plan.options if each.usd_per_h is not None and "e2e_p99" in each.times]
+    if not priced:
+        return None
+    x, y = [each.usd_per_h or 0.0 for each in priced], [each.times["e2e_p99"].value for each in priced]
+    front = {each.label for each in plan.front}
+    colours = ["@winner" if each.label in front else "@grey" for each in priced]
+    trace: dict[str, Any] = {
+        "type": "scatter", "mode": "markers+text", "x": x, "y": y, "textposition": "top center", "cliponaxis": False,
+        "text": [escape(f"{each.devices} x {each.device}") for each in priced], "textfont": {"size": 11},
+        "customdata": [escape(each.label) for each in priced], "marker": {"color": colours, "size": 10},
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+    hours = axis(x, "count", "dollars an hour")
+    return figure([trace], xaxis=hours, yaxis=axis(y, "time", "P99 end to end"), height=HEIGHT)
+
+
+def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple[float, float, float, float]]]:
+    """An option's label, its saturation, and (rate, P99 TTFT, its low and high) at shares of that."""
+    candidates, _ = evaluator.candidates([option.arrangement])
+    candidate = candidates[0]
+    pool = Pool(replica=candidate.copy, replicas=option.replicas)
+    load = evaluator.load(pool.lanes)
+    full = candidate.capacity_per_s * option.replicas
+    points = []
+    for share in LOADS:
+        shifted = load.at_rate(share * full / evaluator.rate_per_s)
+        values = [
+            metrics_of(steady(serve(shifted, pool, slow=candidate.slow(z), most_lanes=1)))["ttft_p99"]
+            for z in (0.0, -Z90, Z90)
+        ]
+        points.append((share * full, values[0], min(values), max(values)))
+    return option.label, full, points
+
+
+def _rates(rate_per_s: float, curves: Sequence[tuple[str, float, list[tuple[float, float, float, float]]]]) -> Figure:
+    traces: list[dict[str, Any]] = []
+    shapes = []
+    for (label, full, points), colour in zip(curves, COLOURS, strict=False):
+        x = [point[0] for point in points]
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "x": [*x, *x[::-1]], "fill": "toself", "line": {"width": 0},
+                "y": [*(point[3] for point in points), *(point[2] for point in points[::-1])], "fillcolor": colour,
+                "opacity": 0.15, "hoverinfo": "skip", "showlegend": False,
+            }
+        )  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "x": x, "y": [point[1] for point in points],
+                "name": escape(label), "line": {"color": colour},
+            }
+        )  # fmt: skip
+        shapes.append(_vertical(full, colour, "dot"))
+    shapes.append(_vertical(rate_per_s, "@ink", "dash"))
+    values = [value for _, _, points in curves for point in points for value in point[1:]]
+    across = [point[0] for _, _, points in curves for point in points] + [full for _, full, _ in curves]
+    return figure(
+        traces,
+        xaxis=axis(across, "count", "requests per second"),
+        yaxis=axis(values, "time", "P99 time to first token"),
+        shapes=shapes,
+        height=HEIGHT,
+    )
+
+
+def _vertical(at: float, colour: str, dash: str) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "x0": at,
+        "x1": at,
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": colour, "dash": dash},
+    }
+
+
+def _life(times: Any) -> Figure:
+    """Waiting, reading and writing of a typical and of a slow request, one after another."""
+    traces = []
+    labels = {"p50": "median", "p99": "P99"}
+    kept = [name for name in labels if f"ttft_{name}" in times and f"e2e_{name}" in times]
+    stages = []
+    for name in kept:
+        queue = times[f"queue_{name}"].value if f"queue_{name}" in times else 0.0
+        first, whole = times[f"ttft_{name}"].value, times[f"e2e_{name}"].value
+        stages.append((queue, max(first - queue, 0.0), max(whole - first, 0.0)))
+    for i, (label, colour) in enumerate((("waiting", "@grey"), ("reading", "@compute"), ("writing", "@memory"))):
+        traces.append(
+            {
+                "type": "bar", "orientation": "h", "name": label, "y": [labels[name] for name in kept],
+                "x": [stage[i] for stage in stages], "marker": {"color": colour},
+            }
+        )  # fmt: skip
+    across = axis([0.0, *(sum(stage) for stage in stages)], "time", "seconds since arrival", zero=True)
+    return figure(traces, xaxis=across, barmode="stack", height=HEIGHT)
+
+
+def _state_of(evaluator: Evaluator, option: Option) -> dict[str, list[float]]:
+    if option.second is not None:
+        return {}
+    candidates, _ = evaluator.candidates([option.arrangement])
+    served = evaluator.served(candidates[0], option.replicas, 0.0, timeline=True)
+    if served.timeline is None:
+        return {}
+    return {name: values.tolist() for name, values in over_time(served).items()}
+
+
+def _state(state: Any) -> Figure:
+    at = list(state["at_s"])
+    traces = [
+        {"type": "scatter", "mode": "lines", "x": at, "y": list(state[name]), "name": label, "line": {"color": colour}}
+        for name, label, colour in (("running", "running", "@compute"), ("waiting", "waiting", "@launch"))
+    ]
+    traces.append(
+        {
+            "type": "scatter", "mode": "lines", "x": at, "y": list(state["cache_share"]), "name": "cache in use",
+            "yaxis": "y2", "line": {"color": "@memory", "dash": "dot"},
+        }
+    )  # fmt: skip
+    counts = axis([0.0, *state["running"], *state["waiting"]], "count", "sequences", zero=True)
+    right = axis([0.0, 1.0], "share", "cache in use", zero=True) | {"overlaying": "y", "side": "right"}
+    return figure(
+        traces, xaxis=axis([*at], "time", "time", zero=True), yaxis=counts, yaxis2=right, height=HEIGHT,
+        margin={"l": 88, "r": 104, "t": 18, "b": 58},
+    )  # fmt: skip

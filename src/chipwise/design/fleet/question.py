@@ -1,0 +1,328 @@
+"""Question: what a plan is asked for. The load, the limits, what may be rented at what price, what may be varied."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from chipwise.core import units
+from chipwise.core.fields import describe
+from chipwise.core.files import build, read_yaml
+from chipwise.errors import SpecError, UnitError, UnknownName, nearest, short
+from chipwise.hardware import datasheet
+from chipwise.predict.load.load import Arrivals, RequestClass, check_arrivals
+from chipwise.predict.load.outcome import METRICS
+from chipwise.predict.load.policy import Speculation
+
+LEAST_RATE, MOST_RATE = 1e-6, 1e7
+FleetKind = Literal["together", "apart", "mixed"]
+_RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
+
+
+def rate_of(text: object, field: str = "rate") -> float:
+    """Requests per second of ``20``, ``20/s``, ``90/min`` or ``1200/h``.
+
+    Raises:
+        SpecError: It is none of these, or not above zero.
+
+    >>> rate_of("90/min")
+    1.5
+    """
+    if isinstance(text, bool):
+        raise SpecError(f"must be a rate such as 20/s, not {short(text)}", field=field)
+    if isinstance(text, int | float):
+        value = float(text) if abs(text) <= MOST_RATE else math.inf
+    else:
+        match = _RATE.match(str(text))
+        if match is None:
+            raise SpecError(f"must be a rate such as 20/s, 90/min or 1200/h, not {short(text)}", field=field)
+        value = float(match[1].replace("_", "")) / {"s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}[match[2]]
+    if 0 < value < LEAST_RATE:
+        raise SpecError(f"{short(text)} is less than a request in 10 days", field=field)
+    if not math.isfinite(value) or not 0 < value <= MOST_RATE:
+        raise SpecError(f"must be above 0 and at most {MOST_RATE:,.0f} requests/s, not {short(text)}", field=field)
+    return value
+
+
+def seconds_of(text: object, field: str) -> float:
+    """A limit on a time, in seconds; text such as ``500ms``, or a number of seconds.
+
+    Raises:
+        SpecError: It is no time, or not above zero.
+    """
+    try:
+        value = (
+            float(text) if isinstance(text, int | float) and not isinstance(text, bool) else units.parse(text, "time")
+        )
+    except (UnitError, OverflowError) as error:
+        said = f"{short(text)} is too large" if isinstance(error, OverflowError) else str(error)
+        raise SpecError(said, field=field) from None
+    return above_zero(value, field)
+
+
+def above_zero(value: float, field: str, kind: str | None = None) -> float:
+    """``value``, where it is above zero and finite; ``kind`` is the quantity that messages show it as.
+
+    Raises:
+        SpecError: It is not.
+    """
+    if not math.isfinite(value) or value <= 0:
+        shown = short(value) if kind is None else units.show(value, kind)
+        raise SpecError(f"must be above zero, not {shown}", field=field)
+    return value
+
+
+def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, float]:
+    """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
+
+    Raises:
+        SpecError: No such metric, or no time.
+    """
+    for name in given:
+        if name not in METRICS:
+            raise SpecError(f"no limit has this name; {nearest(name, METRICS)}", field=f"{field}.{name}")
+    return {name: seconds_of(value, f"{field}.{name}") for name, value in given.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a plan is asked for.
+
+    Attributes:
+        model: A known model, a file or a folder.
+        rate_per_s: Requests per second, of all classes.
+        classes: What is asked for, and how often.
+        limits: On times, in seconds by metric; of all requests.
+        class_limits: On times of single classes, by class name and metric.
+        devices: Data sheets to choose from; empty for all with a price.
+        runtimes: To choose from; empty for each device's own.
+        weights: Formats to choose from; empty for bf16 and fp8, where the device multiplies it.
+        degrees: Tensor-parallel degrees to choose from.
+        stages: Pipeline-parallel degrees to choose from.
+        experts: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
+        copies: Data-parallel degrees of mixtures' attention to choose from.
+        speculation: Ways of speculative decoding that may be used; none is always among the choices.
+        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
+            devices behind one router.
+        link_bytes_per_s: Between prefill and decode; that of the prefill devices' links unless given.
+        prices: Dollars an hour of a device, in place of the data sheet's: spot or reserved prices.
+        most_devices: In one plan.
+        power_w: Of all boards together, at most.
+        usd_per_s: Of all devices together, at most.
+        confidence: With which the limits are to hold.
+        arrivals: How requests arrive, see :func:`chipwise.predict.load.load.made`.
+        burstiness: Of gamma arrivals.
+        requests: That one lane is replayed with.
+        trace: A file of requests, in place of classes and rate.
+        kv: Format of the cache.
+        seed: Of the load.
+    """
+
+    model: str
+    rate_per_s: float
+    classes: tuple[RequestClass, ...] = (RequestClass(),)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    class_limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    degrees: tuple[int, ...] = (1, 2, 4, 8)
+    stages: tuple[int, ...] = (1,)
+    experts: tuple[int, ...] = ()
+    copies: tuple[int, ...] = (1,)
+    speculation: tuple[Speculation, ...] = ()
+    fleets: tuple[FleetKind, ...] = ("together",)
+    link_bytes_per_s: float | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    most_devices: int = 1024
+    power_w: float | None = None
+    usd_per_s: float | None = None
+    confidence: float = 0.9
+    arrivals: Arrivals = "poisson"
+    burstiness: float = 1.0
+    requests: int = 400
+    trace: str | None = None
+    kv: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rate_of(self.rate_per_s)
+        if not 0 < self.confidence < 1:
+            raise SpecError(f"must be above 0 and below 1, not {self.confidence}", field="confidence")
+        if not 1 <= self.most_devices <= 100_000:
+            raise SpecError(f"must be from 1 to 100,000, not {self.most_devices}", field="most_devices")
+        if not 50 <= self.requests <= 1_000_000:
+            raise SpecError(f"must be from 50 to 1,000,000, not {self.requests}", field="requests")
+        for name in ("degrees", "stages", "copies", "experts"):
+            wrong = [each for each in getattr(self, name) if not 1 <= each <= 1024]
+            if wrong:
+                raise SpecError(f"must be degrees from 1 to 1,024, not {wrong[0]}", field=name)
+        for name in ("degrees", "stages", "copies", "fleets"):
+            if not getattr(self, name):
+                raise SpecError("must name at least one", field=name)
+        for name in ("link_bytes_per_s", "power_w", "usd_per_s"):
+            if getattr(self, name) is not None:
+                above_zero(getattr(self, name), name)
+        for name, price in self.prices.items():
+            above_zero(price, f"prices.{name}")
+        check_arrivals(self.arrivals, self.burstiness)
+        if self.trace is not None and self.class_limits:
+            raise SpecError(
+                "is of classes that a question names, and the trace says what is asked", field="class_limits"
+            )
+        if not self.classes:
+            raise SpecError("must name at least one", field="classes")
+        names = [each.name for each in self.classes]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise SpecError(f"two classes are called {short(twice[0])}; give each a name of its own", field="classes")
+        for name in self.class_limits:
+            if name not in names:
+                raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
+
+
+def read_question(path: Path) -> Question:
+    """The question that a YAML file asks; times, rates and prices as people write them (500 ms, 20/s, 2.5 USD/h).
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong; names it.
+    """
+    return question_from(read_yaml(path), file=str(path))
+
+
+def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Question:
+    """The same of a mapping that a file held."""
+    given = dict(data)
+    try:
+        if given.get("trace"):
+            for name in ("rate", "classes", "class_limits"):
+                if name in given:
+                    raise SpecError("is what the trace says; leave it out", field=name)
+        if "rate" in given:
+            given["rate_per_s"] = rate_of(given.pop("rate"))
+        given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)
+        if given["rate_per_s"] is None:
+            raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
+        if "limits" in given:
+            given["limits"] = limits_of(mapping(given["limits"], "limits"))
+        by_class = mapping(given.get("class_limits", {}), "class_limits")
+        given["class_limits"] = {
+            name: limits_of(mapping(each, f"class_limits.{name}"), f"class_limits.{name}")
+            for name, each in by_class.items()
+        }
+        classes = given.get("classes")
+        if isinstance(classes, list):
+            given["classes"], limits = _classes(classes)
+            for name, own in limits.items():
+                for metric in sorted(own.keys() & given["class_limits"].get(name, {}).keys()):
+                    raise SpecError("stands in the class itself, too", field=f"class_limits.{name}.{metric}")
+                given["class_limits"][name] = {**given["class_limits"].get(name, {}), **own}
+        for name in ("devices", "runtimes", "weights", "fleets"):
+            if isinstance(given.get(name), str):
+                given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
+            if not isinstance(given.get(name, ()), list | tuple):
+                raise SpecError(f"must be a list of names, not {describe(given[name])}", field=name)
+            if name in given and name != "fleets" and not given[name]:
+                raise SpecError("names none; leave it out for the default", field=name)
+        if "devices" in given:
+            given["devices"] = _devices(given["devices"])
+        given["prices"] = _prices(mapping(given.get("prices", {}), "prices"), given.get("devices"))
+        for kind in given.get("fleets", ()):
+            if kind not in get_args(FleetKind):
+                raise SpecError(f"no fleet is called this; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
+        if "link" in given:
+            given["link_bytes_per_s"] = _quantity(given.pop("link"), "bandwidth", "link")
+        if "power" in given:
+            given["power_w"] = _quantity(given.pop("power"), "power", "power")
+        if "budget" in given:
+            given["usd_per_s"] = _quantity(given.pop("budget"), "price_rate", "budget")
+        return build(Question, given, file=file)
+    except SpecError as error:
+        raise error.inside(file=file) from None
+
+
+def _quantity(value: object, kind: str, field: str) -> float:
+    return above_zero(units.parse_field(value, kind, field), field, kind)
+
+
+def device_key(name: str) -> str:
+    """What a device is called in a plan: its sheet's name, with its memory where that was stated; a file or a machine
+    that was taught, as it was named.
+
+    Raises:
+        UnknownName: No data sheet has this name.
+    """
+    sheet = datasheet.load(name)
+    return name if name.lower().endswith((".yaml", ".yml")) or sheet.taught is not None else sheet.label
+
+
+def _devices(named: Sequence[object]) -> list[str]:
+    """Devices by what plans call them.
+
+    Raises:
+        SpecError: One is no text, or named twice.
+        UnknownName: No data sheet has a name.
+    """
+    found: dict[str, str] = {}
+    for i, name in enumerate(named):
+        if not isinstance(name, str):
+            raise SpecError(f"must be the name of a device, not {short(name)}", field=f"devices[{i}]")
+        key = device_key(name)
+        if key in found:
+            as_what = "" if found[key] == name else f", as {found[key]} and as {name}"
+            raise SpecError(f"{key} is named twice{as_what}", field="devices")
+        found[key] = name
+    return list(found)
+
+
+def _prices(given: Mapping[str, Any], devices: Sequence[str] | None) -> dict[str, float]:
+    """Dollars a second by device.
+
+    Raises:
+        SpecError: A price is none, or that of no device, or of one that is not among ``devices``.
+    """
+    found: dict[str, float] = {}
+    for name, value in given.items():
+        try:
+            key = device_key(name)
+        except UnknownName as error:
+            raise SpecError(str(error), field=f"prices.{name}") from None
+        if devices is not None and key not in devices:
+            raise SpecError(f"{name} is not among the devices, {', '.join(devices)}", field=f"prices.{name}")
+        if key in found:
+            raise SpecError(f"{key} has two prices", field=f"prices.{name}")
+        found[key] = _quantity(value, "price_rate", f"prices.{name}")
+    return found
+
+
+def mapping(value: object, field: str) -> dict[str, Any]:
+    """``value``, where it is a mapping, with text for keys.
+
+    Raises:
+        SpecError: It is none.
+    """
+    if not isinstance(value, Mapping):
+        raise SpecError(f"must be a mapping, not {short(value)}", field=field)
+    return {str(name): each for name, each in value.items()}
+
+
+def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]:
+    """Classes of requests, and the limits that stand in them."""
+    found, limits = [], {}
+    for i, each in enumerate(listed):
+        one = mapping(each, f"classes[{i}]")
+        one.setdefault("name", f"class {i + 1}")
+        for short_name, name in (("prompt", "prompt_tokens"), ("new", "new_tokens"), ("shared", "shared_tokens")):
+            if short_name in one:
+                one[name] = one.pop(short_name)
+        if "limits" in one:
+            limits[str(one["name"])] = limits_of(
+                mapping(one.pop("limits"), f"classes[{i}].limits"), f"classes[{i}].limits"
+            )
+        found.append(one)
+    return found, limits

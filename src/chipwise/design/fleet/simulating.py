@@ -1,0 +1,314 @@
+"""One arrangement under load: distributions with intervals, what bounds it, price, energy, its state over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.results import Result
+from chipwise.core.statistics import Z90
+from chipwise.design.fleet.arrangements import Arrangement, positions_of
+from chipwise.design.fleet.evaluating import UNCHECKED_PROMPT
+from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
+from chipwise.errors import ChipwiseError
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.load.engine import Served
+from chipwise.predict.load.fleet import Pool, link_of, replica, serve, serve_apart, serve_mixed
+from chipwise.predict.load.load import Load
+from chipwise.predict.load.outcome import MEASURES, STATISTICS, metrics_of, outcome, over_time, steady
+from chipwise.predict.load.policy import Policy
+from chipwise.predict.load.saturation import saturation
+from chipwise.predict.served.energy import energies
+from chipwise.predict.served.estimate import cost_of
+from chipwise.predict.served.request import Request, resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A pool of replicas: its arrangement, how its steps are formed, the part of the requests that it gets."""
+
+    request: Request
+    replicas: int = 1
+    policy: Policy | None = None
+    weight: float = 1.0
+    step_scale: float = 1.0  # of all step times, as learned from a load test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Simulation(Result):
+    """What requests meet at one arrangement. Times are predicted, in seconds, with 90 % intervals.
+
+    ``times`` by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, ``queue_p90``, …); ``state`` is running and waiting
+    sequences and the share of the cache in use over time, of the first replica.
+    """
+
+    label: str
+    times: Mapping[str, Predicted]
+    requests: int
+    failed: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    offered_per_s: float | None
+    mean_in_flight: float
+    busy_share: float
+    preemptions: int
+    saturation_per_s: float | None
+    bottleneck: str
+    cache_tokens: float
+    usd_per_h: float | None
+    usd_per_million_input_tokens: float | None
+    usd_per_million_output_tokens: float | None
+    joules_per_output_token: float | None
+    provenance: str
+    notes: tuple[str, ...] = ()
+    state: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    model: str = ""
+    load: str = ""  # what arrives, in words
+    commands: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The times that matter most, and the saturation."""
+        parts = []
+        for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT"), ("e2e_p99", "P99 end to end")):
+            if name in self.times:
+                each = self.times[name]
+                parts.append(f"{label} {units.span(each.value, each.low, each.high, 'time')}")
+        full = ""
+        if self.saturation_per_s is not None:
+            full = f"; saturates at {units.number(self.saturation_per_s)} requests/s ({self.bottleneck})"
+        return f"{self.label}: {', '.join(parts)}{full}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row a measure: mean and percentiles in seconds."""
+        return [
+            {"measure": measure, **{name: self.times[f"{measure}_{name}"].value for name in STATISTICS}}
+            for measure in MEASURES
+            if f"{measure}_p50" in self.times
+        ]
+
+
+def simulated(
+    loads: Sequence[Load],
+    parts: Sequence[Part],
+    *,
+    apart: Part | None = None,
+    link_bytes_per_s: float | None = None,
+    closed: bool = False,
+    about_load: str = "",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """The simulation of a load, drawn several times, at one or several pools.
+
+    Args:
+        loads: The load by seed: figures are means over seeds.
+        parts: Pools behind one router.
+        apart: The pool that decodes, where ``parts`` is the one that only reads prompts.
+        link_bytes_per_s: Between the two; that of the reading device's links unless given.
+        closed: Whether all requests count, not the steady part alone.
+        about_load: The load in words.
+        on_progress: Called with the requests that have ended and their number.
+
+    Raises:
+        DoesNotFit: A model needs more memory than its devices have, or a request more cache.
+        Unsupported: A device lacks a rate.
+    """
+    longest = max(load.longest for load in loads)
+    pools = [_pool(part, longest) for part in (*parts, *([apart] if apart else []))]
+    total = 3 * sum(map(len, loads))
+    ended = 0
+
+    def at(load: Load, z: float, timeline: bool) -> Served:
+        def advance(done: int, _: int) -> None:
+            if on_progress is not None:
+                on_progress(ended + done, total)
+
+        slow = [_slow(pool, z) for pool in pools]
+        if apart is not None:
+            bandwidth = link_bytes_per_s or link_of(pools[0].replica)
+            return serve_apart(load, pools[0], pools[1], link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
+        if len(pools) > 1:
+            return serve_mixed(load, pools, slow=slow, timeline=timeline)
+        return serve(load, pools[0], slow=slow[0], timeline=timeline, on_progress=advance)
+
+    found: dict[float, list[dict[str, float]]] = {}
+    middle: Served | None = None
+    for z in (0.0, -Z90, Z90):
+        for load in loads:
+            served = at(load, z, timeline=middle is None)
+            middle = middle or served
+            found.setdefault(z, []).append(metrics_of(served if closed else steady(served)))
+            ended += len(load)
+            if on_progress is not None:
+                on_progress(ended, total)
+    assert middle is not None
+    return _simulation(loads, pools, apart, middle, found, about_load)
+
+
+def _pool(part: Part, longest: int) -> Pool:
+    copy = replica(part.request, policy=part.policy, longest=longest)
+    if part.step_scale != 1.0:
+        copy = replace(copy, table=copy.table.scaled(part.step_scale))
+    return Pool(replica=copy, replicas=part.replicas, weight=part.weight)
+
+
+def _slow(pool: Pool, z: float) -> tuple[float, float]:
+    table = pool.replica.table
+    first = table.prompt_halfwidth
+    reading = max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
+    return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * reading / Z90)
+
+
+def _simulation(
+    loads: Sequence[Load],
+    pools: Sequence[Pool],
+    apart: Part | None,
+    middle: Served,
+    found: Mapping[float, Sequence[Mapping[str, float]]],
+    about_load: str,
+) -> Simulation:
+    def mean(z: float, name: str) -> float:
+        return float(np.mean([each[name] for each in found[z] if name in each]))
+
+    times = {
+        name: Predicted(value=mean(0.0, name), low=min(mean(-Z90, name), mean(0.0, name)),
+                        high=max(mean(Z90, name), mean(0.0, name)))
+        for name in found[0.0][0]
+    }  # fmt: skip
+    lanes = sum(pool.lanes for pool in pools)
+    figures = outcome(middle, lanes=lanes)
+    load = loads[0]
+    read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+    prices = [_price(pool) for pool in pools]
+    price = None if any(each is None for each in prices) else sum(each for each in prices if each is not None)
+    inputs = outputs = None
+    if price is not None and figures.requests_per_s:
+        share = figures.reading_share
+        inputs = 1e6 * price * share / (figures.requests_per_s * read)
+        outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
+    padded = any(pool.replica.policy.padded for pool in pools)  # how much is padding is luck
+    drafts = pools[0].replica.policy.speculation
+    free = []
+    if drafts is not None and drafts.draft is None:
+        free = ["drafts are n-grams copied from the text, which cost nothing; name a model that drafts with draft"]
+    full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
+    notes = [] if (pause := load.silence()) is None else [pause]
+    if full is not None and load.clients is None and load.rate_per_s > full:
+        notes.append(
+            f"{units.number(load.rate_per_s)} requests/s are more than the {units.number(full)} that it can serve: the "
+            "queue grows for as long as requests come, and times depend on how many were replayed"
+        )
+    return Simulation(
+        label=" + ".join(_label(pool) for pool in pools),
+        times=times,
+        requests=figures.requests,
+        failed=figures.failed,
+        requests_per_s=figures.requests_per_s,
+        output_tokens_per_s=figures.output_tokens_per_s,
+        offered_per_s=None if load.clients is not None or not math.isfinite(load.rate_per_s) else load.rate_per_s,
+        mean_in_flight=figures.mean_in_flight,
+        busy_share=figures.busy_share,
+        preemptions=figures.preemptions,
+        saturation_per_s=full,
+        bottleneck=lacking,
+        cache_tokens=pools[0].replica.cache_tokens if math.isfinite(pools[0].replica.cache_tokens) else 0.0,
+        usd_per_h=None if price is None else 3600 * price,
+        usd_per_million_input_tokens=inputs,
+        usd_per_million_output_tokens=outputs,
+        joules_per_output_token=_joules(pools, figures.mean_in_flight, read, written) if apart is None else None,
+        provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
+        notes=(*free, *notes),
+        model=_name(pools),
+        load=about_load,
+        commands=() if apart is not None else _commands(pools, max(load.longest for load in loads)),
+        deployment="" if apart is None else dynamo_yaml(_name(pools), *((_arrangement(p), p.replicas) for p in pools)),
+        state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
+    )
+
+
+def _arrangement(pool: Pool) -> Arrangement:
+    request, found = pool.replica.request, resolved(pool.replica.request)
+    return Arrangement(
+        device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights,
+        tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, speculation=pool.replica.policy.speculation,
+    )  # fmt: skip
+
+
+def _name(pools: Sequence[Pool]) -> str:
+    """The model, as it was named."""
+    model = pools[0].replica.request.model
+    return str(getattr(model, "name", model))
+
+
+def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
+    """The commands that serve the pools."""
+    model, context = _name(pools), positions_of(resolved(pools[0].replica.request).setting.arch)
+    return tuple(
+        line
+        for pool in pools
+        for line in commands_of(model, _arrangement(pool), pool.replicas, pool.replica.policy, longest, context=context)
+    )
+
+
+def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple[float | None, str]:
+    prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+    cached = float(np.where(load.prefix >= 0, load.prefix_tokens, 0).mean())
+    found = []
+    for i, pool in enumerate(pools):
+        reads = apart is not None and i == 0
+        full = saturation(
+            pool.replica,
+            prompt=prompt,
+            new=0.0 if reads else new,
+            cached=cached if pool.replica.policy.prefix_cache else 0.0,
+            prefilled=apart is not None and i == 1,
+        )
+        found.append((pool.replicas * full.requests_per_s, full.bottleneck, pool.weight))
+    if apart is not None:
+        return min(found)[0], f"{'prefill' if found[0] <= found[1] else 'decode'}: {min(found)[1]}"
+    whole = sum(weight for _, _, weight in found)
+    worst = min(found, key=lambda each: each[0] / each[2])
+    return worst[0] * whole / worst[2], worst[1]
+
+
+def _price(pool: Pool) -> float | None:
+    device = resolved(pool.replica.request).device
+    return None if device.price is None else device.price_usd_per_s * pool.devices
+
+
+def _label(pool: Pool) -> str:
+    request = pool.replica.request
+    found = resolved(request)
+    plan = [f"TP {request.tp}"]
+    plan += [
+        f"{name} {value}" for name, value in (("PP", request.pp), ("EP", request.ep), ("DP", request.dp)) if value > 1
+    ]
+    drafts = pool.replica.policy.speculation
+    plan += [] if drafts is None else [drafts.describe()]
+    setting = found.setting
+    spread = ", ".join(plan)
+    return f"{pool.devices} x {found.device.name}, {spread}, {setting.formats.weights}, {setting.runtime.name}"
+
+
+def _joules(pools: Sequence[Pool], in_flight: float, read: float, written: float) -> float | None:
+    """Joules of an output token, by what is in flight in the mean; None where watts are unknown."""
+    if written < 1:
+        return None
+    total, whole = 0.0, sum(pool.weight for pool in pools)
+    for pool in pools:
+        batch = max(round(in_flight * pool.replica.lanes), 1)
+        request = replace(
+            pool.replica.request, batch=batch, prompt_tokens=max(round(read), 1), new_tokens=max(round(written), 1)
+        )
+        try:
+            found = energies([cost_of(request)])[0]
+        except ChipwiseError:
+            return None
+        if isinstance(found, ChipwiseError):
+            return None
+        total += float(found.token_j[0]) * pool.weight / whole
+    return total

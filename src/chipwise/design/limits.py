@@ -1,0 +1,333 @@
+"""Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``.
+
+An ``@`` names a device, as in ``tpot_p50@h100-sxm`` (a run's limits on other devices), or a task, as in
+``accuracy@organ-system``, whose limits are lower bounds.
+
+A limit is hard, or soft: ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be exceeded, and for each 100 % of excess
+bits per byte count as 10 % more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.errors import SpecError, UnitError, nearest
+from chipwise.training.tasks.metric import BITS_PER_BYTE, Metric
+
+METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is no cost
+    "ttft_p50": "time",
+    "ttft_p99": "time",
+    "tpot_p50": "time",
+    "tpot_p99": "time",
+    "tpot_sustained": "time",  # the median after minutes of load
+    "rtf": "count",  # real-time factor of sounds: ttft_p50 over the seconds of sound in a request
+    "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
+    "peak_memory": "bytes",
+    "parameters": "count",
+    "expected_loss": "count",  # nats per token of a law's text
+    "power": "power",  # mean watts while requests follow one another
+    "joules_per_token": "energy",  # of a new token, including its share of prefill
+    "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise
+}
+POWER_METRICS = ("power", "joules_per_token")
+SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
+PER_TOKEN = ("tpot_p50", "tpot_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
+_LATENCY_METRICS = (
+    "tpot_p50",
+    "tpot_p99",
+    "throughput",
+    "joules_per_token",
+    "usd_per_1k_tokens",
+)  # metrics that depend on the time per token
+TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "rtf", "throughput", *SPENDING})
+"""Metrics that another process on the machine changes while they are measured."""
+MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
+MORE_IS_BETTER = frozenset({"throughput"})
+_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better
+REAL_TIME = "rtf"  # of requests that hold sound
+LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
+TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
+_LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote.
+
+    ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess.
+    """
+
+    metric: str
+    op: Literal["<=", ">="]
+    limit: float
+    text: str
+    penalty: float | None = None
+
+    @property
+    def hard(self) -> bool:
+        """Whether a design must meet it."""
+        return self.penalty is None
+
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` meets the limit."""
+        return value <= self.limit if self.op == "<=" else value >= self.limit
+
+    def excess(self, value: float) -> float:
+        """Excess of ``value`` over the limit, as a share of the limit; at most 0 where it is met."""
+        return (value / self.limit - 1.0) * (1 if self.op == "<=" else -1)
+
+    def show(self, value: float) -> str:
+        """``value`` in the metric's unit."""
+        return units.show(value, unit_of(self.metric))
+
+    @property
+    def task(self) -> str | None:
+        """The task whose result it limits; None for all other limits."""
+        metric, _, task = self.metric.partition("@")
+        return (task or None) if metric in TASK_METRICS else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A metric and the direction in which it is better."""
+
+    metric: str
+    direction: Literal["minimize", "maximize"]
+
+
+def unit_of(metric: str) -> str:
+    """The kind of unit of a metric, with or without a device or task."""
+    name = metric.partition("@")[0]
+    return TASK_METRICS.get(name) or METRICS.get(name, "count")
+
+
+def is_cost(metric: str) -> bool:
+    """Whether a metric, with or without a device, is a cost that is known without training."""
+    return metric.partition("@")[0] in METRICS
+
+
+def parse_constraints(
+    data: Mapping[str, object],
+    *,
+    field: str = "constraints",
+    tasks: Iterable[str] | None = (),
+    quality: Metric = BITS_PER_BYTE,
+) -> tuple[Constraint, ...]:
+    """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
+
+    Args:
+        data: The limits.
+        field: Where they stand, for messages.
+        tasks: Tasks that may have a limit. None: any.
+        quality: What trainings reveal.
+
+    Raises:
+        SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
+    """
+    if not isinstance(data, Mapping):
+        raise SpecError(f"must be a mapping of metrics to limits, not {data!r:.40}", field=field)
+    found: list[Constraint] = []
+    for metric, value in data.items():
+        where = f"{field}.{metric}"
+        limits = value if isinstance(value, list) else [value]
+        if not limits:
+            raise SpecError("the list is empty; write a limit, or leave the metric out", field=f"{field}.{metric}")
+        if metric.partition("@")[0] in TASK_METRICS and metric != quality.name:
+            _known_task(metric, where, tasks)
+            found += [_floor(metric, item, where) for item in limits]
+            continue
+        _known(metric, where, quality)
+        kind = quality.unit if metric == quality.name else METRICS[metric]
+        if metric == quality.name and any(isinstance(item, Mapping) for item in limits):
+            raise SpecError(
+                f"penalties are added to the loss behind {quality.title}, so its own limit must be hard: write only "
+                "the text",
+                field=where,
+            )
+        found += [
+            _soft(metric, item, kind, where) if isinstance(item, Mapping) else _limit(metric, item, kind, where)
+            for item in limits
+        ]
+    for metric in {item.metric for item in found}:
+        upper = [item for item in found if item.metric == metric and item.op == "<="]
+        lower = [item for item in found if item.metric == metric and item.op == ">="]
+        for high in upper:
+            for low in lower:
+                if low.limit > high.limit:
+                    raise SpecError(
+                        f"{low.text!r} contradicts {high.text!r}: no value is both", field=f"{field}.{metric}"
+                    )
+        _require_payable(found, metric, f"{field}.{metric}")
+    for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99")):
+        least = [item for item in found if item.metric == shorter and item.op == ">="]
+        most = [item for item in found if item.metric == longer and item.op == "<="]
+        for low in least:
+            for high in most:
+                if low.limit > high.limit:
+                    raise SpecError(
+                        f"{shorter} {low.text!r} contradicts {longer} {high.text!r}: P50 is never above P99",
+                        field=field,
+                    )
+    return tuple(found)
+
+
+def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Constraint:
+    """A soft limit."""
+    example = 'such as {limit: "<= 3 ms", penalty: 10 %}'
+    for name in data:
+        if name not in ("limit", "penalty"):
+            raise SpecError(f"unknown field {name!r}; a soft limit has limit and penalty, {example}", field=field)
+    if "limit" not in data or "penalty" not in data:
+        raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is only its text", field=field)
+    try:
+        penalty = units.parse(data["penalty"], "share")
+    except UnitError:
+        raise SpecError(
+            f"{data['penalty']!r} is not a share: write how much is added to bits per byte for each 100 % of excess, "
+            "such as 10 %",
+            field=f"{field}.penalty",
+        ) from None
+    if penalty <= 0:
+        raise SpecError(
+            f"must be above zero, not {data['penalty']}: a limit without a penalty has no effect",
+            field=f"{field}.penalty",
+        )
+    hard = _limit(metric, data["limit"], kind, f"{field}.limit")
+    return replace(hard, penalty=penalty, text=_text(hard.text, penalty))
+
+
+def _text(limit: str, penalty: float | None) -> str:
+    return limit if penalty is None else f"{limit} (soft, {100 * penalty:.4g} %)"
+
+
+def _require_payable(constraints: Iterable[Constraint], metric: str, field: str) -> None:
+    """Refuses a soft limit that a tighter hard one makes ineffective."""
+    mine = [item for item in constraints if item.metric == metric]
+    for soft in (item for item in mine if not item.hard):
+        for hard in (item for item in mine if item.hard and item.op == soft.op):
+            if soft.holds(hard.limit):
+                raise SpecError(
+                    f"{hard.text!r} is hard and not looser than the soft {soft.text!r}, which then has no "
+                    "effect; remove one of them",
+                    field=field,
+                )
+
+
+def _known(metric: str, field: str, quality: Metric) -> None:
+    if metric not in METRICS and metric != quality.name:
+        name, sign, _ = metric.partition("@")
+        raise SpecError(
+            f"unknown metric; {nearest(name, TASK_METRICS if sign else [quality.name, *METRICS])}", field=field
+        )
+
+
+def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
+    name, _, task = metric.partition("@")
+    known = None if tasks is None else list(tasks)
+    if not task:
+        example = known[0] if known else "organ-system"
+        raise SpecError(f"name the task, such as {name}@{example}", field=field)
+    if known == []:
+        raise SpecError(f"this run has no tasks; list {task!r} under tasks", field=field)
+    if known is not None and task not in known:
+        raise SpecError(f"{task!r} is not among tasks; {nearest(task, known)}", field=field)
+
+
+def _floor(metric: str, value: object, field: str) -> Constraint:
+    """A limit on the result of a task: at least a share, or a correlation."""
+    if isinstance(value, Mapping):
+        raise SpecError(
+            "tasks are evaluated only for the finalists, so their limits must be hard: write only the text",
+            field=field,
+        )
+    match = _LIMIT.match(str(value))
+    example = "'>= 85 %'" if metric.startswith("accuracy") else "'>= 0.6'"
+    if not match:
+        raise SpecError(f"{value!r} is not a limit; write one such as {example}", field=field)
+    if match[1] not in (">=", ">", "≥"):
+        raise SpecError(f"{value!r} is not a lower bound; write the least value, such as {example}", field=field)
+    try:
+        limit = units.parse(match[2], "share")
+    except UnitError:
+        raise SpecError(
+            f"{match[2]!r} is neither a percentage nor a share; write a lower bound such as {example}", field=field
+        ) from None
+    if not 0 < limit <= 1:
+        percent = f"; for percent write '>= {match[2].strip()} %'" if 1 < limit <= 100 else ""
+        raise SpecError(f"must be above 0 and at most 1 (100 %), not {match[2]}{percent}", field=field)
+    return Constraint(metric=metric, op=">=", limit=limit, text=f">= {match[2].strip()}")
+
+
+def _limit(metric: str, value: object, kind: str, field: str) -> Constraint:
+    match = _LIMIT.match(str(value))
+    if not match:
+        raise SpecError(f"{value!r} is not a limit; write one such as '<= 3 ms'", field=field)
+    op: Literal["<=", ">="] = "<=" if match[1] in ("<=", "<", "≤") else ">="
+    try:
+        limit = units.parse(match[2], kind)
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+    if limit <= 0:
+        raise SpecError(f"the limit must be positive, not {match[2]}", field=field)
+    return Constraint(metric=metric, op=op, limit=limit, text=f"{op} {match[2].strip()}")
+
+
+def parse_objectives(
+    data: Mapping[str, str], *, field: str = "objectives", quality: Metric = BITS_PER_BYTE
+) -> tuple[Objective, ...]:
+    """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
+
+    Raises:
+        SpecError: None at all, an unknown metric, or a direction that is neither or the wrong one.
+    """
+    if not data:
+        raise SpecError(f"name at least one, such as {quality.name}: {quality.direction}", field=field)
+    words: dict[str, Literal["minimize", "maximize"]] = {
+        "minimize": "minimize",
+        "down": "minimize",
+        "maximize": "maximize",
+        "up": "maximize",
+    }
+    for metric, direction in data.items():
+        _known(metric, f"{field}.{metric}", quality)
+        if metric in LIMITS_ONLY:
+            raise SpecError(
+                f"can only be a limit; as an objective use {LIMITS_ONLY[metric]}", field=f"{field}.{metric}"
+            )
+        if direction not in words:
+            raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
+        if metric in MORE_IS_BETTER and words[direction] == "minimize":
+            raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
+        if (METRICS.get(metric) in _LESS_IS_BETTER or metric == REAL_TIME) and words[direction] == "maximize":
+            raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
+    return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
+
+
+def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:
+    """The hard constraints that ``values`` break; a metric without a value breaks nothing yet."""
+    return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
+
+
+def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
+    """:meth:`Constraint.excess` of many values, (n,)."""
+    over: Float64Array = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
+    return over
+
+
+def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
+    """Whether a soft limit is on time per token, or on a metric that moves with it."""
+    return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
+
+
+def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
+    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 where they meet them."""
+    paid = 0.0
+    for item in constraints:
+        if item.penalty is not None and item.metric in values:
+            paid += item.penalty * max(0.0, item.excess(values[item.metric]))
+    return paid

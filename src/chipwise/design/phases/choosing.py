@@ -1,0 +1,475 @@
+"""Chooses the next candidates to train: acquisition over the screened pool by the quality model's posterior.
+
+Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt; it counts as more where a
+soft limit is broken. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the
+quality model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate
+between the candidate with the highest expected improvement and those that add most to the front. Seconds decide only
+where they are an objective or a limit: the quality model sees choices and counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.rows import distinct_rows
+from chipwise.design.limits import Constraint, Objective, is_cost, relative_excess
+from chipwise.design.phases.other_devices import ACROSS
+from chipwise.design.phases.screening import Metrics, Screened, excess, mutate
+from chipwise.design.phases.supernet_prior import SupernetPrior
+from chipwise.design.strategies.acquisition import expected_improvement, most_informative
+from chipwise.design.strategies.algorithms import make_strategy
+from chipwise.design.strategies.encoding import Encoder
+from chipwise.design.strategies.quality_model import QualityModel
+from chipwise.design.strategies.strategy import Goal, Limit, Problem, Strategy
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
+from chipwise.model.kinds.image.choices import GUIDANCE, SHIFT, SOLVER
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.training.laws.scaling import START, Law, fit_law, fit_pace
+
+DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of how images are drawn
+SERVED = ("weights", *DRAWN)  # choices of how a trained model is served
+LOSS = "loss"  # the task's, among the goals of a problem; less is better
+SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
+LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
+POOL = 4_000
+PARENTS, CHILDREN = 6, 150
+HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
+_TRIES = 20  # batches requested from a strategy before screened candidates are drawn instead
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One finished training: the candidate's row, its share of the budget, its tokens and bits per byte."""
+
+    row: Sequence[int]
+    spent: float  # in the unit of the budget: seconds of the device that trains, or tokens
+    tokens: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Posterior of candidates after a full training: logarithms of losses with penalties of soft limits.
+
+    The quality model's errors are factors. Treated as normal on the scale of losses, uncertain candidates far above the
+    best would promise losses below zero.
+
+    Attributes:
+        mean: (n,).
+        std: (n,).
+        covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
+        front: Objectives to minimise of the candidates that were trained, (k, m); quality as above, then costs.
+    """
+
+    mean: Float64Array
+    std: Float64Array
+    covariance: Callable[[NDArray[np.int64]], Float64Array]
+    front: Float64Array
+
+
+def make_problem(
+    space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
+) -> Problem:
+    """The search as a problem for strategies: only trainings reveal the task's loss, the cost model knows the rest."""
+    trained = next((goal.metric for goal in goals if not is_cost(goal.metric)), LOSS)
+    free_goals = [goal for goal in goals if is_cost(goal.metric)]
+    free_limits = [limit for limit in limits if is_cost(limit.metric)]
+
+    def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
+        known = metrics(rows)
+        costs = [known.get(f"{ACROSS}{goal.metric}", known[goal.metric]) for goal in free_goals]
+        over = [relative_excess(limit, known[limit.metric]) for limit in free_limits]
+        return _columns(costs, len(rows)), _columns(over, len(rows))
+
+    return Problem(
+        cardinalities=space.cardinalities,
+        goals=(
+            Goal(name=trained),
+            *(Goal(name=goal.metric, direction=goal.direction, free=True) for goal in free_goals),
+        ),
+        limits=tuple(Limit(name=limit.metric, free=True, penalty=limit.penalty) for limit in free_limits),
+        free=free,
+        active=space.active,
+        canonical=space.canonical,
+        kinds=tuple(gene.name for gene in space.genes),
+        sample=space.sample,
+    )
+
+
+def _columns(parts: list[Float64Array], count: int) -> Float64Array:
+    return np.stack(parts, axis=1) if parts else np.zeros((count, 0))
+
+
+class Chooser:
+    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations.
+
+    Args:
+        space: The space.
+        screened: The candidates within the limits.
+        metrics: Free metrics of rows.
+        goals: The objectives.
+        limits: The constraints.
+        final: Amount of the budget that a full training takes.
+        in_tokens: Whether that is in tokens instead of seconds.
+        bytes_per_token: Bytes of training data that one position stands for in designs of rows, (n,).
+        law: Expected loss by size and data, before anything was trained.
+        seed: Random seed.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        screened: Screened,
+        metrics: Metrics,
+        goals: tuple[Objective, ...],
+        limits: tuple[Constraint, ...],
+        *,
+        final: float,
+        in_tokens: bool = False,
+        bytes_per_token: Callable[[Rows], Float64Array],
+        law: Law = START,
+        seed: int,
+    ) -> None:
+        self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
+        self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
+        self._start = law
+        self.problem = make_problem(space, metrics, goals, limits)
+        self._counted = self._counted_problem()
+        rng = np.random.default_rng([seed, 7])
+        rows = screened.rows[excess(limits, screened.metrics) <= 0]
+        rows = rows if len(rows) else screened.rows
+        chosen = rng.permutation(len(rows))[:POOL]
+        self.pool = rows[np.sort(chosen)]
+        self._encoder = Encoder(self._counted, seed=seed)
+        self._model = self._fresh()
+        self._fitted_on: list[Observation] = []  # observations that the model was fitted to
+        self._prior: SupernetPrior | None = None
+
+    def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
+        """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
+        residuals = np.log(scores / self.law(rows))
+        self._prior = SupernetPrior(self._counted, self._encoder, rows, residuals, seed=self._seed)
+        self._fitted_on = []
+
+    def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
+        rng = np.random.default_rng([self._seed, len(taken)])
+        pool = self._candidates(observations, taken, rng)
+        if len(pool) <= count:
+            return pool
+        if len(observations) < 3:
+            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.penalty_factor(pool)
+            pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            columns = self._model.columns(pool)
+            held = self._model.columns(np.array(taken)) if taken else columns[:0]
+            return pool[_spread(columns, held, count)]
+        belief = self.belief(observations, pool)
+        improvement = expected_improvement(belief.mean, belief.std, np.asarray(belief.front[:, 0].min()))
+        order = list(np.argsort(-improvement, kind="stable"))
+        costs, _ = self.problem.price(pool)
+        together = most_informative(
+            np.column_stack([belief.mean, costs]),
+            np.column_stack([belief.std, np.zeros_like(costs)]),
+            lambda index, _: belief.covariance(index),
+            belief.front,
+            count,
+        )
+        return pool[self._in_turns(pool, (order, list(together)), count)]
+
+    def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
+        """Takes from the orders in turns; one candidate per size (width, depth, vocabulary), while there are others."""
+        shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
+        picks: list[int] = []
+        for apart in (True, False):
+            for turn in range(2 * count):
+                taken = [shape[i] for i in picks]
+                left = (int(i) for i in orders[turn % len(orders)] if int(i) not in picks)
+                fresh = next((i for i in left if not apart or shape[i] not in taken), None)
+                if fresh is not None and len(picks) < count:
+                    picks.append(fresh)
+        return picks
+
+    def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows preferred by the law alone, none of them in ``taken``; one per shape at first.
+
+        ``observations`` are ignored: this is for runs without trainings before the final ones.
+        """
+        gone = {self._architecture(row) for row in taken}
+        pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
+        order = [int(i) for i in np.argsort(self.law(pool) * self.penalty_factor(pool), kind="stable")]
+        return pool[self._in_turns(pool, (order,), count)]
+
+    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+        """The row of the space that is closest to a reference design."""
+        return [int(i) for i in self._space.nearest(choices)]
+
+    def in_other_formats(self, row: Sequence[int], names: Sequence[str] = SERVED) -> Rows:
+        """``row`` in every other weight format, number of steps, solver and guidance that is predicted within limits.
+
+        All of them are weights of one training. ``names`` are those of the choices that may differ.
+        """
+        columns = [self._space.index[name] for name in names if name in self._space.index]
+        values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
+        rows = np.repeat(np.array([row], dtype=np.int64), len(values), axis=0)
+        rows[:, columns] = values
+        rows = distinct_rows(self._space.canonical(rows))[0]
+        kept = [other.tolist() != list(row) and self._architecture(other) == self._architecture(row) for other in rows]
+        rows = np.asarray(rows[kept], dtype=np.int64)
+        return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
+
+    def better_served(self, row: Sequence[int]) -> float:
+        """What the loss of ``row`` is multiplied by, at most 1, in the form of it whose steps the law prefers.
+
+        By the law alone: the least of several noisy predictions would prefer what is known worst.
+        """
+        if not self._start.one_pass:
+            return 1.0
+        forms = np.vstack([np.array([row], dtype=np.int64), self.in_other_formats(row)])
+        factors = self._start.of_passes(self._space.equal_steps(forms))
+        return float(factors.min() / factors[0])
+
+    def penalty_factor(self, rows: Rows) -> Float64Array:
+        """Factor on bits per byte of ``rows``, (n,): 1, or more where soft limits are exceeded."""
+        return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
+
+    def law(self, rows: Rows) -> Float64Array:
+        """Bits per byte of ``rows`` after a full training by the scaling law, before anything was trained, (n,)."""
+        return self._law([])(rows)
+
+    def law_of(self, choices: Mapping[str, Any]) -> float:
+        """The same for a reference design, by the row closest to it."""
+        return float(self.law(np.array([self.nearest(choices)]))[0])
+
+    def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
+        """Rows that a supernet is trained on, and those of them that it scores.
+
+        The former are drawn from the pool; of the latter, half are those that the law prefers.
+        """
+        rng = np.random.default_rng([self._seed, 19])
+        rows = self.pool[np.sort(rng.permutation(len(self.pool))[:trained])]
+        order = np.argsort(self.law(rows), kind="stable")
+        best, rest = order[: scored // 2], rng.permutation(order[scored // 2 :])
+        return rows, rows[np.concatenate([best, rest[: scored - len(best)]])]
+
+    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
+        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
+        law, trend = self._learn(observations)
+        mean, std = self._model.predict(rows)
+        loss = np.exp(mean + trend(rows)) * law(rows)
+        return loss, loss * std
+
+    def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
+        """The posterior of ``rows`` as the acquisition needs it; see :class:`Belief`."""
+        law, trend = self._learn(observations)
+        columns = self._model.columns(rows)
+        mean, std = self._model.predict_columns(columns)
+        tried = np.unique(np.array([item.row for item in observations]), axis=0)
+        known, _ = self._model.predict(tried)
+
+        def quality(residual: Float64Array, of: Rows) -> Float64Array:
+            return np.asarray(residual + trend(of) + np.log(law(of) * self.penalty_factor(of)))
+
+        costs, _ = self.problem.price(tried)
+        return Belief(
+            mean=quality(mean, rows),
+            std=std,
+            covariance=lambda index: self._model.covariance(columns[index]),
+            front=np.column_stack([quality(known, tried), costs]),
+        )
+
+    def _learn(
+        self, observations: Sequence[Observation]
+    ) -> tuple[Callable[..., Float64Array], Callable[[Rows], Float64Array]]:
+        """Fits scaling law and quality model to the trainings; returns the law and the supernet's trend."""
+        seen = np.array([item.row for item in observations])
+        law = self._law(observations)
+        expected = law(seen, np.array([item.tokens for item in observations], float))
+        share = [min(1.0, item.spent / self._final) for item in observations]
+        residuals = np.log(self._losses(observations) / expected)
+        trend = self._trend(seen, residuals)
+        if self._fitted_on != list(observations):
+            self._model = self._fresh()
+            self._model.fit(seen, residuals - trend(seen), fidelity=share)
+            self._fitted_on = list(observations)
+        return law, trend
+
+    def _trend(
+        self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()
+    ) -> Callable[[Rows], Float64Array]:
+        """The supernet prior of rows times the trust in it; 0 without a supernet."""
+        prior = self._prior
+        if prior is None:
+            return lambda rows: np.zeros(len(rows))
+        trust = prior.trust(np.asarray(seen, np.int64), residuals)
+        return lambda rows: trust * prior(rows)
+
+    def _fresh(self) -> QualityModel:
+        """A new model without earlier fits, so that a resumed search has the same posterior."""
+        return QualityModel(self._counted, seed=self._seed, encoder=self._encoder)
+
+    def _counted_problem(self) -> Problem:
+        """The space as the quality model sees it: parameters stand beside the choices, and nothing that is in seconds.
+
+        Predicted seconds follow what was measured, which differs from day to day; quality does not depend on them.
+        """
+
+        def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
+            return np.stack(self._sizes(rows), axis=1), np.zeros((len(rows), 0))
+
+        goals = (Goal(name=LOSS), Goal(name="layers", free=True), Goal(name="head", free=True))
+        return replace(self.problem, goals=goals, limits=(), free=free)
+
+    def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
+        """The scaling law fitted to the observations, as bits per byte of rows after some tokens or a full training."""
+        seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
+        tokens = np.array([item.tokens for item in observations], float)
+        layers, head = self._sizes(seen)
+        pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
+        factor = self._start.of_passes
+        losses = self._losses(observations) / factor(self._space.equal_steps(seen))
+        law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
+
+        def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
+            layers, head = self._sizes(rows)
+            if tokens is None:
+                tokens = np.full(len(rows), self._final)
+                tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.equal_steps(rows))
+
+        return loss
+
+    def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
+        """Parameters of the layers and of the head, each (n,)."""
+        head = (self._space.outputs(rows) * self._space.values(rows, "d_model")).astype(float)
+        tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
+        return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
+
+    @staticmethod
+    def _losses(observations: Sequence[Observation]) -> Float64Array:
+        """Losses, of which logarithms can be taken, (n,)."""
+        return np.maximum([item.loss for item in observations], LEAST_LOSS)
+
+    def _candidates(
+        self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
+    ) -> Rows:
+        """The pool and children of the best so far, without taken rows."""
+        rows = self.pool
+        if observations:
+            seen = np.array([item.row for item in observations])
+            counted = self.penalty_factor(seen) * [item.loss for item in observations]
+            best = np.lexsort((counted, np.array([-item.spent for item in observations])))[:PARENTS]
+            parents = np.unique(seen[best], axis=0)
+            children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
+            keep = excess(self._limits, self._metrics(children)) <= 0
+            rows = distinct_rows(np.vstack([rows, children[keep]]))[0]
+        gone = {self._architecture(row) for row in taken}
+        kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
+        return rows[kept]
+
+    def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
+        """Key of a row without its weight format, steps, solver and guidance, so that each training has one trial.
+
+        Of guidance it says whether there is any: only such a model learns to do without labels.
+        """
+        key = [int(value) for value in row]
+        for name in SERVED:
+            column = self._space.index.get(name)
+            if column is not None:
+                guided = name == GUIDANCE and self._space.genes[column].values[key[column]] != UNGUIDED
+                key[column] = int(guided)
+        return tuple(key)
+
+
+class StrategyProposer:
+    """Lets a listed strategy choose the first trainings instead of the run's own chooser.
+
+    Limits, budget, promotions and record are those of every run. The strategy is created for each batch and told the
+    study's results, so that a resumed search gets the same candidates.
+
+    Args:
+        name: Name of the strategy.
+        chooser: The run's own; it holds the problem and the screened candidates.
+        seed: Random seed.
+
+    Raises:
+        SpecError: The strategy cannot search this problem; the message says why.
+    """
+
+    def __init__(self, name: str, chooser: Chooser, *, seed: int) -> None:
+        self._name, self._chooser, self._seed = name, chooser, seed
+        self._make(seed)
+
+    def _make(self, seed: int) -> Strategy:
+        try:
+            return make_strategy(self._name, self._chooser.problem, seed=seed)
+        except ChipwiseError as error:
+            raise SpecError(
+                f"{self._name} cannot choose the trainings of this search: {error}", field="search.strategy"
+            ) from None
+
+    def __call__(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
+        """Up to ``count`` rows within the limits, none of them in ``taken``."""
+        problem = self._chooser.problem
+        strategy = self._make(self._seed + 1_000 * len(taken))
+        gone = {tuple(int(i) for i in row) for row in taken}
+        self._replay(strategy, observations, gone)
+        picked: list[tuple[int, ...]] = []
+        for _ in range(_TRIES):
+            rows = strategy.ask(count - len(picked))
+            if not len(rows):
+                break
+            held = problem.feasible(problem.price(rows)[1])
+            picked += [key for key in map(tuple, rows[held].tolist()) if key not in gone and key not in picked]
+            if len(picked) >= count:
+                break
+            if not held.all():
+                strategy.tell(rows[~held], None)
+        if len(picked) < count:  # the strategy has no more proposals
+            rng = np.random.default_rng([self._seed, len(gone)])
+            drawn = map(tuple, self._chooser.pool[rng.permutation(len(self._chooser.pool))].tolist())
+            picked += [key for key in drawn if key not in gone and key not in picked][: count - len(picked)]
+        return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
+
+    def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
+        """Tells the strategy the first trainings, which all have one length, and taken rows without one as failures."""
+        problem = self._chooser.problem
+        first: dict[tuple[int, ...], Observation] = {}
+        for item in observations:
+            key = tuple(int(i) for i in item.row)
+            if key in gone and (key not in first or item.spent < first[key].spent):
+                first[key] = item
+        if first:
+            rows = np.array(list(first), np.int64)
+            values = np.zeros((len(rows), len(problem.goals)))
+            signs = np.array([1.0 if goal.direction == "minimize" else -1.0 for goal in problem.goals])
+            values[:, problem.free_goals] = problem.price(rows)[0] * signs[problem.free_goals]
+            values[:, problem.expensive_goals] = np.array([[item.loss] for item in first.values()])
+            strategy.tell(rows, values)
+        lost = [key for key in gone if key not in first]
+        if lost:
+            strategy.tell(np.array(sorted(lost), np.int64), None)
+
+
+def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:
+    """``count`` points far from each other and from ``held``: each is the farthest from all previous ones."""
+    scale = columns.std(axis=0)
+    points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]
+    centre = points.mean(axis=0)
+    picks: list[int] = []
+    distance = np.full(len(points), np.inf)
+    for point in before:
+        distance = np.minimum(distance, ((points - point) ** 2).sum(axis=1))
+    while len(picks) < count:
+        typical = not picks and not len(before)
+        pick = int(np.argmin(((points - centre) ** 2).sum(axis=1)) if typical else np.argmax(distance))
+        picks.append(pick)
+        distance = np.minimum(distance, ((points - points[pick]) ** 2).sum(axis=1))
+    return np.array(picks)

@@ -1,0 +1,406 @@
+"""The end of a run: finalists and reference design in their final form, measured in turns; the winner and its folder.
+
+The validation text selects the winner; the test text, which selected nothing, gives the numbers that are reported.
+
+Who wins: of the finalists that were measured within every hard limit, that keep the floors of their tasks and that take
+no longer for a token than the reference design (unless a soft limit allows to pay for that), the one of fewest
+validation bits per byte, as they count past soft limits. Where the pace is an objective too, one that is clearly faster
+wins instead if its loss is no further from the fewest than losses of one design are from each other by seed alone: such
+a difference says little, the seconds are measured. Measured values decide; whether the interval of a P99 also
+lies within its limit is reported, and changes no winner, because where samples are few it would exclude all alike.
+
+Where no finalist keeps limits and floors, the search still ends with a design. If the machine was busy, limits on times
+are unconfirmed rather than broken for those that kept them before: of these the same rule chooses. Else it is the
+design that is least past the limit that it exceeds most. Such a winner is reported as what it is, and measured again
+when the run is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.files import build, storage, write_atomic
+from chipwise.deploy.export.exporters import export_for, suffix_of
+from chipwise.deploy.export.onnx import export
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.limits import REAL_TIME, TIMED, broken, soft_limit_on_latency
+from chipwise.design.phases.candidate_rates import candidate_rates
+from chipwise.design.phases.going_on import seed_of
+from chipwise.design.phases.limits import within, worst_excess
+from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats, timed_here
+from chipwise.design.phases.measuring import measurement_notes
+from chipwise.design.phases.other_devices import OtherDevices
+from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
+from chipwise.design.run.folder import PROMISES, RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials
+from chipwise.design.targets.chance import chances_of, kept, values_of
+from chipwise.design.targets.formats import suffix_there
+from chipwise.design.targets.target import Target
+from chipwise.errors import Infeasible, InputError, MeasurementError
+from chipwise.model.arch.design import USUALLY_FUSED
+from chipwise.model.arch.io import to_data
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.training.tasks.protocol import Exported, Losses, TaskData
+
+CLEARLY = 0.9  # of the seconds of the best design that one which is as good may take at most, to win instead
+ROUNDS = 5  # of measuring, while the machine is busy
+ROUNDS_S = 120.0  # seconds by the clock after which no further round begins, also where another machine measures
+PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
+
+
+class Finals:
+    """Exports, scores and measures the finalists, decides the winner and writes its folder.
+
+    Args:
+        trials: The run's trials.
+        spec: The run.
+        folder: Its folder.
+        data: What the run asks of models, with its data.
+        target: Where the winner will be served.
+        tasks: Evaluates contenders on the run's tasks, if it has some.
+        others: The run's other devices, if it has some.
+        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        on_phase: Called with the name of each phase.
+        left_s: CPU seconds of the budget that are left for measuring; no limit unless given.
+        sleep: Waits, in seconds.
+        clock: Seconds by the clock.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        spec: RunSpec,
+        folder: RunFolder,
+        data: TaskData,
+        target: Target,
+        *,
+        tasks: TaskEvaluation | None = None,
+        others: OtherDevices | None = None,
+        penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        left_s: Callable[[], float] = lambda: math.inf,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trials, self._spec, self._folder, self._data = trials, spec, folder, data
+        self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
+        self._left_s, self._sleep, self._clock = left_s, sleep, clock
+        self._target, self._others = target, others
+        self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
+        self.met = True  # whether there are such
+
+    def decide(
+        self, finalists: Sequence[Candidate], reference: Candidate | None, others: Sequence[Candidate] = ()
+    ) -> Candidate:
+        """The winner; see the head of this module.
+
+        Limits on what could not be measured hold as predicted. Where no finalist keeps the limits, ``others`` are
+        exported as far as they were trained and measured, in their order; of those within the limits at most ``SPARE``
+        are evaluated on the tasks.
+
+        Where nothing that was trained keeps limits and floors, the winner is what comes closest, and ``met`` is False.
+
+        Raises:
+            Infeasible: No finalist could be measured.
+        """
+        beside = [reference] if reference is not None else []
+        self.measure([*finalists, *beside])
+        self._take_back([*finalists, *beside])
+        tried = [self._trials[item.number] for item in finalists]
+        fitting = [item for item in tried if self.keeps_limits(item)]
+        good = self._keeping_floors(fitting, beside=beside)
+        evaluated = 0
+        for other in others:
+            if good or evaluated >= SPARE or any(self._unconfirmed(self._trials[item.number]) for item in tried):
+                break
+            self.measure([other])
+            self._take_back([other])
+            tried.append(self._trials[other.number])
+            if self.keeps_limits(tried[-1]):
+                evaluated += self._tasks is not None
+                fitting.append(tried[-1])
+                good = self._keeping_floors(tried[-1:])
+        self.met = bool(good)
+        self.contenders = good or self._closest(fitting or tried)
+        if not self.met:
+            self._keeping_floors(self.contenders)  # for the report
+        return self.best(self.contenders, reference)
+
+    def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
+        """What is to be chosen from where nothing keeps limits and floors.
+
+        Raises:
+            Infeasible: None of ``tried`` could be measured.
+        """
+        known = [item for item in (self._trials[each.number] for each in tried) if item.alive]
+        if not known:
+            reasons = "; ".join(f"trial {item.number}: {self._trials[item.number].notes.reason}" for item in tried)
+            raise Infeasible(f"no finalist could be measured: {reasons}")
+        unconfirmed = [item for item in known if self._unconfirmed(item)]
+        return unconfirmed or [min(known, key=lambda item: (self._beyond(item), item.number))]
+
+    def _unconfirmed(self, item: Candidate) -> bool:
+        """Whether a candidate breaks limits on times alone, on a busy machine, and kept them before."""
+        timed = [limit for limit in self._spec.limits if limit.hard and limit.metric in TIMED]
+        others = [limit for limit in self._spec.limits if limit.hard and limit.metric not in TIMED]
+        return (
+            item.notes.clean is False
+            and item.notes.within is True
+            and bool(broken(timed, item.costs))
+            and not broken(others, item.known)
+            and (self._others is None or self._others.keeps_limits(item.design))
+        )
+
+    def _beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most; infinite where a task could not be evaluated."""
+        if any("failed" in result for result in item.tasks.values()):
+            return math.inf
+        there = {} if self._others is None else values_of(self._others.predict(item.design))
+        limits = (*self._spec.limits, *self._spec.limits_elsewhere, *self._target.limits)
+        return worst_excess(limits, item.known | there)
+
+    def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
+        """Chooses the winner among candidates within the limits; see the head of this module."""
+        cap = None if reference is None else self._seconds(self._trials[reference.number])
+        no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
+        traded = soft_limit_on_latency(self._spec.limits)  # which says what time is worth
+        left = items if traded else no_slower or items
+        fewest = min(left, key=lambda item: (self._counted(item), item.number))
+        return fewest if traded else self._as_good_but_faster(left, fewest)
+
+    def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
+        """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
+        seconds, asked = self._seconds(fewest), self._spec.asked
+        paces = {asked.pace, REAL_TIME}
+        if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
+            return fewest
+        enough = self._counted(fewest) * math.exp(asked.metric.seed_sd)
+        as_good = [(self._seconds(item), item) for item in items if self._counted(item) <= enough]
+        faster = [(own, item.number, item) for own, item in as_good if own is not None and own <= CLEARLY * seconds]
+        return min(faster)[2] if faster else fewest
+
+    def _seconds(self, item: Candidate) -> float | None:
+        """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
+        known = item.measured if self._target.measures else item.costs
+        return (known or {}).get(self._spec.asked.pace)
+
+    def _counted(self, item: Candidate) -> float:
+        bits = item.notes.exported_loss
+        assert bits is not None
+        return bits * self._penalty_factor(item)
+
+    def keeps_limits(self, item: Candidate) -> bool:
+        """Whether a contender was measured within every hard limit, or is predicted to be as surely as is wanted."""
+        if not item.alive or (self._others is not None and not self._others.keeps_limits(item.design)):
+            return False
+        if not self._target.measures:
+            limits = (*self._spec.limits, *self._target.limits)
+            return kept(limits, item.notes.believed_now, item.measured or {}, self._spec.confidence_share)
+        return item.measured is not None and within(self._spec.limits, item.costs)
+
+    def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
+        """Selects those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
+        if self._tasks is None:
+            return list(items)
+        self._on_phase("evaluating tasks")
+        self._tasks.evaluate([item for item in (*items, *beside) if self._trials[item.number].alive])
+        known = [self._trials[item.number] for item in items]
+        return [item for item in known if not self._tasks.missed(item)]
+
+    def measure(self, contenders: Sequence[Candidate]) -> None:
+        """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
+
+        Of several rounds the quietest measurement of each contender counts. There are at most ``ROUNDS``, and after the
+        first only as many as the budget and ``ROUNDS_S`` allow; what stays unclean is marked so.
+        """
+        self._on_phase("measuring the finalists" if self._target.measures else "exporting the finalists")
+        for item in contenders:
+            self._export(item)
+            if not self._target.measures:
+                self._trials.note(item.number, believed_now=self._target.predict(item.design))
+        if not self._target.measures:
+            return
+        round_s, began_s = 0.0, self._clock()  # CPU time of the last round
+        for number in range(ROUNDS):
+            before_s = self._left_s()
+            running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
+            if all(item.notes.final for item in running) or (number and before_s < round_s):
+                return
+            if number and self._clock() - began_s > ROUNDS_S:
+                return
+            if number and PAUSE_S[number - 1]:
+                self._sleep(PAUSE_S[number - 1])
+            for item, found in zip(running, self._measure(running), strict=True):
+                if isinstance(found, MeasurementError):
+                    self._trials.fail(item.number, str(found))
+                elif number == 0 or self._quieter(item, found):
+                    self._trials.note(item.number, **self._notes(found))
+            round_s = before_s - self._left_s() if math.isfinite(before_s) else 0.0
+
+    def _notes(self, found: Measurement) -> dict[str, Any]:
+        """Notes of a final measurement."""
+        return measurement_notes(found, self._spec.target.rates, final=True, sound_s=self._spec.space.sound_s)
+
+    def _quieter(self, item: Candidate, found: Measurement) -> bool:
+        notes = self._notes(found)
+        known = item.notes.loudness
+        return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
+
+    def _take_back(self, contenders: Sequence[Candidate]) -> None:
+        """Measures contenders in the format as searched, where that of their matrices breaks a limit."""
+        if not chosen_by_matrix(self._spec, self._target):
+            return
+        tried = [self._trials[item.number] for item in contenders]
+        outside = [item for item in tried if item.notes.by_matrix.get("kept") and not self.keeps_limits(item)]
+        for item in outside:
+            again = {**item.notes.by_matrix, "kept": False}
+            self._trials.note(item.number, by_matrix=again, exported_loss=None, final=False)
+        if outside:
+            self.measure(outside)
+
+    def _measure(self, contenders: Sequence[Candidate]) -> list[Measurement | MeasurementError]:
+        return self._target.alternately([self._served(item) for item in contenders])
+
+    def _served(self, item: Candidate) -> Path:
+        """The file that the target's runtime serves: ``model.onnx``, or what that runtime reads instead."""
+        runtime = self._spec.target.runtime
+        suffix = suffix_of(runtime) if self._target.measures else suffix_there(runtime) or ".onnx"
+        return self._folder.trial(item.number) / f"model{suffix}"
+
+    def _export(self, item: Candidate) -> None:
+        """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
+        item, folder = self._trials[item.number], self._folder.trial(item.number)
+        if item.notes.exported_loss is not None and (folder / "model.onnx").exists():
+            return
+        weights = self._weights(item)
+        if chosen_by_matrix(self._spec, self._target) and not item.notes.by_matrix:
+            with storage(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            chosen = select_formats(
+                item, weights, folder, spec=self._spec, data=self._data, predict=self._target.predict
+            )
+            self._trials.note(item.number, by_matrix=chosen)
+            item = self._trials[item.number]
+            self._trials.note(item.number, believed_now=self._target.predict(item.design))
+        with storage(folder):
+            export(item.design, weights, folder / "model.onnx")
+            if self._served(item).name != "model.onnx":
+                runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
+                export_for(runtime, item.design, folder, weights=weights)
+        found = self._data.losses(Exported(design=item.design, weights=weights, folder=folder), split="validation")
+        self._trials.note(item.number, exported_loss=found.loss)
+
+    def _weights(self, item: Candidate) -> dict[str, Any]:
+        """The trained weights of a candidate; a file that is missing or damaged is trained again."""
+        from chipwise.model.nn.precision import kept_precision
+        from chipwise.training.loop.evaluate import read
+        from chipwise.training.loop.trainer import Recipe, trained_again
+
+        arch = item.design.arch
+        path = self._folder.training(arch) / str(item.rungs[-1].weights)
+        try:
+            return read(path)
+        except InputError:
+            precision = kept_precision(self._folder.path / "precision.json")
+            data = self._data.data(arch).load()
+            recipe = build(Recipe, dict(self._data.recipe))
+            seed = seed_of(self._trials.study, self._spec)(arch)
+            return read(trained_again(arch, data, path, seed=seed, precision=precision, recipe=recipe))
+
+    def _exported(self, item: Candidate) -> Exported:
+        return Exported(design=item.design, weights=self._weights(item), folder=self._folder.trial(item.number))
+
+    def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+        """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.
+
+        The standard error of the difference in logarithms is that over test entries, which both were scored on.
+        """
+        self._on_phase("scoring on test data")
+        found: list[Losses] = []
+        for item in (winner, reference):
+            if item is not None:
+                found.append(self._data.losses(self._exported(item), split="test"))
+                self._trials.note(item.number, test_loss=found[-1].loss)
+        entries = len(found[0].values)
+        error = None
+        if reference is not None and reference.number != winner.number and entries > 1:
+            ours, theirs = (each.values / max(each.values.sum(), 1e-300) for each in found)
+            error = float(np.sqrt(entries / (entries - 1) * ((ours - theirs) ** 2).sum()))
+        return {
+            "entries": entries,
+            "bytes": int(found[0].sizes.sum()),
+            "difference_std_error": error,
+            "std_errors": [each.std_error for each in found],
+        }
+
+    def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+        """What winner and reference design do with test data, for the report."""
+        found = dict(
+            self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
+        )
+        known = {"winner": winner} | ({} if reference is None else {"baseline": reference})
+        by_matrix = {who: dict(item.notes.by_matrix) for who, item in known.items() if item.notes.by_matrix}
+        found |= {"by_matrix": by_matrix} if by_matrix else {}
+        if isinstance(winner.design.arch.stem, RankingStem) and timed_here(self._spec, self._target):
+            rates = {}
+            for who, item in known.items():
+                place = self._folder.trial(item.number)
+                rates[who] = candidate_rates(item.design, self._weights(item), place, spec=self._spec)
+            found["rates"] = rates
+        return found
+
+    def write_winner(self, winner: Candidate) -> None:
+        """What the task's ecosystem loads, with the measured ``model.onnx`` and the promises beside it."""
+        source = self._folder.trial(winner.number) / "model.onnx"
+        metric, notes = self._spec.asked.metric, winner.notes
+        tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
+        promises = promises_of(self._spec, winner) | {
+            metric.name: None if tested is None else metric.shown(tested),
+            f"validation_{metric.name}": None if notes.exported_loss is None else metric.shown(notes.exported_loss),
+        }
+        if self._tasks is not None:
+            promises["tasks"] = self._tasks.ship(winner, self._folder.winner)
+        with storage(self._folder.winner):
+            files = {PROMISES: json.dumps(promises, indent=1) + "\n"}
+            for path in {source, self._served(winner)}:
+                write_atomic(self._folder.winner / path.name, path.read_bytes())
+            self._data.ship(self._exported(winner), self._folder.winner, files)  # of GGUF again, with its tokenizer
+
+
+def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
+    """Contents of a winner's ``chipwise.json``: design, target and limits, promised and measured metrics.
+
+    Expected is what no measurement tells; of a winner that this machine measured, nothing is.
+    """
+    known = {**winner.notes.predicted, **winner.notes.believed_now}
+    measured = winner.measured or {}
+    here = spec.target.local and bool(measured)
+    return {
+        "schema": "chipwise.winner/1",
+        **({} if spec.task == "text" else {"task": spec.task}),
+        "arch": to_data(winner.design.arch),
+        "weights": winner.design.weights,
+        **({} if winner.design.fused == USUALLY_FUSED else {"fused": winner.design.fused}),
+        "target": plain(spec.target),
+        "workload": plain(spec.workload),
+        "constraints": dict(spec.constraints),
+        "promised": dict(winner.notes.predicted),
+        "expected": {} if here else {metric: known[metric] for metric in known if metric not in measured},
+        "chances": chances(spec, winner),
+        "measured": winner.measured,
+    }
+
+
+def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
+    """How likely each hard limit on something predicted holds, by metric; None where nobody can say."""
+    known = {**item.notes.predicted, **item.notes.believed_now}
+    return chances_of((i for i in spec.limits if i.hard and i.metric not in (item.measured or {})), known)

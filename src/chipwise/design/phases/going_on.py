@@ -1,0 +1,131 @@
+"""A run that goes on with other limits, another budget or another seed: what is decided anew, and what is kept.
+
+Finished trainings and measurements are kept and count as far as they go: a training that is as long as a rung of the
+new plan stands for it, a shorter one is continued where its candidate is promoted. Limits are judged anew by what was
+measured. Reference designs are chosen anew, because the largest within other limits is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from chipwise.design.phases.halving import ETA, Rung
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.changes import AnySpec, Basis
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, TrainedRung, Trials
+from chipwise.design.strategies.study import Study
+from chipwise.errors import SpecError
+
+AS_LONG = 0.995  # of a rung's budget: trainings end with a whole step
+SHORTER = -1  # the rung of a training that is shorter than the first of the plan
+DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
+
+
+def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None) -> None:
+    """Forgets the decisions of a study that other limits or another budget may change.
+
+    Args:
+        study: The run's study.
+        trials: Its trials.
+        spec: The run as it shall go on.
+        before: The run so far, where the folder holds another one. What the study itself remembers comes first: a
+            search that was killed while it was taken up is taken up again.
+
+    Raises:
+        SpecError: A training was longer than a final one would be.
+    """
+    now, held = Basis.of(spec), study.memory.get("basis")
+    was = Basis(**held) if held is not None else Basis.of(before or spec)
+    if was == now:
+        if held is None:
+            study.remember(basis=asdict(now))
+        return
+    items = trials.all()
+    if was.budget != now.budget:
+        _require_room(study, items, spec)
+    if was.seed != now.seed:
+        seeds = study.memory.get("seeds", {})
+        study.remember(seeds={_training_of(item): was.seed for item in items} | seeds)
+    if (was.limits, was.budget) != (now.limits, now.budget):
+        for item in items:
+            if item.alive:
+                trials.note(item.number, within=None, promoted=0, earlier=item.is_reference)
+        study.forget(*DECIDED, *(["plan"] if was.budget != now.budget else []))
+    study.remember(basis=asdict(now))
+
+
+def _training_of(item: Candidate) -> str:
+    return item.design.arch.as_trained().digest
+
+
+def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> None:
+    """Checks that no training was longer than final ones shall be: winner and reference design are trained alike."""
+    plan, allowed = study.memory.get("plan") or [], spec.allowance
+    ends = [
+        plan[rung.rung][0] if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
+        for item in items
+        for rung in item.rungs
+    ]
+    longest = max(ends, default=0.0)
+    if allowed.final < AS_LONG * longest:
+        raise SpecError(
+            f"one final training would be {allowed.show(allowed.final)}, and the run has trained for "
+            f"{allowed.show(longest)} already; give at least that much",
+            field="budget.final",
+        )
+
+
+def charge_of(item: Candidate, allowance: Allowance) -> float:
+    """What the longest training of a trial was charged; 0 where there is none."""
+    return max((allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens) for rung in item.rungs), default=0.0)
+
+
+def plan_with(
+    make: Callable[[], tuple[Rung, ...]], candidates: Sequence[Candidate], allowance: Allowance
+) -> tuple[Rung, ...]:
+    """The plan of what is left of the budget, in which the trainings of ``candidates`` count.
+
+    Args:
+        make: Plans what is left for new candidates.
+        candidates: One for each architecture, as the run has tried them.
+        allowance: The run's budget of trainings.
+
+    Raises:
+        SpecError: Nothing was trained in full, and what is left holds no full training.
+    """
+    tried, final = len(candidates), allowance.final
+    charges = [charge for item in candidates if (charge := charge_of(item, allowance))]
+    shorter = [charge for charge in charges if charge < AS_LONG * final]
+    full = len(charges) - len(shorter)
+    try:
+        plan = make()
+    except SpecError:
+        if not full:
+            raise
+        plan = (Rung(budget=final, count=0),)
+    if len(plan) == 1 and shorter:  # what is left goes to the most promising of those that were tried
+        last = Rung(budget=final, count=plan[0].count + full)
+        return Rung(budget=min(min(shorter), final / ETA), count=max(tried, plan[0].count)), last
+    return replace(plan[0], count=plan[0].count + tried), *plan[1:]
+
+
+def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> None:
+    """Numbers the finished trainings of all trials by the rungs of ``plan`` that they are as long as."""
+
+    def place(rung: TrainedRung) -> int:
+        charge = allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens)
+        return max((i for i, each in enumerate(plan) if charge >= AS_LONG * each.budget), default=SHORTER)
+
+    for item in trials.all():
+        placed = tuple(replace(rung, rung=place(rung)) for rung in item.rungs)
+        if placed != item.rungs:
+            trials.note(item.number, rungs=placed)
+
+
+def seed_of(study: Study, spec: RunSpec) -> Callable[[Any], int]:
+    """The seed of an architecture's trainings: the run's, or the one with which they began before it was changed."""
+    kept = study.memory.get("seeds", {})
+    return lambda arch: int(kept.get(arch.as_trained().digest, spec.seed))

@@ -1,0 +1,418 @@
+"""Successive halving over real trainings: the plan of rungs, who is promoted, and measurements before long trainings.
+
+The plan is made from the top: the last rung trains the finalists for the full final budget; each rung below trains
+about ``ETA`` times as many candidates for an ``ETA``-th of the budget; the first rung takes what is left. A candidate
+that is promoted continues from its checkpoint, so it pays only the difference. Everything is decided from what the
+study holds, so a search that was killed decides the same when it is resumed.
+
+References:
+    Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.design.phases.choosing import DRAWN, Chooser, Observation
+from chipwise.design.phases.measuring import Measurer
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.trials import Candidate, Predictions, Trials
+from chipwise.errors import ChipwiseError, Infeasible, SpecError
+from chipwise.model.space.search_space import Rows
+
+ETA = 3.0
+DEEPEST = 2  # rungs below the last
+FINALISTS, MOST_FINALISTS = 2, 5  # usually, and where first trainings tell little
+BATCH_PER_WORKER = 2
+FEWEST = 3  # trainings before the quality model is used
+OVERHEAD = 1.3  # what a second of training takes with its validation and its worker's start, where all that counts
+ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
+NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """``count`` candidates trained until each has had ``budget`` in total, in the unit of the run's allowance."""
+
+    budget: float
+    count: int
+
+
+def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ETA**-DEEPEST) -> tuple[Rung, ...]:
+    """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
+
+    None is shorter than ``least_share`` of a full training, after which losses tell shapes apart; where that leaves
+    fewer rungs than usual, up to an ``ETA``-th of the candidates is trained in full. Where shorter trainings would show
+    nothing, all are full ones.
+
+    Raises:
+        SpecError: The budget does not even hold one final training.
+    """
+    final, best = allowance.final, plan_finals(allowance, training)
+    deepest = min(DEEPEST, math.floor(1e-9 - math.log(least_share, ETA)))
+    for tops in range(1, (FINALISTS if deepest == DEEPEST else MOST_FINALISTS) + 1):
+        for below in range(1, deepest + 1):
+            budgets = [final / ETA**step for step in range(below, -1, -1)]
+            if budgets[0] < allowance.shortest:
+                break
+            counts = [max(tops + 1, round(tops * ETA**step / 1.5)) for step in range(below, 0, -1)] + [tops]
+            promotions = sum(
+                count * (now - before) for count, now, before in zip(counts[1:], budgets[1:], budgets[:-1], strict=True)
+            )
+            first = int((training - promotions) / budgets[0])
+            if first > counts[1] and (tops <= FINALISTS or first >= ETA * counts[1]):
+                best = tuple(
+                    Rung(budget=budget, count=count)
+                    for budget, count in zip(budgets, [first, *counts[1:]], strict=True)
+                )
+    return best
+
+
+def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
+    """One rung: as many full trainings as ``training`` holds.
+
+    Raises:
+        SpecError: The budget does not even hold one final training.
+    """
+    _check_budget(allowance, training)
+    return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
+
+
+def _check_budget(allowance: Allowance, training: float) -> None:
+    if training < allowance.final:
+        rest = "calibration, measuring, tasks and the reference design" if allowance.whole else "the reference design"
+        raise SpecError(
+            f"after {rest} {allowance.show(max(training, 0))} are left, less than one final training of "
+            f"{allowance.show(allowance.final)}; raise the budget or lower budget.final",
+            field="budget",
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training that is wanted: the candidate's trial, and what it shall have had in total, as a rung states it."""
+
+    candidate: Candidate
+    budget: float
+    rung: int
+
+
+class Trainer(Protocol):
+    """Trains candidates, several side by side."""
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        """Each job with its result, or with why it failed, in the order in which they finish."""
+        ...
+
+
+Propose = Callable[[int, Sequence[Observation], Sequence[Sequence[int]]], Rows]  # how many, trainings, taken -> rows
+
+
+class Halving:
+    """Successive halving over real trainings.
+
+    Args:
+        trials: The run's trials.
+        plan: Rungs, shortest first; the last is the full final budget.
+        chooser: Predicts the quality of candidates; it decides promotions.
+        trainer: Runs trainings.
+        measurer: Measures candidates before long trainings.
+        predict: Costs of a row as they are promised, for the notes of a new trial.
+        workers: Trainings side by side.
+        propose: Proposes first-rung candidates; the chooser unless given.
+        on_phase: Called with the name of each phase.
+        score: Supernet scores of rows, for the notes of new trials; NaN where there are none.
+        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        allowance: What trainings are charged in, and how much a full one is.
+        left: What of it is left for trainings; no limit unless given.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        plan: Sequence[Rung],
+        *,
+        chooser: Chooser,
+        trainer: Trainer,
+        measurer: Measurer,
+        predict: Callable[[Rows], Predictions],
+        workers: int,
+        propose: Propose | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None,
+        score: Callable[[Rows], Float64Array] | None = None,
+        penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
+        allowance: Allowance,
+        left: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
+        self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
+        self._propose = propose or chooser.next
+        self._score, self._penalty_factor = score, penalty_factor
+        self._allowance, self._left = allowance, left
+        self._trained, self._used = 0.0, 0.0  # what finished trainings were charged, and what they took in all
+
+    def explore(self, references: Sequence[Candidate]) -> None:
+        """The first rung: batches of candidates, each chosen after the one before was trained.
+
+        Before them the reference designs have the same short training; the best of them is then trained for the full
+        budget next to the first batch, which is as long, so that later choices know what a full training gives.
+        """
+        self._on_phase("first trainings")
+        first, last = self._plan[0], len(self._plan) - 1
+        untrained = sum(item.alive and not item.trained_to(0) for item in references)
+        anew = not any(item.rungs for item in self._candidates())
+        if anew or self._affordable(first.budget * max(1, untrained), 0.0) > 0:
+            self.train(references, 0)
+        reference = self.best_reference(references)
+        full = (
+            [] if reference is None or reference.trained_to(last) else [Job(reference, self._plan[last].budget, last)]
+        )
+        beside = round(self._plan[last].budget / first.budget) * (self._workers - 1)
+        while True:
+            candidates = self._candidates()
+            unfinished = [item for item in candidates if item.alive and not item.rungs]
+            if not unfinished:
+                later = self._promotions(1) + sum(job.budget for job in full)
+                wanted = BATCH_PER_WORKER * self._workers if candidates else max(2, beside)
+                count = min(wanted, first.count - len(candidates), self._affordable(first.budget, later))
+                if not candidates:
+                    count = max(count, min(2, first.count))
+                if count <= 0:
+                    if full and self._affordable(full[0].budget, 0.0) > 0:
+                        self._run(full)
+                    return
+                rows = self._propose(count, self.observations(), [item.row or () for item in candidates])
+                if not len(rows):
+                    return
+                numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
+                self._note_beliefs(numbers, rows)
+                unfinished = [self._trials[number] for number in numbers]
+            self._run([*full, *(Job(item, first.budget, 0) for item in unfinished)])
+            full = []
+
+    def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
+        """The rungs after the first.
+
+        Returns:
+            The finalists, trained for the full budget, most promising first; and the reference design, trained as long.
+
+        Raises:
+            Infeasible: Every finalist failed in training, or none of them could be measured.
+        """
+        last = len(self._plan) - 1
+        for rung in range(1, last + 1):
+            self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
+            self.train(self.chosen(rung), rung)
+        finalists = [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
+        if not finalists:
+            raise Infeasible(ALL_FAILED)
+        if last == 0:  # nobody was measured yet: the best two that keep the limits
+            finalists = self._first_within(finalists, 2)
+        finalists = [self._in_best_format(item, last) for item in finalists]
+        trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
+        return finalists, trained[0] if trained else None
+
+    def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
+        """The first ``count`` that keep the limits, of which no more are measured; else the one that comes closest.
+
+        Raises:
+            Infeasible: None of them could be measured.
+        """
+        found: list[Candidate] = []
+        for item in items:
+            if len(found) < count and self._measurer.within_limits(item):
+                found.append(self._fresh(item))
+        left = [item for item in map(self._fresh, items) if item.alive]
+        if not found and not left:
+            raise Infeasible(NONE_MEASURED)
+        return found or [min(left, key=self._measurer.beyond)]
+
+    def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
+        """A finalist in the form of fewest bits per byte, as they count, in which it is within the limits.
+
+        The search tries each architecture in one form only: as images are drawn first, then by weight format. The
+        training exists, only the rounding or the drawing is new.
+        """
+        for names in (DRAWN, ("weights",)):
+            item = self._in_best_of(item, self._chooser.in_other_formats(item.row or (), names), rung)
+        return item
+
+    def _in_best_of(self, item: Candidate, rows: Rows, rung: int) -> Candidate:
+        """The same among ``item`` and some of its other forms."""
+        others = []
+        for row in rows:
+            place = tuple(int(i) for i in row)
+            known = next((other.number for other in self._trials.all() if other.row == place), None)
+            if known is None:
+                known = self._trials.add(row, predicted=self._predict(row[None]), format_of=item.number)
+            others.append(self._trials[known])
+        self.train(others, rung)
+        better = [
+            other
+            for other in map(self._fresh, others)
+            if other.alive and other.after(rung) and self._counted(other) < self._counted(item)
+        ]
+        better.sort(key=self._counted)
+        fitting = (self._fresh(other) for other in better if self._measurer.within_limits(other))
+        return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
+
+    def _counted(self, item: Candidate) -> float:
+        """Bits per byte after the longest training, as they count."""
+        return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
+
+    def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates to try where no finalist keeps the limits: finalists' other formats, then the most promising."""
+        known, last = {item.number for item in finalists}, len(self._plan) - 1
+        left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
+        left = [item for item in left if item.alive and item.rungs and item.notes.within]
+        return sorted(left, key=lambda item: item.after(last) is None)
+
+    def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
+        """Records what was predicted of candidates' quality before their first training, for the report."""
+        observations = self.observations()
+        believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
+        scores = self._score(rows) if self._score is not None else np.full(len(rows), np.nan)
+        for i, (number, law) in enumerate(zip(numbers, self._chooser.law(rows), strict=True)):
+            known = {"law": float(law)} | ({"supernet": float(scores[i])} if np.isfinite(scores[i]) else {})
+            self._trials.note(number, **known)
+            if believed is not None:
+                self._note_belief(self._trials[number], 0, float(believed[0][i]), float(believed[1][i]))
+
+    def _note_belief(self, item: Candidate, rung: int, mean: float, std: float) -> None:
+        if str(rung) not in item.notes.believed:
+            self._trials.note(item.number, believed={**item.notes.believed, str(rung): [mean, std]})
+
+    def _fresh(self, item: Candidate) -> Candidate:
+        return self._trials[item.number]
+
+    def best_reference(self, references: Sequence[Candidate]) -> Candidate | None:
+        """The reference design of fewest bits per byte, as they count, after the first rung."""
+        trained = [(item, first) for item in map(self._fresh, references) if item.alive and (first := item.after(0))]
+        counted = [(first.quantised_loss * self._penalty_factor(item), item.number) for item, first in trained]
+        return self._trials[min(counted)[1]] if counted else None
+
+    def chosen(self, rung: int) -> list[Candidate]:
+        """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
+
+        Where none does, it is the one that comes closest.
+
+        Raises:
+            Infeasible: Every candidate failed.
+        """
+        found = [item for item in self._candidates() if item.notes.promoted >= rung and item.alive]
+        step = self._plan[rung].budget - self._plan[rung - 1].budget
+        affordable = self._affordable(step, self._promotions(rung + 1))
+        known = {item.number for item in found}
+        before = [item for item in self._candidates() if self._trained_for(item, rung) and item.number not in known]
+        ahead = {item.number for item in before if item.trained_to(rung)}  # under an earlier plan
+        least = 0 if any(item.number in ahead and self._keeps_limits(item) for item in before) else 1
+        count = min(self._plan[rung].count, max(least, affordable))
+        for item, belief in self._believed(before):
+            paid = sum(each.number not in ahead for each in found)
+            if len(found) >= self._plan[rung].count or (paid >= count and item.number not in ahead):
+                continue
+            if self._keeps_limits(item):
+                self._trials.note(item.number, promoted=rung)
+                if belief is not None:
+                    self._note_belief(self._fresh(item), rung, *belief)
+                found.append(self._fresh(item))
+        if not found and not any(item.alive for item in before):
+            raise Infeasible(ALL_FAILED)
+        return found or self._first_within([item for item in before if item.alive], 1)
+
+    def _trained_for(self, item: Candidate, rung: int) -> bool:
+        """Whether a candidate can be promoted to ``rung``; to the second one, from a training of any length."""
+        return item.trained_to(rung - 1) or (rung == 1 and bool(item.rungs))
+
+    def _keeps_limits(self, item: Candidate) -> bool:
+        return item.alive and self._measurer.within_limits(item)
+
+    def train(self, candidates: Sequence[Candidate], rung: int) -> None:
+        """Trains what rung number ``rung`` still lacks."""
+        self._run([Job(item, self._plan[rung].budget, rung) for item in candidates])
+
+    def train_in_full(self, candidate: Candidate) -> Candidate:
+        """A candidate, or a reference design, trained as long as the finalists."""
+        self.train([candidate], len(self._plan) - 1)
+        return self._fresh(candidate)
+
+    def _run(self, jobs: Sequence[Job]) -> None:
+        todo = [job for job in jobs if job.candidate.alive and not job.candidate.trained_to(job.rung)]
+        left = self._left()
+        for job, result in self._trainer.run(todo):
+            if isinstance(result, ChipwiseError):
+                self._trials.fail(job.candidate.number, str(result))
+            else:
+                self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
+                rungs = job.candidate.rungs
+                before = self._charge(rungs[-1].cpu_s, rungs[-1].tokens) if rungs else 0.0
+                self._trained += max(0.0, self._charge(result["cpu_s"], result["tokens"]) - before)
+        if todo and math.isfinite(left):
+            self._used += left - self._left()
+
+    def _charge(self, seconds: float, tokens: int) -> float:
+        return self._allowance.charge(seconds=seconds, tokens=tokens)
+
+    @property
+    def overhead(self) -> float:
+        """What a unit of training takes in all: as so far, from ``OVERHEAD`` on; 1 where trainings alone count."""
+        if not self._allowance.whole:
+            return 1.0
+        prior = self._plan[-1].budget
+        return (self._used + OVERHEAD * prior) / (self._trained + prior)
+
+    def _affordable(self, each: float, later: float) -> int:
+        """Number of trainings of ``each`` that the budget allows, with ``later`` reserved for others."""
+        left = self._left()
+        if not math.isfinite(left):
+            return 10**9
+        return int((left / self.overhead - later) / each)
+
+    def _promotions(self, rung: int) -> float:
+        """Planned budget of the rungs from ``rung`` on."""
+        pairs = zip(self._plan[rung - 1 :], self._plan[rung:], strict=False)
+        return sum(above.count * (above.budget - below.budget) for below, above in pairs)
+
+    def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates by the bits per byte predicted after a full training, as they count."""
+        return [item for item, _ in self._believed(candidates)]
+
+    def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
+        """The same with the predicted mean and standard deviation; None before the quality model is used.
+
+        What a training is worth is what it is worth in the number of steps in which it is best served: a denoiser that
+        was tried with one may win with eight.
+        """
+        candidates = [item for item in candidates if item.row is not None]
+        observations = self.observations()
+        if len(observations) < FEWEST or not candidates:
+            ordered = sorted(candidates, key=lambda item: (-len(item.rungs), self._counted(item)))
+            return [(item, None) for item in ordered]
+        rows = np.array([item.row for item in candidates])
+        mean, std = self._chooser.expected(observations, rows)
+        counted = mean * [self._penalty_factor(item) for item in candidates]
+        counted *= [self._chooser.better_served(row) for row in rows.tolist()]
+        return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
+
+    def observations(self) -> list[Observation]:
+        """Every finished training; a reference design stands for the candidate of the space that is closest to it."""
+        return [
+            Observation(
+                row=item.row or self._chooser.nearest(item.notes.choices),
+                spent=self._charge(rung.cpu_s, rung.tokens),
+                tokens=rung.tokens,
+                loss=rung.quantised_loss,
+            )
+            for item in self._trials.all()
+            for rung in item.rungs
+        ]
+
+    def _candidates(self) -> list[Candidate]:
+        """Candidates of the space, one for each architecture."""
+        return [item for item in self._trials.all() if not item.is_reference and item.format_of is None]

@@ -1,0 +1,44 @@
+"""What kits measured of a finished run: it is recorded, the target learns from it, and predicts every trial again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chipwise.design.phases.kit_folder import kit_results
+from chipwise.design.phases.measuring import measurement_notes
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Trials
+from chipwise.design.targets.target import Target
+
+
+def kit_notes(
+    trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
+) -> dict[int, dict[str, Any]]:
+    """Notes of the trials that imported kits measured, by number; only those that are not recorded yet.
+
+    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
+    """
+    asked = spec.target
+    known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name
+    found = kit_results(folder.path, runtime=asked.runtime, target=known, on_note=on_note)
+    rates, sound_s = spec.target.rates, spec.space.sound_s
+    notes = {
+        number: measurement_notes(taken, rates, final=True, sound_s=sound_s) | {"measured_because": "kit"}
+        for number, taken in found.items()
+    }
+    return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}
+
+
+def record(trials: Trials, target: Target, notes: dict[int, dict[str, Any]]) -> None:
+    """Records what was measured, teaches the target, and notes what it believes now of every trial's costs.
+
+    Promises stay as they were made.
+    """
+    for number, each in notes.items():
+        trials.note(number, **each)
+    target.learn(trials.measured())
+    for item in trials.all():
+        if item.alive:
+            trials.note(item.number, believed_now=target.predict(item.design))

@@ -1,0 +1,282 @@
+"""A search without trainings: designs are ranked by a scaling law, and the best one gets a training plan.
+
+The tokens in the run file's budget are those that the chosen design will be trained on. Limits hold as the target
+predicts, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
+within the same limits, so that the gain is due to the shape, not the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.files import write_json
+from chipwise.design.limits import Constraint
+from chipwise.design.phases.by_law import LOSS, FoundByLaw, search_by_law
+from chipwise.design.phases.finals import promises_of
+from chipwise.design.phases.going_on import take_up
+from chipwise.design.phases.kit_return import kit_notes, record
+from chipwise.design.phases.run_record import make_record
+from chipwise.design.phases.training_plan import training_plan, write_training_plan
+from chipwise.design.report import output
+from chipwise.design.report.record import RunRecord, save
+from chipwise.design.run.folder import PROMISES, RunFolder
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.run.progress import Observer, Status
+from chipwise.design.run.spec import EXPECTED_LOSS, RunSpec
+from chipwise.design.run.trials import Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.design.targets.chance import Bounds, kept
+from chipwise.design.targets.target import Target, limits_on_predictions, open_target
+from chipwise.errors import ChipwiseError, Infeasible
+from chipwise.model.arch import io
+from chipwise.model.arch.design import Design
+from chipwise.model.published.write import to_config
+from chipwise.model.space.designs import design_of, summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.laws.law_fit import read_trainings, updated
+from chipwise.training.laws.laws import Law, shipped
+from chipwise.training.tasks.text.references import proportions
+
+RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see training/tasks/text/references.py
+MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
+
+
+class LawRun:
+    """A search by law in its folder.
+
+    Args:
+        spec: The run; its quality method is ``law``.
+        folder: The run's folder, open.
+        observer: Called on every change.
+    """
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
+        self.spec, self.folder, self._observer = spec, folder, observer
+        self.space = SearchSpace(spec.space)
+        directions: list[str] = [goal.direction for goal in spec.goals]
+        labels = choice_labels(self.space)
+        self.study = Study(
+            folder.where, name=folder.study_name, directions=directions, identity=folder.identity, choices=labels
+        )
+        self.trials = Trials(self.study, spec, self.space)
+        take_up(self.study, self.trials, spec, folder.before)
+        if folder.before is not None:
+            folder.write_spec()
+        self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
+        self.status = Status(workers=1)
+        self.tokens = spec.budget.total
+
+    def run(self) -> RunRecord:
+        """Searches, or reads the earlier result; writes the winner's folder, its plan and the report.
+
+        A search that is refused before it has recorded a design leaves no run in its folder.
+
+        Raises:
+            Infeasible: No design is predicted within the limits with the confidence that is wanted.
+        """
+        try:
+            self._phase("preparing the target")
+            target = open_target(self.spec, self.space, self.folder)
+            target.learn(self.trials.measured())
+            if "winner" not in self.study.memory:
+                self._search(target, self._law())
+            else:
+                self._take_results(target)
+        except ChipwiseError:
+            if not self.trials.all():
+                self.folder.withdraw()
+            raise
+        self._phase("report")
+        self.study.remember(spent=self.ledger.save())
+        found = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)
+        save(found, self.folder.record)
+        output.write(found, self.folder.path)
+        self.status.done = True
+        self._observer(self.status)
+        return found
+
+    def _take_results(self, target: Target) -> None:
+        """Records what a kit measured, teaches the target, and chooses again among the designs that are recorded."""
+        told: list[str] = []
+        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        if told != self.study.memory.get("kit_notes", []):
+            self.study.remember(kit_notes=told)
+        if not notes:
+            return
+        self._phase("reading the kit's results")
+        record(self.trials, target, notes)
+        limits = (*self.spec.limits, *target.limits)
+        good = [
+            item
+            for item in self.trials.all()
+            if item.alive
+            and not item.is_reference
+            and kept(limits, item.notes.believed_now, item.measured or {}, self.spec.confidence_share)
+        ]
+        winner = min(good, key=lambda item: (item.costs[EXPECTED_LOSS], item.number), default=None)
+        number = self.study.memory["winner"] if winner is None else winner.number
+        self._phase("planning the training")
+        law = self._law()
+        self._write_winner(number, law)
+        held = {**self.study.memory["law"], "change": self._change(number, self.study.memory.get("baseline"), law)}
+        self.study.remember(winner=number, law=held)
+
+    def _change(self, winner: int, reference: int | None, law: Law) -> dict[str, float] | None:
+        """By how much the winner's expected loss differs from the reference design's, with its interval."""
+        if reference is None:
+            return None
+        found: dict[str, float] = plain(
+            law.difference(self.trials[reference].design, self.trials[winner].design, self.tokens)
+        )
+        return found
+
+    def _law(self) -> Law:
+        """The shipped law, updated by the user's own trainings if there are any."""
+        own = self.spec.quality.law
+        if own is None:
+            return shipped()
+        path = Path(self.spec.folder) / own
+        return updated(shipped(), read_trainings(path), source=str(own))
+
+    def _search(self, target: Target, law: Law) -> None:
+        spec = self.spec
+        limits = (*spec.limits, *target.limits)
+        tight = limits_on_predictions(spec, self.space, target)
+        self._phase("searching by law")
+        goals = [goal for goal in spec.goals if goal.metric != EXPECTED_LOSS]
+        found = search_by_law(
+            self.space, target.metrics, law, tokens=self.tokens, constraints=tight, objectives=goals, seed=spec.seed
+        )
+        self.status.priced = found.priced
+        best = self._record(found, target, limits)
+        self._phase("choosing the reference design")
+        reference = self._reference(target, law, limits)
+        self._phase("planning the training")
+        self._write_winner(best, law)
+        change = self._change(best, reference, law)
+        self.study.remember(
+            screened={"priced": found.priced},
+            law={"source": law.source, "tokens": self.tokens, "notes": list(found.notes), "change": change},
+            winner=best,
+            baseline=reference,
+        )
+
+    def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
+        """Records designs of the front that keep the limits by their own estimates; returns the number of the best.
+
+        What a run has recorded before it was stopped, or under other limits, is not recorded again.
+        """
+        known = {item.row: item for item in self.trials.all()}
+        fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
+        recorded: dict[int, None] = {}  # numbers, the best first
+        for place in [*range(min(8, len(found.rows))), *fast]:
+            row = found.rows[place]
+            held = known.get(tuple(int(i) for i in row))
+            predicted = target.predict(self.space.design(row))
+            if not kept(limits, predicted, (held and held.measured) or {}, self.spec.confidence_share):
+                continue
+            if held is None and len(recorded) < MOST_TRIALS:
+                loss = found.loss(place)
+                costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+                number = self.trials.add(row, predicted=costs, law=float(found.metrics[LOSS][place]))
+                self._close(number, costs)
+                held = self.trials[number]
+                known[held.row] = held
+            if held is not None:
+                recorded[held.number] = None
+        if not recorded:
+            raise Infeasible(
+                f"no design of the space is predicted within the limits with {self.spec.confidence} confidence; "
+                "loosen a limit or lower the confidence"
+            )
+        return next(iter(recorded))
+
+    def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
+        """The Llama-proportioned design of least expected loss within the limits.
+
+        Designs of like proportions are ordered by size, and costs grow with it: the largest within the limits is found
+        by bisection for each proportion.
+        """
+        before = [item for item in self.trials.all() if item.is_reference]
+        if known := [item.number for item in before if not item.notes.earlier]:
+            return known[0]
+        best: tuple[float, Mapping[str, Any], dict[str, Bounds]] | None = None
+        for family in _families(self.spec.space):
+            low, high = -1, len(family)  # the largest known design within the limits, and the smallest outside
+            found: dict[int, dict[str, Bounds]] = {}
+            while high - low > 1:
+                middle = (low + high) // 2
+                design = design_of(family[middle], spec=self.spec.space, name="baseline")
+                found[middle] = target.predict(design)
+                if kept(limits, found[middle], {}, self.spec.confidence_share):
+                    low = middle
+                else:
+                    high = middle
+            if low < 0:
+                continue
+            design = design_of(family[low], spec=self.spec.space, name="baseline")
+            loss = law.loss(design, self.tokens)
+            if best is None or loss.value < best[0]:
+                best = loss.value, family[low], {**found[low], EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
+        if best is None:
+            return None
+        _, choices, costs = best
+        design = design_of(choices, spec=self.spec.space, name="baseline")
+        if same := [item.number for item in before if item.design == design]:
+            self.trials.note(same[0], earlier=False)
+            return same[0]
+        number = self.trials.add_reference(choices, predicted=costs)
+        self._close(number, costs)
+        return number
+
+    def _close(self, number: int, costs: Mapping[str, Bounds]) -> None:
+        values = {metric: bounds[0] for metric, bounds in costs.items()}
+        self.study.finish(number, tuple(float(values[goal.metric] or 0.0) for goal in self.spec.goals))
+
+    def _write_winner(self, number: int, law: Law) -> None:
+        """Writes the design, its configuration, its expected results, and the plan and script of its training."""
+        item, folder = self.trials[number], self.folder.winner
+        folder.mkdir(parents=True, exist_ok=True)
+        io.save(item.design.arch, folder / "model.json")
+        try:
+            write_json(folder / "config.json", to_config(item.design.arch))
+        except ChipwiseError:  # designs that no family in transformers computes have no config of theirs
+            (folder / "config.json").unlink(missing_ok=True)
+        promises = promises_of(self.spec, item) | {"trained": False}
+        write_json(folder / PROMISES, promises)
+        self._plan(item.design, law)
+
+    def _plan(self, design: Design, law: Law) -> None:
+        wanted = self.spec.quality
+        plan = training_plan(
+            design, device=wanted.plan_device, devices=wanted.plan_devices, tokens=self.tokens, law=law
+        )
+        write_training_plan(design, self.folder.winner, plan)
+        self.study.remember(plan={"headline": plan.headline(), "rows": plan.rows(), "design": summary(design)})
+
+    def _phase(self, name: str) -> None:
+        self.ledger.begin(name)
+        self.status.phase, self.status.detail = name, ""
+        self._observer(self.status)
+
+
+def _families(space: SpaceSpec) -> list[list[Mapping[str, Any]]]:
+    """Llama-proportioned designs by proportion (depth for a width, size and sharing of heads, format), by size."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for choices in proportions(space):
+        layer = choices["layers"][0]
+        width, depth = choices["d_model"], choices["depth"]
+        ratio = min(RATIOS, key=lambda each: abs(width / depth - each))
+        if depth != max(1, round(width / ratio)):
+            continue
+        sharing = layer["heads"] // layer["kv_heads"]
+        found.setdefault((ratio, choices["head_size"], sharing, choices["weights"], choices["vocab_size"]), []).append(
+            choices
+        )
+    return list(found.values())

@@ -1,0 +1,63 @@
+"""The limits of a run: headroom for tails, penalties of soft limits, the reference design's pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from chipwise.core import units
+from chipwise.design.limits import Constraint, broken, soft_limit_on_latency, total_penalty
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate
+from chipwise.design.targets.chance import Bounds, values_of
+from chipwise.model.arch.design import Design
+
+HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training; tails differ from day to day
+
+
+def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
+    """Whether ``values`` keep all hard limits, tails of latency with ``headroom``."""
+    strained = {name: value / headroom if name.endswith("_p99") else value for name, value in values.items()}
+    return not broken(limits, strained)
+
+
+def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:
+    """How far ``values`` are past the hard limit that they exceed most, as a share of it; 0 where they keep all."""
+    known = [item for item in limits if item.hard and item.metric in values]
+    return max([0.0, *(item.excess(values[item.metric]) for item in known)])
+
+
+def no_slower_than(
+    references: Sequence[Candidate],
+    limits: Sequence[Constraint],
+    *,
+    measured: bool = True,
+    pace: str = "tpot_p50",
+) -> tuple[Constraint, ...]:
+    """The limit that a winner is no slower than the slowest of the reference designs, by the metric ``pace``.
+
+    There is none where a soft limit allows exceeding that time. Where nothing is
+    ``measured``, predicted times are compared.
+    """
+    times = [item.costs[pace] for item in references if item.measured or not measured]
+    if soft_limit_on_latency(limits) or not times:
+        return ()
+    cap = max(times)
+    text = f"<= {units.show(cap, 'time')} (the reference design's)"
+    return (Constraint(metric=pace, op="<=", limit=cap, text=text),)
+
+
+def penalty_factor(
+    spec: RunSpec, elsewhere: Callable[[Design], Mapping[str, Bounds]] = lambda design: {}
+) -> Callable[[Candidate], float]:
+    """Factor on a candidate's bits per byte: 1, or more where soft limits are exceeded, here or on other devices.
+
+    Costs are as measured, else as predicted; ``elsewhere`` predicts those on other devices.
+    """
+    here = [item for item in spec.limits if not item.hard]
+    there = [item for item in spec.limits_elsewhere if not item.hard]
+
+    def factor(item: Candidate) -> float:
+        more = total_penalty(there, values_of(elsewhere(item.design))) if there else 0.0
+        return 1.0 + total_penalty(here, item.costs) + more
+
+    return factor

@@ -1,0 +1,103 @@
+"""The format of each matrix of a finalist, by measured time and loss, where its task asks for that.
+
+Searched are formats of whole models. A finalist of a task with ``per_matrix`` is then exported with those of its
+matrices narrow that make its passes faster, in turns with FP32, and lose at most a thousandth of what FP32 gains on
+validation data. That file is measured, decides and ships; where it breaks a limit, the format as searched is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.digest import plain
+from chipwise.deploy.export.exporters import suffix_of
+from chipwise.deploy.measure.worker import requested
+from chipwise.deploy.runtimes import RUNTIMES, Session, clock_of
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate
+from chipwise.design.targets.chance import Bounds
+from chipwise.design.targets.target import Target
+from chipwise.model.arch.design import FUSIONS, Design
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.protocol import Exported, TaskData
+from chipwise.training.tasks.selective_precision import select
+
+Predict = Callable[[Design], Mapping[str, Bounds]]
+CPU_S = 5.0  # of choosing for one finalist, to set aside
+
+
+def narrow_forms(space: SpaceSpec) -> Sequence[str]:
+    """The formats beside FP32 among which a space lets a search choose; none where it has no FP32."""
+    return [form for form in space.formats if form != "fp32"] if "fp32" in space.formats else ()
+
+
+def chosen_by_matrix(spec: RunSpec, target: Target | None) -> bool:
+    """Whether the finalists of a run get a format for each matrix: their files must be timed here."""
+    return spec.asked.per_matrix and bool(narrow_forms(spec.space)) and timed_here(spec, target)
+
+
+def timed_here(spec: RunSpec, target: Target | None) -> bool:
+    """Whether this process can time the files that the run's target serves."""
+    measures = target is not None and target.measures and spec.target.local
+    return measures and suffix_of(spec.target.runtime) == ".onnx"
+
+
+def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
+    """``design`` with the operators fused that make it fastest by prediction; as it is where nothing is faster."""
+    if not isinstance(design.arch.stem, RankingStem):
+        return design
+    every = (names for count in range(len(FUSIONS) + 1) for names in itertools.combinations(FUSIONS, count))
+    tried = [design, *(replace(design, fused=names) for names in every)]
+    return min(tried, key=lambda each: float(predict(each)[pace][0] or math.inf))
+
+
+def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
+    """A file in the run's runtime, with its threads, and a request of its workload."""
+    workload = spec.workload
+    room = workload.prompt_tokens + workload.new_tokens
+    runtime = RUNTIMES.load(spec.target.runtime)()
+    session: Session = runtime.open(path, capacity=room, batch=workload.batch, threads=spec.target.threads, options={})
+    random = np.random.default_rng(spec.seed)
+    return session, requested(session, random, batch=workload.batch, prompt=workload.prompt_tokens)
+
+
+def select_formats(
+    item: Candidate, weights: Mapping[str, Any], folder: Path, *, spec: RunSpec, data: TaskData, predict: Predict
+) -> Mapping[str, Any]:
+    """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as a trial's notes
+    hold it.
+
+    Operators are fused as ``predict`` says is fastest.
+    """
+    clock: Callable[[], float] = time.process_time  # what else the machine does does not count
+
+    def opened(path: Path) -> Callable[[], object]:
+        nonlocal clock
+        session, asked = opened_session(path, spec)
+        if spec.target.threads > 1:
+            clock = clock_of(session)
+        return lambda: session.prefill(asked)
+
+    found = select(
+        fastest_fusion(item.design, predict, pace=spec.asked.pace),
+        weights,
+        folder,
+        opened=opened,
+        judged=lambda design, path: (
+            data.losses(Exported(design=design, weights=weights, folder=folder), split="validation").loss
+        ),
+        forms=narrow_forms(spec.space),
+        clock=lambda: clock(),
+    )
+    held: dict[str, Any] = plain(found)
+    return held | {"kept": True}

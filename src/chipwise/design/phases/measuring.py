@@ -1,0 +1,214 @@
+"""Measurements of a run: how a candidate is exported and timed, and what is recorded of it.
+
+Which candidates are measured is decided in ``measurement_choice.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from chipwise.core.digest import plain
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.limits import MEASURED_METRICS, Constraint
+from chipwise.design.phases.limits import HEADROOM, no_slower_than, within, worst_excess
+from chipwise.design.phases.measurement_choice import worth_measuring
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials
+from chipwise.design.targets.chance import Bounds, kept, values_of
+from chipwise.design.targets.target import Target
+from chipwise.errors import MeasurementError
+from chipwise.model.space.designs import summary
+from chipwise.predict.cost.spending import Rates, real_time, spent
+
+PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+
+
+class Measurer(Protocol):
+    """Decides by measurement whether candidates keep the limits."""
+
+    def within_limits(self, item: Candidate) -> bool:
+        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        ...
+
+    def beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
+        ...
+
+
+class CandidateMeasurer:
+    """Decides whether candidates keep the limits: by measurement where that is possible and worth it.
+
+    What is found is recorded, and the target learns from it.
+
+    Args:
+        trials: The run's trials.
+        spec: The run.
+        folder: Its folder.
+        target: Predicts, measures where it can, and learns from every measurement.
+        on_progress: Called with what is being done.
+    """
+
+    def __init__(
+        self,
+        trials: Trials,
+        spec: RunSpec,
+        folder: RunFolder,
+        target: Target,
+        *,
+        on_progress: Callable[[str], None] = lambda detail: None,
+    ) -> None:
+        self._trials, self._spec, self._folder = trials, spec, folder
+        self._target, self._on_progress = target, on_progress
+        self._learn()
+
+    def within_limits(self, item: Candidate) -> bool:
+        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        now = self._trials[item.number]
+        if now.notes.within is None and now.measured is not None and self._target.measures:  # under other limits
+            return self._judge(now.number)
+        return self.measure(item) if now.notes.within is None else now.notes.within
+
+    def beyond(self, item: Candidate) -> float:
+        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
+        limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
+        return worst_excess(limits, self._trials[item.number].costs)
+
+    def _judge(self, number: int) -> bool:
+        """Whether a candidate keeps the limits of today, as measured or, where it was not, as predicted.
+
+        A final measurement is judged without headroom. A busy machine proves nothing against a candidate: the final
+        measurement decides.
+        """
+        item = self._trials[number]
+        limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
+        expected, headroom = values_of(self.predict(item)), 1.0 if item.notes.final else HEADROOM
+        good = within(limits, expected | (item.measured or {}), headroom=headroom)
+        good = good or (item.notes.clean is False and within(limits, expected, headroom=HEADROOM))
+        self._trials.note(number, within=good)
+        return good
+
+    def predict(self, item: Candidate) -> Mapping[str, Bounds]:
+        """The target's present predictions for a candidate."""
+        return self._target.predict(item.design)
+
+    def measure(self, item: Candidate, because: str | None = None) -> bool:
+        """Whether a candidate keeps the limits, measured where that is worth it, or ``because`` it is wanted.
+
+        A measurement is recorded where it is the first or quieter than the one before. The promise is not touched:
+        what is predicted now, which may have learnt from this very candidate, is recorded as ``believed_now``.
+        """
+        believed = self.predict(item)
+        limits, pace = (*self._spec.limits, *self._target.limits), self._pace_of(item)
+        if not self._target.measures:
+            good = kept(limits, believed, item.measured or {}, self._spec.confidence_share)
+            good = good and within(pace, values_of(believed))  # what is not known of the device is of both designs
+            self._trials.note(item.number, believed_now=believed, within=good)
+            return good
+        mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
+        unsure = self._target.unsure(item.design)
+        why = because or worth_measuring(mode, believed, (*limits, *pace), unsure=unsure, headroom=HEADROOM)
+        if why is None:
+            self._trials.note(item.number, believed_now=believed)
+            return self._judge(item.number)
+        self._on_progress(f"measuring {summary(item.design)}")
+        try:
+            found = self._target.measure(item.design, self._folder.trial(item.number))
+        except MeasurementError as error:
+            self._trials.fail(item.number, str(error))
+            return False
+        sound_s = self._spec.space.sound_s
+        notes = measurement_notes(found, self._spec.target.rates, final=False, sound_s=sound_s)
+        loudest = item.notes.loudness
+        if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
+            return self.within_limits(item)  # the quieter of two measurements counts
+        self._trials.note(item.number, **notes, believed_now=believed, measured_because=why)
+        good = self._judge(item.number)
+        self._learn()
+        return good
+
+    def _pace_of(self, item: Candidate) -> tuple[Constraint, ...]:
+        """The limit that a candidate is no slower than the reference design; nothing for that itself."""
+        if item.is_reference:
+            return ()
+        limits = (*self._spec.limits, *self._target.limits)
+        pace = self._spec.asked.pace
+        return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
+
+    def _references(self) -> list[Candidate]:
+        """The reference design, once it is chosen; before that, all that were judged."""
+        known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
+        found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
+        longest = max((len(item.rungs) for item in found), default=0)
+        return [item for item in found if len(item.rungs) == longest]
+
+    def _learn(self) -> None:
+        """Teaches the target all measurements of the run."""
+        self._target.learn(self._trials.measured())
+
+
+def metrics_of(
+    measurement: Measurement, reading: Callable[[Measurement, str], float] = Measurement.metric
+) -> dict[str, float]:
+    """Every metric that could be measured, as ``reading`` gives it: as taken, corrected for drift, or settled."""
+    found = {}
+    for name in sorted(MEASURED_METRICS):
+        try:
+            found[name] = reading(measurement, name)
+        except MeasurementError:
+            continue
+    return found
+
+
+def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
+    """The 95 % interval of each percentile, on the footing of ``measured``; None where samples do not bound it."""
+    found: dict[str, list[float | None]] = {}
+    for name in PERCENTILES:
+        try:
+            value, low, high = measurement.corrected_interval(name)
+        except MeasurementError:
+            continue
+        scale = measurement.metric(name) / value if final else 1.0
+        found[name] = [None if end is None else end * scale for end in (low, high)]
+    return found
+
+
+def measurement_notes(
+    measurement: Measurement, rates: Rates, *, final: bool, sound_s: float | None = None
+) -> dict[str, Any]:
+    """Notes of a measurement in its trial.
+
+    ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
+    measured where the processor counts joules; dollars are the measured medians at the stated price. ``sound_s`` is how
+    much sound a request holds.
+    """
+    measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
+    metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
+    costs = {}
+    if not measurement.encodes:
+        costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
+    costs |= real_time(measured["ttft_p50"], sound_s)
+    bounds = bounds_of(measurement, final=final)
+    if sound_s is not None and "ttft_p50" in bounds:
+        bounds["rtf"] = [None if end is None else end / sound_s for end in bounds["ttft_p50"]]
+    return {
+        "measured": measured | costs,
+        "measured_bounds": bounds,
+        "settled": metrics_of(measurement, Measurement.settled),
+        "drift": None if measurement.drift is None else plain(measurement.drift),
+        "clean": measurement.clean,
+        "unclean_because": tuple(measurement.reasons),
+        "loudness": measurement.noise_level,
+        "runtime_version": measurement.runtime_version,
+        "final": final and measurement.clean,
+    }
+
+
+def measured_w(measurement: Measurement) -> float | None:
+    """Mean watts of the processor's packages while samples were taken; None where no counter was read."""
+    rounds = measurement.environment.get("rounds", [measurement.environment])
+    walls = [part.get("wall_s") for part in rounds]
+    if measurement.energy_j is None or None in walls:
+        return None
+    return measurement.energy_j / float(sum(walls))

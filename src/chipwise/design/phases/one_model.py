@@ -1,0 +1,303 @@
+"""One model, trained or judged on the data of a run file, without a search: of any task but text.
+
+Text has loops of its own (``training/loop/train_model.py``, ``training/evaluations/folder.py``), which know
+tokenizers and GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chipwise.core.digest import plain
+from chipwise.core.fields import whole_number
+from chipwise.core.files import read_json, read_yaml, storage, write_json
+from chipwise.core.statistics import Z95
+from chipwise.design.run.folder import PROMISES, holds_run
+from chipwise.design.run.spec import RunSpec, load_run
+from chipwise.design.run.start_spec import any_spec
+from chipwise.design.run.winner import read_winner
+from chipwise.errors import InputError, SpecError, StudyError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.io import to_data
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.published.families import without_folder
+from chipwise.model.walk.built import require_trained
+from chipwise.training.loop.origin import has_weights, resolve_untrained
+from chipwise.training.tasks.protocol import Exported, Losses, TaskData
+
+if TYPE_CHECKING:
+    from chipwise.training.loop.trainer import Update
+
+FORMAT = "fp32"  # of what a training leaves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """How well an exported file does on a part of a task's data, in the task's metric."""
+
+    task: str
+    metric: str  # its title, such as accuracy
+    split: str  # validation or test
+    value: float  # as shown: an accuracy, not a share of errors
+    low: float | None  # ends of the 95 % interval over entries; None of one entry
+    high: float | None
+    entries: int  # that count as independent: images, speakers, series
+    shown: str  # value and interval with their unit
+
+    @classmethod
+    def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
+        """The score that ``losses`` give."""
+        metric, error = run.asked.metric, losses.std_error
+        most = 1.0 if metric.unit == "share" else math.inf
+        off = 0.0 if error is None else Z95 * error
+        ends = [min(max(losses.loss + each, 0.0), most) for each in (-off, off)]
+        ends.sort(key=metric.shown)
+        low, high = map(metric.shown, ends)
+        span = " to ".join(map(metric.text, ends))
+        return cls(
+            task=run.task,
+            metric=metric.title,
+            split=split,
+            value=metric.shown(losses.loss),
+            low=None if error is None else low,
+            high=None if error is None else high,
+            entries=len(losses.values),
+            shown=metric.text(losses.loss) + ("" if error is None else f" ({span})"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTrained:
+    """A model trained on a task's data."""
+
+    folder: Path  # what the task's ecosystem loads, with ``model.onnx``
+    steps: int
+    tokens: int
+    cpu_s: float
+    validation: TaskScore
+    test: TaskScore
+
+
+def other_than_text(data: object) -> RunSpec | None:
+    """The run that ``data`` names, if it is a run file whose task is not text; None of anything else."""
+    given = data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
+    if not isinstance(given, str | Path) or Path(given).suffix not in (".yaml", ".yml") or not Path(given).is_file():
+        return None
+    held = read_yaml(given)
+    if not isinstance(held, Mapping) or held.get("task", "text") == "text":
+        return None
+    return load_run(given)
+
+
+def run_of(folder: str | Path, data: object) -> RunSpec | None:
+    """The run whose data a folder's model is cut on: the one that ``data`` names, else that which it is the winner of.
+
+    None where that is text, or ``data`` names no run file of another task and the folder is no winner of one.
+    """
+    if (named := other_than_text(data)) is not None:
+        return named
+    home = Path(os.path.realpath(folder)).parent
+    if not holds_run(home) or not isinstance(held := read_json(home / "spec.json"), Mapping):
+        return None
+    found = any_spec(held.get("spec"), file=str(home / "spec.json"))
+    return found if isinstance(found, RunSpec) and found.task != "text" else None
+
+
+def train_on_task(
+    model: str | Path,
+    run: RunSpec,
+    *,
+    steps: int | None,
+    tokens: int | None,
+    cpu_seconds: float | None,
+    out: str | Path | None,
+    resume: bool,
+    device: str | None,
+    seed: int,
+    batch: int | None = None,
+    on_progress: Callable[[Update], None] = lambda update: None,
+) -> TaskTrained:
+    """Trains ``model`` on the data of ``run`` and writes what its ecosystem loads, with the exported file and scores.
+
+    Raises:
+        InputError: The model does not fit the task's data, or there is not one budget.
+        StudyError: The folder holds a training and ``resume`` is not given.
+        Unsupported: The model has blocks that are not built here.
+    """
+    from chipwise.training.loop.evaluate import read
+    from chipwise.training.loop.worker import TrainJob
+
+    arch, start = _model_of(model)
+    require_trained(arch, task=run.task)
+    target = Path(out) if out is not None else Path("runs") / f"train-{arch.name.replace('/', '-')}"
+    if (target / "state").exists() and not resume:
+        raise StudyError(f"{target}: holds a training; continue it with --resume, or name another folder with --out")
+    data = opened(run, target / "corpus", arch)
+    recipe = {**data.recipe, **({} if batch is None else {"batch_windows": whole_number("batch", batch)})}
+    budgets = {"steps": steps, "tokens": tokens, "cpu_seconds": cpu_seconds}
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) != 1 or not 0 < next(iter(given.values())) < math.inf:
+        raise InputError("give one budget above 0: --steps, --tokens or --cpu-seconds")
+    if tokens is not None:
+        steps = math.ceil(tokens / data.step_tokens(arch))
+    file = data.data(arch)
+    job = TrainJob(
+        arch=arch,
+        tokens=file.path,
+        dataset=file.kind,
+        folder=str(target / "state"),
+        steps=steps,
+        cpu_budget_s=cpu_seconds,
+        seed=seed,
+        recipe=recipe,
+        device=device if device not in (None, "cpu") else None,
+        start=start,
+    )
+    result = job.run(on_progress)
+    item = Exported(design=Design(arch=arch, weights=FORMAT), weights=read(Path(result["weights"])), folder=target)
+    shipped = target / "model"
+    with storage(shipped):
+        shipped.mkdir(parents=True, exist_ok=True)
+    data.ship(item, shipped, {})
+    with storage(shipped):
+        from chipwise.deploy.export.onnx import export
+
+        export(item.design, item.weights, shipped / "model.onnx")
+    scores = {split: TaskScore.of(run, data.losses(item, split=split), split) for split in ("validation", "test")}
+    write_json(shipped / PROMISES, promises_of_model(run, item.design, scores["test"].value))
+    return TaskTrained(
+        folder=shipped,
+        steps=int(result["steps"]),
+        tokens=int(result["tokens"]),
+        cpu_s=float(result["cpu_s"]),
+        validation=scores["validation"],
+        test=scores["test"],
+    )
+
+
+def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None = None) -> TaskScore:
+    """Scores a folder with weights, such as a winner's, on the test data of ``run`` by its exported graph.
+
+    Args:
+        model: The folder.
+        run: The run file's spec.
+        cache: Where the data is kept; that of the run which the folder belongs to, else ``runs/data-<name>``.
+
+    Raises:
+        InputError: The folder has no weights, or its model does not fit the data.
+    """
+    folder = _folder_of(model)
+    from chipwise.deploy.export.hf import load_pretrained
+    from chipwise.deploy.export.onnx import export
+
+    found, weights = load_pretrained(folder)
+    winner = read_winner(folder)
+    design = Design(arch=found, weights=FORMAT) if winner is None else winner.design
+    home = Path(cache) if cache is not None else data_of(folder, run)
+    data = opened(run, home, design.arch)
+    with tempfile.TemporaryDirectory() as room:
+        item = Exported(design=design, weights=weights, folder=Path(room))
+        export(design, weights, Path(room) / "model.onnx")
+        return TaskScore.of(run, data.losses(item, split="test"), "test")
+
+
+def layer_losses_on_task(
+    model: str | Path,
+    run: RunSpec,
+    form: str,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[float, ...]:
+    """What each layer alone in ``form`` costs on the validation data of ``run``, in its loss (a share of errors, …).
+
+    Raises:
+        InputError: The folder has no weights, or its model does not fit the data.
+        Unsupported: Weights cannot be rounded to ``form``.
+    """
+    folder = _folder_of(model)
+    from chipwise.deploy.export.hf import load_pretrained
+    from chipwise.training.loop.evaluate import load_model
+    from chipwise.training.loop.sensitivity import layer_losses
+
+    arch, weights = load_pretrained(folder)
+    data = opened(run, data_of(folder, run), arch).data(arch).load()
+    data.require_fit(arch)
+    return layer_losses(
+        load_model(arch, weights), form, lambda changed: data.judge(changed).loss, on_progress=on_progress
+    )
+
+
+def data_of(folder: Path, run: RunSpec) -> Path:
+    """The data of the run or training that a folder belongs to, else a place of its own."""
+    parent = Path(os.path.realpath(folder)).parent
+    return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
+
+
+def _folder_of(model: str | Path) -> Path:
+    """The folder of a model with weights.
+
+    Raises:
+        InputError: It is none.
+    """
+    folder = Path(model)
+    if not has_weights(folder):
+        why = without_folder(str(model))
+        raise InputError(f"{model}: {why}; give a folder with weights, such as a winner's or that of `chipwise train`")
+    return folder
+
+
+def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
+    """The architecture, and the file of its weights where it has some under the names of the torch module."""
+    folder = Path(model)
+    if not has_weights(folder):
+        return resolve_untrained(model), None
+    from safetensors.numpy import save_file
+
+    from chipwise.deploy.export.hf import load_pretrained
+
+    arch, weights = load_pretrained(folder)
+    path = Path(tempfile.mkdtemp(prefix="chipwise-start-")) / "start.safetensors"
+    save_file(dict(weights), str(path))
+    return arch, str(path)
+
+
+def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
+    """The task's data, made where it is missing, checked to be what ``arch`` reads."""
+    image, stem = run.space.image, arch.stem
+    if image is not None and isinstance(stem, ImageStem):
+        wanted = {"size": image.size, "channels": image.channels, "classes": image.classes, "axes": image.axes}
+        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.classes, "axes": stem.axes}
+        off = [f"{name} {got[name]}, not {wanted[name]}" for name in wanted if wanted[name] != got[name]]
+        if off:
+            raise SpecError(f"{arch.name} reads other data than {run.name} has: {'; '.join(off)}", field="space.image")
+    elif image is not None:
+        raise SpecError(f"{arch.name} reads no images or spectrograms, which {run.name} has", field="space.image")
+    if run.space.sound is not None and not isinstance(stem, SoundStem):
+        raise SpecError(f"{arch.name} does not hear, and {run.name} has sounds", field="space.sound")
+    data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
+    data.prepare()
+    return data
+
+
+def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
+    """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
+    return {
+        "schema": "chipwise.winner/1",
+        "task": run.task,
+        "arch": to_data(design.arch),
+        "weights": design.weights,
+        "target": {"threads": 1},
+        "workload": plain(run.workload),
+        "constraints": {},
+        "promised": {},
+        "measured": None,
+        run.asked.metric.name: value,
+    }

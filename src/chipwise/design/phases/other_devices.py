@@ -1,0 +1,238 @@
+"""Costs of one architecture on several devices, and how far choices carry over between them.
+
+Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device over that of the
+device's typical candidate, the median of a sample of the space that is the same for all. The worst share is that of the
+device that a candidate suits least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import kendall_tau
+from chipwise.design.limits import MORE_IS_BETTER, SPENDING, Constraint
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.strategies.pareto import hypervolume, non_dominated
+from chipwise.design.targets.chance import Bounds, chances_of, kept, tightened
+from chipwise.design.targets.representable import check_space
+from chipwise.design.targets.sheet import SheetTarget, needs_energy
+from chipwise.design.targets.target import spreads_in
+from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.hardware.runtime import runtimes_for
+from chipwise.model.arch.design import Design
+from chipwise.model.space.search_space import Rows, SearchSpace
+
+ACROSS = "across."  # prefix of a metric's name: its value across several devices
+How = Literal["worst", "weighted"]
+Metrics = Callable[[Rows], Mapping[str, Float64Array]]
+LOCAL = "local"  # the device that a run is for
+_TYPICAL = 4_096  # candidates drawn for the typical cost of each device
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Transfer of choices from the device of a row to that of a column; (devices, devices) each.
+
+    Attributes:
+        devices: Their names.
+        costs: Kendall's rank correlation of what random candidates cost on the two.
+        fronts: Of the hypervolume that the column's own front has there, the share that the row's front reaches.
+    """
+
+    devices: tuple[str, ...]
+    costs: Float64Array
+    fronts: Float64Array
+
+
+class Targets:
+    """Costs of candidates across devices.
+
+    Args:
+        space: The space.
+        metrics: Predicted metrics of rows by device; every device has metrics of the same names.
+        weights: Of each device, where costs are weighted; 1 unless given.
+        seed: Of the sample that defines what is typical.
+
+    Raises:
+        InputError: There is no device.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        metrics: Mapping[str, Metrics],
+        *,
+        weights: Mapping[str, float] | None = None,
+        seed: int,
+    ) -> None:
+        if not metrics:
+            raise InputError("name at least one device")
+        self.devices = tuple(metrics)
+        self._metrics = dict(metrics)
+        given = weights or {}
+        self._weights = np.array([given.get(name, 1.0) for name in self.devices])
+        self._sample = space.sample(_TYPICAL, np.random.default_rng([seed, 11]))
+        self.typical: dict[str, dict[str, float]] = {}
+        for name in self.devices:
+            self.refresh_typical(name)
+
+    def refresh_typical(self, name: str) -> None:
+        """Computes the typical costs of a device again, whose metrics have changed."""
+        found = self._metrics[name](self._sample)
+        self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
+
+    def costs(self, rows: Rows, metric: str) -> Float64Array:
+        """The metric on every device, in its own unit, (n, devices)."""
+        return np.stack([np.asarray(self._metrics[name](rows)[metric], float) for name in self.devices], axis=1)
+
+    def shares(self, rows: Rows, metric: str) -> Float64Array:
+        """The metric over that of each device's typical candidate, (n, devices)."""
+        shares: Float64Array = self.costs(rows, metric) / np.array(
+            [self.typical[name][metric] for name in self.devices]
+        )
+        return shares
+
+    def across(self, rows: Rows, metric: str, how: How) -> Float64Array:
+        """One share for all devices, (n,): the worst, or the weighted geometric mean."""
+        shares = self.shares(rows, metric)
+        if how == "worst":
+            worst: Float64Array = shares.min(axis=1) if metric in MORE_IS_BETTER else shares.max(axis=1)
+            return worst
+        mean: Float64Array = np.exp(np.log(shares) @ self._weights / self._weights.sum())
+        return mean
+
+    def fronts(self, rows: Rows, quality: Float64Array, metric: str) -> dict[str, NDArray[np.int64]]:
+        """For each device, which of the rows lie on its front of ``quality`` (to be minimised) and the metric."""
+        costs = self.costs(rows, metric)
+        return {
+            name: np.flatnonzero(non_dominated(np.column_stack([quality, costs[:, i]])))
+            for i, name in enumerate(self.devices)
+        }
+
+    def transfer(self, rows: Rows, quality: Float64Array, metric: str) -> Transfer:
+        """Transfer of costs and fronts between devices; fronts are those of the trials ``rows``."""
+        count = len(self.devices)
+        drawn = self.costs(self._sample[:1_000], metric)
+        ranks = np.ones((count, count))
+        for i in range(count):
+            for j in range(i):
+                ranks[i, j] = ranks[j, i] = kendall_tau(drawn[:, i], drawn[:, j])
+        carried = np.full((count, count), np.nan)
+        if len(rows):
+            shares = self.shares(rows, metric)
+            found = self.fronts(rows, quality, metric)
+            for j in range(count):
+                points = np.column_stack([quality, shares[:, j]])
+                corner = points.max(axis=0) + 0.01 * np.maximum(np.ptp(points, axis=0), 1e-12)
+                whole = hypervolume(points, corner)
+                for i, name in enumerate(self.devices):
+                    carried[i, j] = hypervolume(points[found[name]], corner) / whole
+        return Transfer(self.devices, ranks, carried)
+
+
+class OtherDevices:
+    """The other devices of a run, each in the runtime that would serve there, predicted as ``chipwise estimate`` does.
+
+    Args:
+        spec: The run.
+        space: Its space.
+
+    Raises:
+        SpecError: The runtime of a device cannot serve designs of the space; the field is named.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace) -> None:
+        self._space, self._seed, self._confidence = space, spec.seed, spec.confidence_share
+        self.weights: dict[str, float] = {}
+        self.runtimes: dict[str, str] = {}
+        self.sheets: dict[str, SheetTarget] = {}
+        self._limits: dict[str, tuple[Constraint, ...]] = {}
+        for i, item in enumerate(spec.targets):
+            served, sheet = item.target, item.sheet
+            try:
+                check_space(space, served.runtime)
+            except Unsupported as error:
+                able = ", ".join(name for name in runtimes_for(sheet) if name != served.runtime)
+                told = f"{error}; {served.runtime} is the runtime there, others that {sheet.name} has: {able}"
+                raise SpecError(told, field=f"targets[{i}].runtime") from None
+            self.sheets[sheet.name] = SheetTarget(
+                space,
+                sheet,
+                served=served,
+                workload=spec.workload,
+                seed=spec.seed,
+                energy=needs_energy((*item.limits, *spec.goals)),
+            )
+            self.weights[sheet.name], self.runtimes[sheet.name] = item.weight, served.runtime
+            self._limits[sheet.name] = (*item.limits, *self.sheets[sheet.name].limits)
+
+    def limits_on_rows(self) -> tuple[Constraint, ...]:
+        """The limits there and each device's own, on predicted values, so that each holds with the run's confidence."""
+        found: list[Constraint] = []
+        for name, target in self.sheets.items():
+            spreads = spreads_in(self._space, target, seed=self._seed)
+            found += [_there(limit, name) for limit in tightened(self._limits[name], spreads, self._confidence)]
+        return tuple(found)
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric there, called ``metric@device``, and the ends of its 90 % interval."""
+        return {
+            f"{metric}@{name}": bounds
+            for name, target in self.sheets.items()
+            for metric, bounds in target.predict(design).items()
+        }
+
+    def chances(self, design: Design) -> dict[str, float | None]:
+        """How likely each hard limit there holds, by metric; None where nobody can say."""
+        hard = [limit for limit in self._each_limit() if limit.hard]
+        return chances_of(hard, self.predict(design)) if hard else {}
+
+    def keeps_limits(self, design: Design) -> bool:
+        """Whether all hard limits there are predicted to hold, as surely as is wanted."""
+        limits = self._each_limit()
+        return not limits or kept(limits, self.predict(design), {}, self._confidence)
+
+    def _each_limit(self) -> list[Constraint]:
+        return [_there(limit, name) for name, limits in self._limits.items() for limit in limits]
+
+
+def _there(limit: Constraint, device: str) -> Constraint:
+    return replace(limit, metric=f"{limit.metric}@{device}")
+
+
+class AcrossDevices:
+    """Predicted metrics of rows on all devices of a run.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        others: Its other devices.
+        local: Predicted metrics on the device that it is for; they change as measurements correct them.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, others: OtherDevices, local: Metrics) -> None:
+        self._spec, self._local, self._others = spec, local, others
+        sheets = {name: target.metrics for name, target in others.sheets.items()}
+        self.targets = Targets(space, {LOCAL: local, **sheets}, weights=others.weights, seed=spec.seed)
+
+    def metrics(self, rows: Rows) -> dict[str, Float64Array]:
+        """Predicted metrics of rows: on the run's own device, on others, and what objectives count as across them.
+
+        An objective in seconds, tokens per second, watts, joules or dollars counts as the share across devices, in the
+        unit of the device that the run is for.
+        """
+        known = dict(self._local(rows))
+        self.targets.refresh_typical(LOCAL)
+        for name, sheet in self._others.sheets.items():
+            known |= {f"{metric}@{name}": values for metric, values in sheet.metrics(rows).items()}
+        for goal in self._spec.goals:
+            if goal.metric in ("ttft_p50", "tpot_p50", "throughput", *SPENDING):
+                share = self.targets.across(rows, goal.metric, self._spec.across)
+                known[f"{ACROSS}{goal.metric}"] = share * self.targets.typical[LOCAL][goal.metric]
+        return known

@@ -1,0 +1,486 @@
+"""One search, phase by phase: data, calibration, screening, trainings, measurements, the winner, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.design.phases import supernet_prior
+from chipwise.design.phases.choosing import Chooser, StrategyProposer
+from chipwise.design.phases.finals import Finals
+from chipwise.design.phases.findings import explain_answer
+from chipwise.design.phases.going_on import seed_of, take_up
+from chipwise.design.phases.halving import Halving, Propose, Rung
+from chipwise.design.phases.kit_return import kit_notes, record
+from chipwise.design.phases.limits import no_slower_than, penalty_factor
+from chipwise.design.phases.measurement_choice import measure_front
+from chipwise.design.phases.measuring import CandidateMeasurer
+from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
+from chipwise.design.phases.reference_design import largest_within, reference_designs
+from chipwise.design.phases.run_budget import RunBudget
+from chipwise.design.phases.run_record import make_record
+from chipwise.design.phases.screening import Screened, loosened, screen
+from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
+from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
+from chipwise.design.phases.trainings import Trainings, charged
+from chipwise.design.report import output
+from chipwise.design.report.record import RunRecord, save
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.run.progress import Observer, Status
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.design.targets.local import least_calibration_s
+from chipwise.design.targets.target import Target, limits_on_predictions, open_target
+from chipwise.errors import ChipwiseError, OutOfReach
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.training.tasks.protocol import TaskData
+from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
+
+REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Results of the preparation of a search."""
+
+    data: TaskData
+    tasks: TaskEvaluation | None
+    target: Target
+    measurer: CandidateMeasurer
+    chooser: Chooser
+    references: Sequence[Candidate]
+    limits: tuple[Any, ...]
+    plan: tuple[Rung, ...]
+
+
+class Search:
+    """A search in its folder. Everything that is decided follows from what the study holds.
+
+    Args:
+        spec: The run.
+        folder: The run's folder, open.
+        observer: Called on every change.
+    """
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
+        self.spec, self.folder, self._observer = spec, folder, observer
+        self.space = SearchSpace(spec.space)
+        self.study = Study(
+            folder.where,
+            name=folder.study_name,
+            directions=[goal.direction for goal in spec.goals],
+            identity=folder.identity,
+            choices=choice_labels(self.space),
+        )
+        if folder.storage is not None:
+            folder.check_trials_belong_to_run(len(self.study.trials()))
+        self.trials = Trials(self.study, spec, self.space)
+        take_up(self.study, self.trials, spec, folder.before)
+        if folder.before is not None:
+            folder.write_spec()
+        self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
+        self.budget = RunBudget(spec, self.trials, self.ledger)
+        allowed = self.allowance = spec.allowance
+        self.status = Status(
+            unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.asked.metric
+        )
+        self.target: Target | None = None  # once it is open
+
+    def run(self) -> RunRecord:
+        """Runs all phases, or those still missing; returns the record of the finished run.
+
+        A search that is refused before it has calibrated or tried anything leaves no run in its folder. One whose
+        winner does not keep its limits measures the finalists again.
+        """
+        try:
+            if "winner" not in self.study.memory or "unmet" in self.study.memory:
+                self._search(open_trainer(self._setup))
+            else:
+                self._take_results()
+            return self.report()
+        except BaseException as error:
+            if isinstance(error, ChipwiseError) and not self.trials.all() and not self.folder.profile.exists():
+                self.folder.withdraw()
+            else:
+                self._save_partial(error)
+            raise
+
+    def _search(self, trainer: Trainer) -> None:
+        self.study.forget("stopped")
+        with trainer:
+            ready = self._prepare()
+            halving = self._halving(ready, trainer)
+            finalists, reference = self._finalists(ready, halving)
+            finals = self._finals(
+                ready.data, ready.target, tasks=ready.tasks, left_s=lambda: self.budget.left_for_finals_s
+            )
+            winner = finals.decide(finalists, reference, halving.spare(finalists))
+            if finals.met:
+                winner, reference = self._fair_reference(ready, halving, finals, winner, reference)
+        self._score(finals, winner, reference)
+        finals.write_winner(self.trials[winner.number])
+        for item in self.trials.all():
+            if item.trial.state == "running":
+                self._close(item)
+        self._explain(ready.chooser, halving)
+        self.study.remember(
+            winner=winner.number,
+            baseline=None if reference is None else reference.number,
+            unmet=None if finals.met else True,
+        )
+
+    def _take_results(self) -> None:
+        """Records what a kit measured of a finished run, teaches the target, and ranks the contenders again."""
+        told: list[str] = []
+        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        target = self._opened()
+        if told != self.study.memory.get("kit_notes", []):
+            self.study.remember(kit_notes=told)
+        if target is None or not notes:
+            return
+        self._phase("reading the kit's results")
+        record(self.trials, target, notes)
+        finals = self._finals(self._read_data(), target)
+        number = self.study.memory.get("baseline")
+        reference = None if number is None else self.trials[number]
+        good = [
+            item
+            for item in self.trials.all()
+            if item.notes.exported_loss is not None and not item.is_reference and finals.keeps_limits(item)
+        ]
+        winner = self.trials[self.study.memory["winner"]]
+        if good:
+            winner = finals.best(good, reference)
+        if winner.number != self.study.memory["winner"]:
+            self._score(finals, winner, reference)
+        finals.write_winner(self.trials[winner.number])
+        self.study.remember(winner=winner.number)
+
+    def _finals(self, data: TaskData, target: Target, **more: Any) -> Finals:
+        factor = penalty_factor(self.spec, self.others.predict)
+        known = self.trials, self.spec, self.folder, data, target
+        return Finals(*known, others=self.others, penalty_factor=factor, on_phase=self._phase, **more)
+
+    def _read_data(self) -> TaskData:
+        """What is asked of models, with its data."""
+        self._phase("reading data")
+        spec = self.spec
+        return spec.asked.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
+
+    def _score(self, finals: Finals, winner: Candidate, reference: Candidate | None) -> None:
+        """Scores winner and reference design on test data, and remembers what they do with it."""
+        self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
+
+    def _prepare(self) -> Prepared:
+        """Data, calibration, screening, reference designs, and the plan of trainings."""
+        self.budget.require(ahead_s=least_calibration_s(self.spec, self.folder))
+        data = self._read_data()
+        tasks = load_tasks(self.spec)
+        data.prepare()
+        self.study.remember(data=dict(data.summary()))
+        others = self.others
+        self._phase("calibrating")
+        target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
+        self.budget.require()
+        spec = self.spec = target.restated(self.spec)
+        measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
+        self._phase("screening")
+        across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None
+        metrics = target.metrics if across is None else across.metrics
+        limits = (*limits_on_predictions(spec, self.space, target), *others.limits_on_rows())
+        try:
+            screened = screen(self.space, metrics, limits, seed=spec.seed)
+        except OutOfReach as error:
+            if not any(item.rungs for item in self._candidates()):
+                raise
+            limits = loosened(limits, error.beyond)  # what is trained is to end with the design that comes closest
+            screened = screen(self.space, metrics, limits, seed=spec.seed)
+        self._remember_screened(screened)
+        self._phase("choosing the reference design")
+        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
+        pace = spec.asked.pace
+        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
+        chooser = Chooser(
+            self.space,
+            screened,
+            metrics,
+            spec.goals,
+            limits,
+            final=self.allowance.final,
+            in_tokens=self.allowance.unit == "tokens",
+            bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
+            law=spec.asked.law,
+            seed=spec.seed,
+        )
+        if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
+            references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
+        self.budget.set_aside(target, tasks)
+        evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
+        if tasks:
+            self._phase("evaluating tasks")
+            self.study.remember(bars=evaluation.baselines(self.study.memory.get("bars", {})))
+        return Prepared(
+            data=data,
+            tasks=evaluation if tasks else None,
+            target=target,
+            measurer=measurer,
+            chooser=chooser,
+            references=references,
+            limits=limits,
+            plan=self.budget.plan(references),
+        )
+
+    def _calibrated(self, detail: str) -> None:
+        """Shows how far the calibration is; ends it where it has used up what trainings need."""
+        self._detail(detail)
+        self.budget.require()
+
+    def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
+        """The candidates and the reference design of which the winner is decided; a resumed search keeps its own."""
+        known = self.study.memory.get("finalists")
+        if known is not None:
+            finalists, reference = ([self.trials[number] for number in part] for part in known)
+            return finalists, reference[0] if reference else None
+        halving.explore(ready.references)
+        self._measure_candidates(ready)
+        finalists, best = halving.promote(ready.references)
+        if best is None:
+            best = self._earlier_reference(ready)
+        kept = [item.number for item in finalists], [] if best is None else [best.number]
+        self.study.remember(finalists=kept)
+        return finalists, best
+
+    def _earlier_reference(self, ready: Prepared) -> Candidate | None:
+        """The largest earlier reference design within the limits that was trained in full; where none of today's was.
+
+        Under looser limits it is no longer the largest within them, and the budget may be too small for that one.
+        """
+        good = [
+            item
+            for item in self.trials.all()
+            if item.is_reference
+            and item.alive
+            and item.trained_to(len(ready.plan) - 1)
+            and ready.measurer.within_limits(item)
+        ]
+        return max(good, key=lambda item: item.design.arch.parameters(), default=None)
+
+    def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
+        """Chooses and trains candidates; the supernet is trained first where the run wants one."""
+        spec, chooser, target = self.spec, ready.chooser, ready.target
+        propose: Propose | None = None
+        if spec.search.strategy != "auto":
+            propose = StrategyProposer(spec.search.strategy, chooser, seed=spec.seed)
+        elif spec.quality.chosen == "proxy":
+            propose = chooser.propose_by_law
+        return Halving(
+            self.trials,
+            ready.plan,
+            chooser=chooser,
+            trainer=Trainings(
+                trainer,
+                self.folder,
+                ready.data,
+                seed=seed_of(self.study, spec),
+                allowance=self.allowance,
+                train=spec.train,
+                on_progress=self._show_trainings,
+            ),
+            measurer=ready.measurer,
+            predict=lambda row: target.predict(self.space.design(row[0])),
+            workers=spec.budget.workers,
+            propose=propose,
+            on_phase=self._phase,
+            score=self._supernet(chooser, ready.data, trainer),
+            penalty_factor=penalty_factor(spec, self.others.predict),
+            allowance=self.allowance,
+            left=lambda: self.budget.left,
+        )
+
+    def _measure_candidates(self, ready: Prepared) -> None:
+        """Measurements between first trainings and promotions: of all that was trained, or along the front."""
+        spec = self.spec
+        if not ready.target.measures:
+            return
+        for item in self.trials.all():
+            if item.alive and item.measured is not None and item.notes.within is None:
+                ready.measurer.within_limits(item)
+        if spec.profiling == "measured":
+            for item in self.trials.all():
+                if item.alive and item.rungs and item.measured is None:
+                    ready.measurer.measure(item)
+        if spec.profiling == "hybrid":
+            self._phase("measuring along the front")
+            measure_front(
+                self._candidates,
+                ready.measurer.predict,
+                spec.goals,
+                ready.limits,
+                lambda item: ready.measurer.measure(item, because="it may move the front"),
+            )
+
+    def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
+        """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
+        budget_s = self.budget.supernet_s
+        if not budget_s:
+            return None
+        self._phase("training the supernet")
+        begun = self.study.memory.get("supernet", {})  # with limits, a budget and a seed that may have changed since
+        if not begun:
+            trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
+            begun = {"trained": trained.tolist(), "scored": scored.tolist()}
+            begun |= {"budget_s": budget_s, "seed": self.spec.seed}
+            self.study.remember(supernet=begun)
+        scored = np.array(begun["scored"], np.int64)
+        archs = [self.space.design(row).arch for row in np.array(begun["trained"], np.int64)]
+        supernet = Supernet(self.folder, data, archs, budget_s=float(begun["budget_s"]), seed=int(begun["seed"]))
+        supernet.train(trainer, lambda update: self._show_trainings({0: update}))
+        self._phase("scoring with the supernet")
+
+        def score(rows: Rows) -> Float64Array:
+            return supernet.scores(
+                [self.space.design(row).arch for row in rows],
+                lambda done, total: self._detail(f"{done} of {total} designs"),
+            )
+
+        chooser.set_supernet_prior(scored, score(scored))
+        self.study.remember(supernet={**begun, "done": True})
+        return score
+
+    def _fair_reference(
+        self, ready: Prepared, halving: Halving, finals: Finals, winner: Candidate, reference: Candidate | None
+    ) -> tuple[Candidate, Candidate | None]:
+        """Winner, and a reference design that was measured within the limits next to it.
+
+        Where the reference design breaks a limit in its final form, the next largest that keeps them is trained as long
+        and takes its place, while the budget allows.
+        """
+        while reference is not None and not finals.keeps_limits(self.trials[reference.number]):
+            if self.budget.left < self.allowance.final * halving.overhead:
+                break
+            self.trials.note(reference.number, within=False)
+            self._phase("choosing the reference design")
+            family = self.spec.asked.family(reference.notes.choices)
+            smaller = largest_within(
+                self.trials, self.spec, ready.target, family, measurer=ready.measurer, others=self.others
+            )
+            if smaller is None:
+                break
+            reference = halving.train_in_full(smaller)
+            finals.measure([winner, reference])
+            winner = finals.best([self.trials[item.number] for item in finals.contenders], reference)
+        return self.trials[winner.number], None if reference is None else self.trials[reference.number]
+
+    def _explain(self, chooser: Chooser, halving: Halving) -> None:
+        """Stores the findings about the answer; a run is complete without them if they cannot be computed."""
+        self._phase("explaining the answer")
+        trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
+        try:
+            found = explain_answer(self.space, chooser, halving.observations(), trained, seed=self.spec.seed)
+        except ChipwiseError as error:
+            found = {"knee_why": f"not known: {error}"}
+        self.study.remember(answer=found)
+
+    @property
+    def _setup(self) -> Setup:
+        """Arguments of the trainer."""
+        train = self.spec.train
+        return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
+
+    def _remember_screened(self, screened: Screened) -> None:
+        found = {"priced": screened.priced, "priced_per_s": screened.priced_per_s, "cloud": screened.cloud}
+        self.study.remember(screened=found | {"feasible_share": screened.feasible_share})
+        self.status.priced = screened.priced
+
+    def _candidates(self) -> list[Candidate]:
+        """All candidates but the reference designs."""
+        return [item for item in self.trials.all() if not item.is_reference]
+
+    def _close(self, item: Candidate) -> None:
+        """Ends a trial that is still open: with its values where it was trained, as set aside where not."""
+        if item.loss is None:
+            self.trials.fail(item.number, "set aside before training")
+            return
+        metric = self.spec.asked.metric
+        known = item.known | {metric.name: metric.shown(item.loss)}
+        self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
+
+    def report(self) -> RunRecord:
+        """Writes record, report, table and card from what the study holds."""
+        self._phase("report")
+        self.study.remember(spent=self.ledger.save())
+        found = self._record()
+        save(found, self.folder.record)
+        output.write(found, self.folder.path)
+        self.status.done = True
+        self._show()
+        return found
+
+    def _record(self) -> RunRecord:
+        return make_record(
+            self.spec, self.study, self.trials, self.space, self.folder, self._opened(), others=self.others
+        )
+
+    @cached_property
+    def others(self) -> OtherDevices:
+        """The run's other devices."""
+        return OtherDevices(self.spec, self.space)
+
+    def _opened(self) -> Target | None:
+        """The run's target; one that takes no calibration is opened where it was not yet."""
+        if self.target is None and (self.folder.profile.exists() or not self.spec.target.local):
+            self.target = open_target(self.spec, self.space, self.folder, self._detail)
+            self.target.learn(self.trials.measured())
+        return self.target
+
+    def _save_partial(self, error: BaseException) -> None:
+        """Writes the record of a search that stops early, with the reason where it is no Ctrl-C."""
+        try:
+            stopped = str(error) if isinstance(error, ChipwiseError) else None
+            self.study.remember(spent=self.ledger.save(), stopped=stopped)
+            save(self._record(), self.folder.record)
+        except (ChipwiseError, OSError):
+            return  # the reason for which the search stopped is what the user must see
+
+    def _phase(self, name: str) -> None:
+        self.ledger.begin(name)
+        self.study.remember(spent=self.ledger.save())
+        self.status.phase, self.status.detail = name, ""
+        self._show_counts()
+
+    def _detail(self, detail: str) -> None:
+        self.status.detail = detail
+        self._show_counts()
+
+    def _show_trainings(self, running: dict[int, dict[str, Any]]) -> None:
+        """Shows the progress of trainings; called about once a second."""
+        self.status.training = len(running)
+        self._detail(
+            ", ".join(f"trial {number} {data['share'] * 100:.0f} %" for number, data in sorted(running.items()))
+        )
+
+    def _show_counts(self) -> None:
+        status = self.status
+        items = self.trials.all()
+        trained = [item for item in items if item.rungs]
+        status.trained, status.measured = len(trained), sum(item.measured is not None for item in items)
+        status.failed = sum(item.trial.state == "failed" for item in items)
+        best = min((item for item in trained if item.alive), key=lambda item: item.quality or 0.0, default=None)
+        if best is not None:
+            status.best_loss, status.best = best.quality, summary(best.design)
+        self._show()
+
+    def _show(self) -> None:
+        """Shows the status. What was spent is saved first, so that the clock of a resumed run never goes back."""
+        spent_s = self.ledger.saved_total_s(at_least_s=REMEMBERED_S)
+        self.status.spent = spent_s if self.allowance.whole else charged(self.trials.all(), self.allowance)
+        self._observer(self.status)

@@ -1,0 +1,133 @@
+"""The reference design of a run: the strongest model that a careful engineer would choose for the same limits.
+
+Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
+predicts within
+the limits, the largest is taken that its training can still fill. For each family (such as a vocabulary) the largest
+one that is measured within the limits gets the same first training as every candidate, and the best of them the same
+full training as the finalists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from chipwise.design.limits import total_penalty
+from chipwise.design.phases.limits import HEADROOM, within
+from chipwise.design.phases.measuring import Measurer
+from chipwise.design.phases.other_devices import OtherDevices
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials
+from chipwise.design.targets.chance import Bounds, kept, values_of
+from chipwise.design.targets.target import Target
+from chipwise.model.space.designs import design_of
+
+LEAST_TOKENS = 0.25  # a parameter
+TRAINED_FLOPS = 1.5e11  # a CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
+MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
+
+
+def most_parameters(allowance: Allowance) -> float:
+    """Parameters beyond which one final training is no training: a quarter of a token for each, at least.
+
+    Where limits are loose, the largest design within them would be a poor rival. Of trainings on a GPU nothing is
+    known beforehand, so nothing is left out.
+    """
+    if allowance.unit == "tokens":
+        return allowance.final / LEAST_TOKENS
+    if allowance.unit == "cpu":
+        return math.sqrt(TRAINED_FLOPS * allowance.final / (6 * LEAST_TOKENS))
+    return math.inf
+
+
+def reference_designs(
+    trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
+) -> list[Candidate]:
+    """The largest reference design of each family (such as a vocabulary) that is measured within the limits.
+
+    Begun ones are continued.
+    """
+    asked = spec.asked
+    families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
+    found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
+    return [item for item in found if item is not None]
+
+
+def largest_within(
+    trials: Trials,
+    spec: RunSpec,
+    target: Target,
+    family: Hashable,
+    *,
+    measurer: Measurer,
+    others: OtherDevices | None = None,
+) -> Candidate | None:
+    """The largest reference design of one family that is measured within the limits, and that training can fill.
+
+    It is given with what was measured of it just now, so that a search goes on alike when it is resumed.
+
+    One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over, and
+    so is one that is predicted to break one on ``others``.
+    """
+
+    def tried() -> list[Candidate]:
+        known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
+        return [item for item in known if spec.asked.family(item.notes.choices) == family]
+
+    alive = [item for item in tried() if item.alive]
+    good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
+    while good is None and len(tried()) < MEASURED_AT_MOST:
+        done = [dict(item.notes.choices) for item in tried()]
+        fitting = (
+            pair
+            for pair in _largest_first(spec, target, family)
+            if pair[0] not in done
+            and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
+        )
+        choices, predicted = next(fitting, (None, None))
+        if choices is None or predicted is None:
+            break
+        item = _earlier(trials, choices) or trials[trials.add_reference(choices, predicted=predicted)]
+        good = trials[item.number] if measurer.within_limits(item) else None
+    return good
+
+
+def _earlier(trials: Trials, choices: Mapping[str, Any]) -> Candidate | None:
+    """The same design, if it was a reference design under other limits or another budget; it becomes one again."""
+    for item in trials.all():
+        if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
+            trials.note(item.number, earlier=False)
+            return trials[item.number]
+    return None
+
+
+def _largest_first(
+    spec: RunSpec, target: Target, family: Hashable
+) -> list[tuple[Mapping[str, Any], Mapping[str, Bounds]]]:
+    """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
+
+    Those that keep the soft limits too come before all others; those too large for their training come last, the
+    smallest first. Each measurement corrects later predictions.
+    """
+    most = most_parameters(spec.allowance)
+    limits = (*spec.limits, *target.limits)
+
+    def fits(predicted: Mapping[str, Bounds]) -> bool:
+        if target.measures:
+            return within(limits, values_of(predicted), headroom=HEADROOM)
+        return kept(limits, predicted, {}, spec.confidence_share)
+
+    fitting: list[tuple[bool, bool, int, float, int, Mapping[str, Any], Mapping[str, Bounds]]] = []
+    for choices in spec.asked.references(spec.space):
+        if spec.asked.family(choices) != family:
+            continue
+        design = design_of(choices, spec=spec.space, name="baseline")
+        predicted = target.predict(design)
+        values = values_of(predicted)
+        if fits(predicted):
+            beyond, size = total_penalty(spec.limits, values) > 0, design.arch.parameters()
+            order = (beyond, size > most, size if size > most else -size, values[spec.asked.pace])
+            fitting.append((*order, len(fitting), choices, predicted))
+    return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]

@@ -1,0 +1,160 @@
+"""A run's budget: what of it is left for trainings and for the end of the run, their plan, and the least it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from chipwise.core import units
+from chipwise.design.phases import task_evaluation
+from chipwise.design.phases.going_on import charge_of, fit_to_plan, plan_with
+from chipwise.design.phases.halving import OVERHEAD, Rung, plan_finals, plan_rungs
+from chipwise.design.phases.matrix_formats import CPU_S, chosen_by_matrix
+from chipwise.design.phases.supernet_prior import planned_cpu_s
+from chipwise.design.phases.trainings import trained
+from chipwise.design.run.budget_spec import allowance
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials
+from chipwise.design.targets.target import Target
+from chipwise.errors import SpecError
+from chipwise.training.evaluations.data import Task
+
+MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
+ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
+FINALS_S = 60.0  # CPU seconds for measuring the finalists, where the budget is of trainings alone
+ROUND_S = 10.0  # a budget that is advised is a multiple of it
+
+
+class RunBudget:
+    """What is left of a run's budget.
+
+    Args:
+        spec: The run.
+        trials: Its trials.
+        ledger: Its CPU seconds by phase.
+    """
+
+    def __init__(self, spec: RunSpec, trials: Trials, ledger: Ledger) -> None:
+        self._spec, self._trials, self._ledger = spec, trials, ledger
+        self.allowance = spec.allowance  # of trainings
+        self._measuring_s = self._reserve_s = 0.0  # of a budget that counts everything, what trainings leave
+
+    @property
+    def supernet_s(self) -> float:
+        """CPU seconds of the supernet's training; 0 where there is none."""
+        return self._spec.quality.shared_s(self.allowance.total)
+
+    @property
+    def left(self) -> float:
+        """The remaining budget of trainings, in its unit."""
+        if self.allowance.whole:
+            return self.allowance.total - self._ledger.total_s - self._reserve_s
+        seconds, tokens = trained(self._trials.all())
+        return self.allowance.left(seconds=seconds, tokens=tokens)
+
+    @property
+    def left_for_finals_s(self) -> float:
+        """CPU seconds that are left for measuring the finalists."""
+        if self.allowance.whole:
+            return self.left + self._measuring_s
+        return FINALS_S - self._ledger.settle().get("measuring the finalists", 0.0)
+
+    def set_aside(self, target: Target | None, tasks: Mapping[str, Task]) -> None:
+        """Keeps what measuring, tasks and report take at the end, where the budget counts it."""
+        if self.allowance.whole:
+            total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
+            self._measuring_s = measuring_s(total_s, by_matrix=by_matrix)
+            self._reserve_s = set_aside_s(total_s, by_matrix=by_matrix) + task_evaluation.planned_cpu_s(tasks)
+
+    def require(self, *, ahead_s: float = 0.0) -> None:
+        """Refuses a budget as soon as it is known to be too small; not where a plan or a training exists.
+
+        Raises:
+            SpecError: It is; what is calibrated so far is kept.
+        """
+        if "plan" in self._trials.study.memory or any(item.rungs for item in self._trials.all()):
+            return
+        compared = any(True for _ in self._spec.asked.references(self._spec.space))
+        require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=2 if compared else 1)
+
+    def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
+        """Distribution of the remaining budget over trainings; a resumed search has the same.
+
+        Under another budget there is another plan, in which all that is trained counts.
+        """
+        study = self._trials.study
+        known = study.memory.get("plan")
+        if known is not None:
+            return tuple(Rung(budget=budget, count=count) for budget, count in known)
+        tried = [item for item in self._trials.all() if not item.is_reference and item.format_of is None]
+        plan = plan_with(lambda: self._plan_of_rest(references), tried, self.allowance)
+        fit_to_plan(self._trials, plan, self.allowance)
+        study.remember(plan=[[rung.budget, rung.count] for rung in plan])
+        return plan
+
+    def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
+        """The remaining budget as trainings of new candidates, less what the reference designs still need.
+
+        Raises:
+            SpecError: It does not even hold one final training.
+        """
+        done = [charge_of(item, self.allowance) for item in references]
+        supernet_s = 0.0 if self._trials.study.memory.get("supernet", {}).get("done") else self.supernet_s
+        overhead = OVERHEAD if self.allowance.whole else 1.0
+        training = (self.left - planned_cpu_s(supernet_s)) / overhead
+        training -= max(0.0, self.allowance.final - max(done)) if done else 0.0
+        if self._spec.quality.chosen == "proxy":
+            return plan_finals(self.allowance, training)
+        least = self._spec.asked.metric.least_share
+        plan = plan_rungs(self.allowance, training, least_share=least)
+        first = plan[0].budget if len(plan) > 1 else 0.0
+        return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)
+
+
+def measuring_s(total_s: float, *, by_matrix: bool = False) -> float:
+    """CPU seconds of a budget for measuring the finalists and, where they get one, choosing each matrix's format."""
+    return MEASURING_S + MEASURING_SHARE * total_s + (task_evaluation.CONTENDERS * CPU_S if by_matrix else 0.0)
+
+
+def set_aside_s(total_s: float, *, by_matrix: bool = False) -> float:
+    """CPU seconds of a budget that trainings leave to measurements and report."""
+    return measuring_s(total_s, by_matrix=by_matrix) + ENDING_S + ENDING_SHARE * total_s
+
+
+def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: int) -> None:
+    """Checks that a budget of CPU time still holds ``trainings`` in full.
+
+    Args:
+        spec: The run.
+        spent_s: CPU seconds that are spent.
+        ahead_s: What the preparation still takes at least.
+        trainings: Full trainings that a search needs at least: a candidate's and the reference design's.
+
+    Raises:
+        SpecError: It does not; the message says what would be enough.
+    """
+    if not spec.allowance.whole or _holds(spec, spent_s + ahead_s, trainings):
+        return
+    enough, larger = spec.allowance.total, spec
+    while not _holds(larger, spent_s + ahead_s, trainings):
+        enough *= 1.05
+        larger = replace(spec, budget=replace(spec.budget, cpu=f"{enough} s"))
+    advised = units.show(ROUND_S * math.ceil(enough / ROUND_S), "time")
+    final = units.show(spec.allowance.final, "time")
+    raise SpecError(
+        f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and the like take "
+        f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
+        f"{units.show(set_aside_s(spec.allowance.total), 'time')}, and {trainings} trainings of {final} each do not "
+        f"fit in the rest; give at least {advised}"
+        + (", or lower budget.final" if spec.budget.final is not None else ""),
+        field="budget.cpu",
+    )
+
+
+def _holds(spec: RunSpec, before_s: float, trainings: int) -> bool:
+    allowed = allowance(spec.budget, spec.train)
+    left_s = allowed.total - before_s - set_aside_s(allowed.total)
+    left_s -= planned_cpu_s(spec.quality.shared_s(allowed.total))
+    return left_s / OVERHEAD >= trainings * allowed.final

@@ -1,0 +1,373 @@
+"""The record of a run, made from its folder and study, from which the report is drawn. Works at any moment of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.files import build
+from chipwise.design.phases.finals import chances
+from chipwise.design.phases.findings import rankings
+from chipwise.design.phases.limits import penalty_factor, within
+from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
+from chipwise.design.phases.trainings import charged
+from chipwise.design.report import record as rec
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Candidate, Trials, now
+from chipwise.design.strategies.pareto import hypervolume, knee, non_dominated
+from chipwise.design.strategies.study import Study
+from chipwise.design.targets.chance import Bounds, values_of
+from chipwise.design.targets.target import Target
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.predict.cost.model import CostEstimate, OpCost
+
+Factor = Callable[[Candidate], float]  # what one bit per byte counts as
+
+
+def make_record(
+    spec: RunSpec,
+    study: Study,
+    trials: Trials,
+    space: SearchSpace,
+    folder: RunFolder,
+    target: Target | None = None,
+    *,
+    others: OtherDevices | None = None,
+) -> rec.RunRecord:
+    """The record of a run as it stands; ``target`` is what was opened of it, None before that."""
+    others = OtherDevices(spec, space) if others is None else others
+    memory, items = study.memory, trials.all()
+    winner, baseline = memory.get("winner"), memory.get("baseline")
+    profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
+    factor = penalty_factor(spec, others.predict)
+    front = _front(spec, items, factor)
+    chosen = next((item for item in items if item.number == winner), None)
+    cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
+    screened = memory.get("screened", {})
+    samples = dict(memory.get("samples", {}))
+    said = samples.pop("continuations", memory.get("continuations", ()))
+    answer = build(rec.Answer, memory.get("answer", {}), field="answer")
+    knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
+    return rec.RunRecord(
+        name=spec.name,
+        created=now(),
+        version=version("chipwise"),
+        status="finished" if winner is not None else "partial",
+        stopped=None if winner is not None else memory.get("stopped"),
+        seed=spec.seed,
+        task=spec.task,
+        target=_target(spec, items, profile, target),
+        workload=spec.workload,
+        constraints=(*spec.limits, *spec.limits_elsewhere),
+        objectives=spec.goals,
+        budget=_budget(spec, memory, items),
+        space=rec.SpaceSummary(
+            size=space.size(),
+            choices=plain(spec.space),
+            priced=screened.get("priced"),
+            priced_per_s=screened.get("priced_per_s"),
+            feasible_share=screened.get("feasible_share"),
+        ),
+        data=rec.DataSummary(**memory["data"]) if "data" in memory else None,
+        trials=tuple(_trial(spec, item, others) for item in items),
+        cloud=_cloud(screened.get("cloud", [])),
+        winner=winner,
+        baseline=baseline,
+        knee=knee,
+        front=tuple(item.number for item in front),
+        promised_measured=tuple(_promises(items)),
+        operators={} if cost is None else {"prefill": _operators(cost.prefill), "decode": _operators(cost.decode)},
+        roofs=()
+        if profile is None
+        else tuple(rec.Roof(name=n, bandwidth_bytes_per_s=v) for n, v in profile.roofs.items()),
+        peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
+        launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
+        memory=() if cost is None or chosen is None else _memory(cost, chosen),
+        history=tuple(_history(spec, items, factor)),
+        answer=answer,
+        tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
+        rankings=rankings(items, spec.workload, pace=spec.asked.pace),
+        test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
+        samples=samples,
+        law=_law(memory),
+        continuations=tuple(rec.Continuation(**item) for item in said),
+        elsewhere=()
+        if target is None
+        else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
+        notes=(*_notes(spec, items, profile), *memory.get("kit_notes", ())),
+    )
+
+
+def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]) -> rec.Budget:
+    allowed, spent = spec.allowance, memory.get("spent", {})
+    device = "gpu" if spec.train.trains_on == "cuda" else "cpu"
+    if allowed.whole:
+        return rec.Budget(cpu_s=allowed.total, spent=spent, device=device)
+    used = charged(items, allowed)
+    return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
+
+
+def _law(memory: Mapping[str, Any]) -> rec.ByLaw | None:
+    """What a search by law remembers of its answer; None of a search that trains."""
+    held = memory.get("law")
+    if held is None:
+        return None
+    plan = memory.get("plan")
+    line = plan.get("headline") if isinstance(plan, Mapping) else None
+    return build(rec.ByLaw, {**held, "plan": line}, field="law")
+
+
+def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None, target: Target | None) -> rec.Target:
+    from chipwise.hardware.detect import detect
+
+    if not spec.target.local:
+        title = target.title if target is not None else spec.target.device
+        return rec.Target(
+            device=spec.target.device,
+            runtime=spec.target.runtime,
+            title=title,
+            measures=target is not None and target.measures,
+            confidence=spec.confidence_share,
+        )
+    machine = detect() if profile is None else profile.machine
+    return rec.Target(
+        device=spec.target.device,
+        runtime=spec.target.runtime,
+        cpu=machine.cpu,
+        cores=machine.cores,
+        runtime_version=next((i.notes.runtime_version for i in items if i.measured), None)
+        or (profile.runtime_version if profile is not None else None),
+        threads=spec.target.threads,
+        confidence=spec.confidence_share if spec.targets else None,
+        instructions=machine.instructions,
+    )
+
+
+def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
+    notes = item.notes
+    last = item.rungs[-1] if item.rungs else None
+    state: rec.State = "failed" if item.trial.state == "failed" else "measured" if item.measured else "priced"
+    if state == "priced" and item.rungs:
+        state = "trained"
+    if item.trial.state == "failed" and not item.rungs and (notes.reason or "").startswith("set aside"):
+        state = "pruned"
+    reason = notes.reason or "; ".join(notes.unclean_because) or None
+    return rec.Trial(
+        number=item.number,
+        state=state,
+        summary=summary(item.design),
+        weights=item.design.weights,
+        rung=None if last is None else max(0, last.rung),
+        choices=dict(notes.choices),
+        parameters=item.design.arch.parameters(),
+        loss=None if last is None else last.loss,
+        perplexity=None if last is None else last.perplexity,
+        quantised_loss=item.loss,
+        test_loss=notes.test_loss,
+        train_cpu_s=None if last is None else last.cpu_s,
+        curve=tuple(
+            rec.CurvePoint(cpu_s=float(p[0] or 0.0), tokens=int(p[1] or 0), train_loss=p[2], val_loss=p[3])
+            for p in notes.curve
+        ),
+        predicted=intervals_of(notes.predicted),
+        believed_now=intervals_of(notes.believed_now),
+        measured=item.measured,
+        measured_bounds={metric: (low, high) for metric, (low, high) in notes.measured_bounds.items()},
+        tasks={name: score_of(result) for name, result in item.tasks.items()},
+        clean=notes.clean,
+        chances={**chances(spec, item), **others.chances(item.design)},
+        feasible=within(spec.limits, item.known) and others.keeps_limits(item.design),
+        reason=reason,
+        started=notes.started,
+        ended=notes.ended,
+    )
+
+
+def intervals_of(noted: Mapping[str, Any]) -> dict[str, rec.Interval]:
+    """Recorded predictions, by metric a value and its bounds, as the record holds them."""
+    return {metric: rec.Interval(value=value, low=low, high=high) for metric, (value, low, high) in noted.items()}
+
+
+def score_of(result: Mapping[str, Any]) -> rec.TaskScore:
+    """A recorded result as the record holds it."""
+    if "failed" in result:
+        return rec.TaskScore(failed=str(result["failed"]))
+    known = {item.name: result[item.name] for item in fields(rec.TaskScore) if item.name in result}
+    return build(rec.TaskScore, known, field="tasks")
+
+
+def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[rec.TaskSummary]:
+    for task in spec.tasks:
+        bar = bars.get(task.label)
+        known = [item.tasks.get(task.label, {}) for item in items] + ([bar] if bar is not None else [])
+        yield rec.TaskSummary(
+            name=task.label,
+            classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
+            bar=None if bar is None else score_of(bar),
+        )
+
+
+def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Any]:
+    """Feasible candidates of known quality and their objectives to minimise, (n, m); bits per byte as they count.
+
+    Quality is what was trained, or where nothing was, the loss that the law expects.
+    """
+    by_law, metric = spec.quality.chosen == "law", spec.asked.metric
+    kept, rows = [], []
+    for item in items:
+        if (item.loss is None and not by_law) or not item.alive or item.is_reference:
+            continue
+        known = item.known
+        if item.loss is not None:
+            known[metric.name] = metric.shown(item.loss)
+        if not within(spec.limits, known):
+            continue
+        kept.append(item)
+        if item.loss is not None:
+            known[metric.name] = metric.shown(item.loss * factor(item))
+        rows.append([known[g.metric] * (1 if g.direction == "minimize" else -1) for g in spec.goals])
+    return kept, np.array(rows).reshape(len(rows), len(spec.goals))
+
+
+def _front(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[Candidate]:
+    kept, points = _points(spec, items, factor)
+    return [item for item, on in zip(kept, non_dominated(points), strict=True) if on] if kept else []
+
+
+def _knee(spec: RunSpec, front: list[Candidate], factor: Factor) -> int | None:
+    kept, points = _points(spec, front, factor)
+    if len(kept) < 3 or points.shape[1] < 2:
+        return None
+    found = knee(points)
+    return None if found is None else kept[int(found)].number
+
+
+def _elsewhere(
+    spec: RunSpec,
+    space: SearchSpace,
+    items: list[Candidate],
+    target: Target,
+    others: OtherDevices,
+    shown: tuple[int | None, ...],
+) -> list[rec.Elsewhere]:
+    """The run's other devices: what its contenders are expected to cost there, and the front of its trials."""
+    if not spec.targets:
+        return []
+    kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]
+    rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
+    quality = np.array([item.quality for item in kept], float)
+    targets = AcrossDevices(spec, space, others, target.metrics).targets
+    fronts = targets.fronts(rows, quality, spec.asked.pace)
+    transfer = targets.transfer(rows, quality, spec.asked.pace)
+    here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
+    found = []
+    for i, name in enumerate(targets.devices):
+        sheet = others.sheets.get(name)
+        contenders = {str(item.number): item for item in items if item.number in shown}
+        predicted = {} if sheet is None else {key: sheet.predict(item.design) for key, item in contenders.items()}
+        found.append(
+            rec.Elsewhere(
+                device=name,
+                title=here if sheet is None else sheet.title,
+                runtime=spec.target.runtime if sheet is None else others.runtimes[name],
+                costs={
+                    key: values_of(predicted[key]) if key in predicted else item.known
+                    for key, item in contenders.items()
+                },
+                bounds={key: _intervals(each) for key, each in predicted.items()},
+                front=tuple(kept[int(j)].number for j in fronts[name]),
+                carried={} if not kept else dict(zip(targets.devices, transfer.fronts[i].tolist(), strict=True)),
+                ranks=dict(zip(targets.devices, transfer.costs[i].tolist(), strict=True)),
+            )
+        )
+    return found
+
+
+def _intervals(predicted: Mapping[str, Bounds]) -> dict[str, tuple[float, ...]]:
+    return {metric: (low, high) for metric, (_, low, high) in predicted.items() if low is not None and high is not None}
+
+
+def _promises(items: list[Candidate]) -> list[rec.Promise]:
+    return [
+        rec.Promise(
+            trial=item.number,
+            metric=metric,
+            promised=float(bounds[0]),
+            low=bounds[1],
+            high=bounds[2],
+            measured=item.measured[metric],
+        )
+        for item in items
+        if item.measured
+        for metric, bounds in item.notes.predicted.items()
+        if metric in item.measured and bounds[0] is not None
+    ]
+
+
+def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
+    return tuple(
+        rec.Operator(
+            place=item.place,
+            kind=item.kind,
+            flops=float(item.work.flops),
+            bytes=float(item.work.bytes),
+            predicted_s=item.latency_s,
+            bound=item.bound.value,
+        )
+        for item in costs
+    )
+
+
+def _memory(cost: CostEstimate, item: Candidate) -> tuple[rec.MemoryPart, ...]:
+    if cost.profile is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
+        return ()
+    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in cost.memory_bytes.items())
+
+
+def _cloud(rows: list[list[float]]) -> rec.Cloud:
+    if not rows:
+        return rec.Cloud()
+    tpot, memory, parameters, feasible = zip(*rows, strict=True)
+    return rec.Cloud(
+        tpot_p50_s=tpot,
+        peak_memory_bytes=memory,
+        parameters=tuple(int(value) for value in parameters),
+        feasible=tuple(bool(value) for value in feasible),
+    )
+
+
+def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.HistoryPoint]:
+    """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
+    if spec.quality.chosen == "law":
+        return []  # nothing was trained
+    kept, points = _points(spec, items, factor)
+    if not kept:
+        return []
+    high, low = points.max(axis=0), points.min(axis=0)
+    span = np.where(high > low, high - low, 1.0)
+    history, elapsed, best = [], 0.0, np.inf
+    for i, item in enumerate(kept):
+        elapsed += item.rungs[-1].cpu_s
+        best = min(best, (np.inf if item.loss is None else item.loss) * factor(item))
+        volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
+        history.append(rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_loss=best, hypervolume=volume))
+    return history
+
+
+def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> list[str]:
+    notes = []
+    if profile is not None:
+        notes += profile.check_errors.splitlines()
+        notes += [*profile.notes]
+    unclean = [item.number for item in items if item.notes.clean is False]
+    if unclean:
+        notes.append(f"measured on a busy machine, so not reliable: trials {', '.join(map(str, unclean))}")
+    return notes

@@ -1,0 +1,157 @@
+"""The supernet of a run: trained once over designs within the limits; its scores are a prior that trainings correct.
+
+Training and scores are kept in ``supernet/`` of the run's folder and are continued. The quality of a candidate is what
+the scaling law predicts, times what the supernet adds to it as far as it deserves trust, times what is left for the
+quality model. Trust begins at a stated value and follows the run's own trainings.
+
+References:
+    An expensive quantity as a scaled cheap one and a difference: Kennedy & O'Hagan 2000, Biometrika 87:1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.files import read_json, write_json
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.strategies.encoding import Encoder
+from chipwise.design.strategies.quality_model import QualityModel
+from chipwise.design.strategies.strategy import Problem
+from chipwise.errors import SpecError, WorkerError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.space.search_space import Rows
+from chipwise.training.tasks.protocol import TaskData
+from chipwise.training.trainers.protocol import Trainer
+
+TRAINED = 512  # designs that share the supernet's weights, at most
+FEWEST_SCORED, MOST_SCORED = 12, 160  # of them, how many are scored before anything else is trained
+SCORING_SHARE = 0.2  # of the training's budget, for that
+SCORE_BYTES = 30_000  # of the validation text that a design is scored on
+SCORING_S = 0.25  # CPU seconds that one score is planned with
+TRUST = 0.5  # in the supernet before any training shows how much it is worth
+WEIGHT = 2.0  # trainings that this trust counts for
+_NEGLIGIBLE = 1e-12  # variance of scores that do not tell candidates apart
+
+
+class Supernet:
+    """One training of a supernet, and the scores of designs with inherited weights.
+
+    Args:
+        folder: The run's.
+        data: The run's text.
+        archs: The designs that are trained together; one that is listed twice is trained twice as often.
+        budget_s: CPU seconds of the training.
+        seed: Of weights, text and steps.
+    """
+
+    def __init__(
+        self, folder: RunFolder, data: TaskData, archs: Sequence[ArchSpec], *, budget_s: float, seed: int
+    ) -> None:
+        self._place, self._data, self._archs = folder.path / "supernet", data, tuple(archs)
+        self._budget_s, self._seed = budget_s, seed
+        self._weights: str | None = None
+
+    def train(self, trainer: Trainer, on_progress: Callable[[dict[str, Any]], None]) -> None:
+        """Trains, or continues. ``on_progress`` gets fields of an ``Update`` about once a second.
+
+        Raises:
+            WorkerError: The training failed; the message says why.
+        """
+        from chipwise.training.supernet.job import SupernetJob
+
+        one_each = {arch.vocab_size: arch for arch in self._archs}
+        job = SupernetJob(
+            archs=self._archs,
+            tokens=tuple(self._data.data(one_each[size]).path for size in sorted(one_each)),
+            folder=str(self._place),
+            cpu_budget_s=self._budget_s,
+            seed=self._seed,
+        )
+        for event in trainer.run([job]):
+            if event.kind == "progress":
+                on_progress(event.data)
+                continue
+            if event.kind == "failed":
+                raise WorkerError(f"the training of the supernet failed: {event.data['message']}")
+            self._weights = str(event.data["weights"])
+
+    def scores(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> Float64Array:
+        """Bits per byte with inherited weights, (n,); NaN of designs that are no part of the supernet."""
+        import torch
+
+        from chipwise.training.supernet.score import read_weights, score
+        from chipwise.training.supernet.whole import whole_of
+
+        path = self._place / "scores.json"
+        known: dict[str, float | None] = read_json(path) if path.exists() else {}
+        missing = {arch.digest: arch for arch in archs if arch.digest not in known}
+        if missing:
+            if self._weights is None:
+                raise WorkerError("the supernet is scored before it is trained")
+            whole, tensors, threads = whole_of(self._archs), read_weights(self._weights), torch.get_num_threads()
+            one_each = {arch.vocab_size: arch for arch in missing.values()}
+            texts: dict[int, Any] = {size: self._data.data(arch).load() for size, arch in one_each.items()}
+            torch.set_num_threads(1)
+            try:
+                for done, (name, arch) in enumerate(missing.items(), start=1):
+                    try:
+                        (known[name],) = score(tensors, whole, [arch], texts, max_validation_bytes=SCORE_BYTES)
+                    except SpecError:
+                        known[name] = None
+                    on_progress(done, len(missing))
+            finally:
+                torch.set_num_threads(threads)
+            write_json(path, known)
+        found = (known[arch.digest] for arch in archs)
+        return np.array([math.nan if value is None else value for value in found])
+
+
+def designs_to_score(budget_s: float) -> int:
+    """Number of designs that are scored after a training of ``budget_s``."""
+    return int(min(MOST_SCORED, max(FEWEST_SCORED, SCORING_SHARE * budget_s / SCORING_S)))
+
+
+def planned_cpu_s(budget_s: float) -> float:
+    """CPU seconds that a run sets aside for a training of ``budget_s`` and its scores."""
+    return budget_s + designs_to_score(budget_s) * SCORING_S if budget_s else 0.0
+
+
+class SupernetPrior:
+    """Centred log-ratio of supernet loss to the scaling law's prediction, for any row.
+
+    Args:
+        problem: The search.
+        encoder: Of its rows.
+        rows: Those that were scored, (n, d).
+        residuals: log(score / law) of each, (n,).
+        seed: Of the model that interpolates to other rows.
+    """
+
+    def __init__(self, problem: Problem, encoder: Encoder, rows: Rows, residuals: ArrayLike, *, seed: int) -> None:
+        values = np.asarray(residuals, float)
+        self._centre, self._variance = float(values.mean()), float(values.var())
+        self._model = QualityModel(problem, seed=seed, encoder=encoder).fit(rows, values)
+
+    def __call__(self, rows: Rows) -> Float64Array:
+        """Above 0 where the supernet's loss is higher than the law predicts, (n,)."""
+        return np.asarray(self._model.predict(rows)[0] - self._centre)
+
+    def trust(self, rows: Rows, residuals: ArrayLike) -> float:
+        """Trust in the prior from trainings of ``rows``: the slope of ``residuals`` on it, at least 0.
+
+        It is shrunken towards ``TRUST`` as if ``WEIGHT`` trainings with the scores' own variance had shown that.
+        """
+        if self._variance < _NEGLIGIBLE:
+            return 0.0
+        if not len(rows):
+            return TRUST
+        x, y = self(rows), np.asarray(residuals, float)
+        x, y = x - x.mean(), y - y.mean()
+        belief = WEIGHT * self._variance
+        return max(0.0, float((x @ y + belief * TRUST) / (x @ x + belief)))

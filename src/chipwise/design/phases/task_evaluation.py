@@ -1,0 +1,181 @@
+"""The user's tasks at the end of a run: each contender is tuned on them and evaluated as it would be deployed.
+
+A contender's classifier is left in ``trials/<number>/tasks/<task>/``; its result is recorded in its trial, so that a
+run that was killed evaluates nothing twice. Tunings run side by side in processes of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.workers import WorkerPool
+from chipwise.design.limits import Constraint, broken
+from chipwise.design.phases.trainings import require_disk
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec
+from chipwise.design.run.trials import Candidate, Trials
+from chipwise.errors import MissingExtra, SpecError
+from chipwise.training.data.tokenizer import tokenizer_path
+from chipwise.training.evaluations.classifier import FOLDER, copy_classifier
+from chipwise.training.evaluations.data import Task, load_task
+from chipwise.training.evaluations.worker import TaskJob
+
+BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
+CONTENDERS = 3  # two finalists and the baseline
+SPARE = 3  # candidates beyond the finalists that are evaluated where no finalist reaches a floor
+COMMAND = [sys.executable, "-m", "chipwise.training.evaluations.worker"]
+_POLL_S = 0.1
+
+
+def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
+    """The tasks of a run by their names in it.
+
+    Raises:
+        DataError: A task's file is missing, or a label in it is; the line is named.
+        SpecError: A floor is on a metric that the task does not have.
+        MissingExtra: The package that a shipped task is built from is not installed.
+    """
+    tasks = {item.label: load_task(item.where(spec.folder), kind=item.kind) for item in spec.tasks}
+    for floor in spec.floors:
+        task = tasks[str(floor.task)]
+        if floor.metric.partition("@")[0] != task.metric:
+            raise SpecError(
+                f"{floor.task} is {task.kind}; its floor is on {task.metric}@{floor.task}",
+                field=f"constraints.{floor.metric}",
+            )
+    return tasks
+
+
+def planned_cpu_s(tasks: Mapping[str, Task]) -> float:
+    """CPU seconds that the run sets aside for its tasks."""
+    from chipwise.training.evaluations.evaluate import expected_cpu_s
+
+    return sum((CONTENDERS + BAR_SHARE) * expected_cpu_s(task) for task in tasks.values())
+
+
+class TaskEvaluation:
+    """Evaluates contenders, and a bag-of-words baseline, on the run's tasks.
+
+    Args:
+        spec: The run.
+        tasks: See :func:`load_tasks`.
+        trials: Where results are recorded.
+        folder: The run's folder.
+        on_progress: Called with what is being done.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        tasks: Mapping[str, Task],
+        trials: Trials,
+        folder: RunFolder,
+        *,
+        on_progress: Callable[[str], None] = lambda detail: None,
+    ) -> None:
+        self._spec, self._tasks, self._trials = spec, tasks, trials
+        self._folder, self._on_progress = folder, on_progress
+
+    def evaluate(self, contenders: Sequence[Candidate]) -> None:
+        """Evaluates every contender on every task, where that is not known yet.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        jobs: dict[tuple[int, str], TaskJob] = {}
+        for item in contenders:
+            for name, task in self._tasks.items():
+                job = self._job(item, name)
+                if item.tasks.get(name, {}).get("key") != job.key(task):
+                    jobs[item.number, name] = job
+        for (number, name), result in run_side_by_side(jobs, workers=self._spec.budget.workers, on_progress=self._show):
+            require_disk(str(result.get("failed", "")), self._folder.path)
+            if "failed" not in result:  # a failure is tried again when the run is resumed
+                result = {**result, "key": jobs[number, name].key(self._tasks[name])}
+            self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
+
+    def baselines(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Results of a bag of words by task; see :func:`bag_of_words`."""
+        return bag_of_words(self._tasks, known, on_progress=self._on_progress)
+
+    def missed(self, item: Candidate) -> list[Constraint]:
+        """The floors that a contender does not keep; one whose task could not be evaluated is not kept."""
+        reached = item.reached
+        return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
+
+    def ship(self, winner: Candidate, target: Path) -> dict[str, Any]:
+        """Copies the winner's classifiers next to it; returns what each reached, for the winner's file of promises."""
+        found = {}
+        for name, result in winner.tasks.items():
+            source = self._place(winner, name)
+            found[name] = {key: value for key, value in result.items() if key not in ("classes", "confusion", "key")}
+            if (source / "classifier.json").exists():
+                copy_classifier(source, target / FOLDER / name)
+                found[name]["folder"] = f"{FOLDER}/{name}"
+        return found
+
+    def _place(self, item: Candidate, name: str) -> Path:
+        return self._folder.trial(item.number) / FOLDER / name
+
+    def _job(self, item: Candidate, name: str) -> TaskJob:
+        spec = next(task for task in self._spec.tasks if task.label == name)
+        arch = item.design.arch
+        return TaskJob(
+            task=spec.where(self._spec.folder),
+            kind=spec.kind,
+            arch=arch,
+            form=item.design.weights,
+            weights=str(self._folder.training(arch) / str(item.rungs[-1].weights)),
+            tokenizer=str(tokenizer_path(self._folder.corpus, arch.vocab_size)),
+            folder=str(self._place(item, name)),
+        )
+
+    def _show(self, running: Sequence[tuple[int, str]]) -> None:
+        self._on_progress(", ".join(f"trial {number} on {name}" for number, name in running))
+
+
+def bag_of_words(
+    tasks: Mapping[str, Task], known: Mapping[str, Any], *, on_progress: Callable[[str], None] = lambda detail: None
+) -> dict[str, Any]:
+    """Results of a bag of words by task, or why there are none; those in ``known`` are not computed again."""
+    from chipwise.training.evaluations.baseline import baseline
+
+    found = dict(known)
+    for name, task in tasks.items():
+        if found.get(name, {}).get("items") == task.identity:
+            continue
+        on_progress(f"a bag of words on {name}")
+        try:
+            found[name] = {**asdict(baseline(task)), "items": task.identity}
+        except MissingExtra as error:
+            found[name] = {"failed": str(error)}
+    return found
+
+
+def run_side_by_side(
+    jobs: Mapping[tuple[int, str], TaskJob],
+    *,
+    workers: int,
+    on_progress: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
+) -> list[tuple[tuple[int, str], dict[str, Any]]]:
+    """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
+    if not jobs:
+        return []
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    with WorkerPool(COMMAND, min(workers, len(jobs)), name="task worker") as pool:
+        names = {pool.submit(job.to_data()): name for name, job in jobs.items()}
+        running: list[int] = []
+        while pool.unfinished:
+            for event in pool.poll(_POLL_S):
+                if event.kind != "progress":
+                    result = event.kind == "result"
+                    found[names[event.job]] = event.data if result else {"failed": event.data["message"]}
+            if pool.running != running:
+                running = pool.running
+                on_progress([names[number] for number in running])
+    return [(name, found[name]) for name in jobs]

@@ -1,0 +1,260 @@
+"""Training plan of a design that was chosen without training: tokens, recipe, time, price, expected loss.
+
+The recipe is that of ``chipwise train``, whose rates fall with the root of the width (measured over widths from 64 to
+256: docs/notes/training.md), so the rates of a wide model are transferred, not tuned. Hours come from the estimate of
+one training step, the loss from the law; each has the interval of what it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core import units
+from chipwise.core.files import write_atomic, write_json
+from chipwise.core.results import Result
+from chipwise.errors import DoesNotFit, MissingExtra, SpecError
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.arch import io
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.text.form import is_plain
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.served.formats import wide_format
+from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.training_step import TrainingEstimate, training_step
+from chipwise.training.laws.laws import ExpectedQuality, Law, published_quality
+
+TOKENS_PER_PARAMETER = 20.0  # where compute is spent best: Hoffmann et al. 2022, table 3
+STEP_TOKENS = 2**19  # of one optimiser step
+MOST_LOCAL = 64  # sequences that one device runs at once, at most
+MOST_IN_NODE = 8  # devices of one machine, as servers are built
+TUNED_WIDTHS = (64, 256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainingPlan(Result):
+    """A training of one design on ``devices`` devices of one kind."""
+
+    tokens: float
+    steps: int
+    window_tokens: int
+    batch: int  # sequences that a device runs at once
+    accumulate: int  # batches of each device in one optimiser step
+    recompute: bool  # whether activations are recomputed
+    matrix_rate: float  # learning rate of the layers' matrices (Muon)
+    table_rate: float  # of tables, head and norms (AdamW)
+    warmup_steps: int
+    decay_share: float  # of the training, at its end
+    weight_decay: float
+    device: str
+    devices: int
+    step: Predicted  # seconds of an optimiser step
+    mfu: float
+    memory_bytes: float  # of the fullest device
+    device_hours: Predicted
+    usd: Predicted | None  # None where the data sheet states no price
+    loss: ExpectedQuality
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """Tokens, hours and price, and the loss to expect."""
+        days = self.device_hours.value / self.devices / 24
+        price = "price unknown" if self.usd is None else f"${self.usd.value:,.0f}"
+        return (
+            f"{units.show(self.tokens, 'count')} tokens on {self.devices} x {self.device}: "
+            f"{self.device_hours.value:,.0f} device hours ({days:.1f} days), {price}; {self.loss}"
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a quantity, with its interval where it is predicted."""
+        found: list[tuple[str, Predicted | None]] = [
+            ("step_s", self.step), ("device_hours", self.device_hours), ("usd", self.usd), ("loss", self.loss.loss),
+        ]  # fmt: skip
+        return [
+            {"what": what, "value": value and value.value, "low": value and value.low, "high": value and value.high}
+            for what, value in found
+        ]
+
+
+def training_plan(
+    design: Design | ArchSpec,
+    *,
+    device: str | DeviceProfile = "h100-sxm",
+    devices: int = 8,
+    tokens: float | None = None,
+    step_tokens: int = STEP_TOKENS,
+    window_tokens: int | None = None,
+    law: Law | None = None,
+) -> TrainingPlan:
+    """The training of ``design``; the largest batch that fits the memory, with activations recomputed only if needed.
+
+    Args:
+        design: What is trained.
+        device: A data sheet, or its name.
+        devices: How many of them share each batch.
+        tokens: Of one pass over the text; twenty a parameter by default.
+        step_tokens: Of an optimiser step, over all devices; rounded to what divides.
+        window_tokens: Of a sequence; the model's longest, up to 2,048, by default.
+        law: One's own law of loss; the shipped one by default.
+
+    Raises:
+        SpecError: Numbers that are not positive.
+        DoesNotFit: One sequence is too much for the device's memory even with activations recomputed.
+        Unsupported: The law or the device does not cover the model.
+        InputError: Too small a model or too little text for the law.
+    """
+    arch = design.arch if isinstance(design, Design) else design
+    sheet = device if isinstance(device, DeviceProfile) else datasheet.load(device)
+    window = min(arch.max_tokens, 2048) if window_tokens is None else window_tokens
+    wanted = TOKENS_PER_PARAMETER * arch.active_parameters() if tokens is None else float(tokens)
+    for name, value in (
+        ("devices", devices),
+        ("step_tokens", step_tokens),
+        ("tokens", wanted),
+        ("window_tokens", window),
+    ):
+        if not 0 < value < math.inf:
+            raise SpecError(f"must be positive, not {value}", field=name)
+    expected = published_quality(arch, tokens=wanted, law=law)
+    share = max(1, round(step_tokens / (devices * window)))  # sequences of each device in a step
+    local, recompute, found = _largest(arch, sheet, devices=devices, window=window, share=share)
+    accumulate = share // local
+    seconds = found.step
+    steps = math.ceil(wanted / (devices * window * local * accumulate))
+    hours = _scaled(seconds, steps * devices / 3600)
+    usd = None if sheet.price is None else _scaled(hours, 3600 * sheet.price_usd_per_s)
+    try:
+        from chipwise.training.loop.trainer import Recipe
+    except ModuleNotFoundError:
+        raise MissingExtra("torch", "search") from None
+    recipe = Recipe()
+    rates = recipe.rates(arch.d_model)
+    return TrainingPlan(
+        tokens=wanted, steps=steps, window_tokens=window, batch=local, accumulate=accumulate, recompute=recompute,
+        matrix_rate=rates[0], table_rate=rates[1], warmup_steps=recipe.warmup_steps, decay_share=recipe.decay_share,
+        weight_decay=recipe.weight_decay, device=sheet.name, devices=devices, step=seconds, mfu=found.mfu,
+        memory_bytes=found.peak_memory_bytes, device_hours=hours, usd=usd, loss=expected,
+        notes=tuple(_notes(arch, steps, usd)),
+    )  # fmt: skip
+
+
+def write_training_plan(
+    design: Design | ArchSpec, folder: str | Path, plan: TrainingPlan, *, data: str | None = None
+) -> tuple[Path, ...]:
+    """Writes ``training.json``, ``model.json`` and ``train.sh`` into ``folder``; returns their paths.
+
+    Args:
+        design: What is trained.
+        folder: Made if it is missing.
+        plan: Its training.
+        data: Text files or a text source for the script; without it the script asks for them in ``DATA``.
+
+    Raises:
+        StorageError: The disk refused.
+    """
+    arch = design.arch if isinstance(design, Design) else design
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    paths = tuple(target / name for name in ("training.json", "model.json", "train.sh"))
+    write_json(paths[0], plan.to_dict())
+    io.save(arch, paths[1])
+    write_atomic(paths[2], _script(arch, plan, data))
+    paths[2].chmod(0o755)
+    return paths
+
+
+def _largest(
+    arch: ArchSpec, sheet: DeviceProfile, *, devices: int, window: int, share: int
+) -> tuple[int, bool, TrainingEstimate]:
+    """Sequences at once (a divisor of ``share``), whether activations are recomputed, and the step."""
+    weights = wide_format(sheet)
+    request = resolved(Request(model=arch, device=sheet, runtime="torch-compile", weights=weights, dp=devices))
+    counts = [count for count in range(min(share, MOST_LOCAL), 0, -1) if share % count == 0]
+    for recompute in (False, True):
+        for count in counts:
+            try:
+                return count, recompute, training_step(
+                    request.setting, request.device, batch=share * devices, tokens=window,
+                    microbatches=share // count, checkpoint=recompute,
+                )  # fmt: skip
+            except DoesNotFit as error:
+                problem = error
+    raise problem
+
+
+def _scaled(value: Predicted, factor: float) -> Predicted:
+    if value.low is None or value.high is None:
+        return Predicted(value=value.value * factor)
+    return Predicted(value=value.value * factor, low=value.low * factor, high=value.high * factor)
+
+
+def _notes(arch: ArchSpec, steps: int, usd: Predicted | None) -> list[str]:
+    found = []
+    if not TUNED_WIDTHS[0] <= arch.d_model <= TUNED_WIDTHS[1]:
+        found.append(
+            f"rates are transferred to width {arch.d_model} from {TUNED_WIDTHS[0]} to {TUNED_WIDTHS[1]}: "
+            "compare factors 0.5, 1 and 2 on a hundredth of the tokens first (--rate)"
+        )
+    if usd is None:
+        found.append("the data sheet states no price; add price with its source to it")
+    if not is_plain(arch):
+        found.append("chipwise builds no such model: train.sh says what another trainer needs")
+    if steps < 1_000:
+        found.append(f"{steps} steps are few; fewer tokens a step (step_tokens) use the text better")
+    return found
+
+
+def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
+    head = f"#!/usr/bin/env bash\n# {plan.headline()}\n"
+    head += "".join(f"# {note}\n" for note in (*plan.notes, *plan.loss.notes))
+    if not is_plain(arch):
+        sequences = f"{plan.devices} x {plan.batch} x {plan.accumulate} sequences of {plan.window_tokens} tokens"
+        return head + (
+            "# model.json describes the model. Train it elsewhere with these settings, then measure what it exports:\n"
+            f"#   {plan.tokens:.4g} tokens, {plan.steps} steps of {sequences}\n"
+            f"#   Muon {plan.matrix_rate:.3g} for the layers' matrices, AdamW {plan.table_rate:.3g} for the rest,\n"
+            f"#   weight decay {plan.weight_decay:g}, {plan.warmup_steps} steps of warm-up, the last "
+            f"{units.show(plan.decay_share, 'share')} decaying to zero\n"
+            'echo "chipwise builds no model of this kind; see the comments of this script" >&2\nexit 1\n'
+        )
+    source = 'DATA="${DATA:?name text files or a text source, such as DATA=corpus/*.txt}"\n'
+    source = source if data is None else f"DATA={shlex.quote(data)}\n"
+    source, launch = source + _nodes(plan.devices), _launch(plan.devices)
+    options = [
+        f'--data "$DATA" --tokens {round(plan.tokens)} --batch {plan.batch} --window {plan.window_tokens}',
+        f"--accumulate {plan.accumulate} --device cuda --precision bf16 --out trained --resume",
+    ]
+    if plan.recompute:
+        options.append("--checkpoint-activations")
+    return (
+        f'{head}set -euo pipefail\ncd "$(dirname "$0")"\n{source}'
+        f"RESUME=$([ -d trained ] && echo --resume || true)\n"
+        f"{launch} train model.json {' '.join(options).replace(' --resume', ' $RESUME')}\n"
+    )
+
+
+def _per_node(devices: int) -> int:
+    """Devices that work in each machine: the most up to eight that all machines can have alike."""
+    return max(count for count in range(1, MOST_IN_NODE + 1) if devices % count == 0)
+
+
+def _nodes(devices: int) -> str:
+    """What the script asks for where the devices are in several machines; empty where they are in one."""
+    nodes = devices // _per_node(devices)
+    if nodes == 1:
+        return ""
+    return f'HEAD="${{HEAD:?run this on each of {nodes} machines, with HEAD=name of the first}}"\n'
+
+
+def _launch(devices: int) -> str:
+    local = _per_node(devices)
+    if devices == 1:
+        return "chipwise"
+    if devices == local:
+        return f"torchrun --nproc-per-node {local} -m chipwise"
+    meet = '--rdzv-backend c10d --rdzv-id chipwise --rdzv-endpoint "$HEAD:29500"'
+    return f"torchrun --nnodes {devices // local} --nproc-per-node {local} {meet} -m chipwise"

@@ -1,0 +1,144 @@
+"""Trainings of a run: requests to the trainer, and recording of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from chipwise.design.phases.halving import Job
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.trials import Candidate, TrainedRung
+from chipwise.errors import ChipwiseError, DiskFull, TrainingDiverged, WorkerError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.loop.worker import TrainJob
+from chipwise.training.tasks.protocol import TaskData
+from chipwise.training.trainers.protocol import Trainer
+from chipwise.training.trainers.train_spec import TrainSpec
+
+DISK_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
+
+
+def require_disk(message: str, folder: Path) -> None:
+    """Ends the search where a child process failed because the disk is full, which is not a candidate's fault.
+
+    Raises:
+        DiskFull: The message is of a full disk.
+    """
+    if any(sign in message for sign in DISK_FULL):
+        raise DiskFull(folder, resumable=True)
+
+
+class Trainings:
+    """The trainings of one run's candidates, done by its trainer.
+
+    Args:
+        trainer: Where they run.
+        folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
+        data: What the run asks of models, with its data.
+        seed: Of initialisation and data order, the same for all candidates unless it was changed on the way.
+        allowance: What trainings are charged in; those of the full budget are judged on all of the validation data.
+        train: The run's choice of device and precision.
+        on_progress: Called with the running trials and their progress, about once a second.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        data: TaskData,
+        *,
+        seed: int | Callable[[ArchSpec], int],
+        allowance: Allowance,
+        train: TrainSpec | None = None,
+        on_progress: Callable[[dict[int, dict[str, Any]]], None],
+    ) -> None:
+        self._trainer, self._folder, self._data = trainer, folder, data
+        self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
+        self._train = train or TrainSpec()
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        """Each job with its result, or with why it failed, in the order in which they finish.
+
+        Jobs that differ only in weight format, or in a denoiser's steps, share one training: the second finds it done.
+
+        Raises:
+            StorageError: The disk is full.
+            JobsMissing: Trainings that run elsewhere have not come back.
+        """
+        seen: dict[str, Job] = {}
+        for job in jobs:
+            seen.setdefault(job.candidate.design.arch.as_trained().digest, job)
+        first = list(seen.values())
+        yield from self._together(first)
+        again = [job for job in jobs if all(job is not other for other in first)]
+        if again:
+            yield from self.run(again)
+
+    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+        latest: dict[int, dict[str, Any]] = {}
+        for event in self._trainer.run([self._train_job(job) for job in jobs]):
+            job = jobs[event.job]
+            if event.kind == "progress":
+                latest[job.candidate.number] = event.data
+                self._on_progress(latest)
+                continue
+            latest.pop(job.candidate.number, None)
+            self._on_progress(latest)
+            if event.kind == "result":
+                yield job, self._result(job, event.data)
+            else:
+                require_disk(event.data["message"], self._folder.path)
+                kind = TrainingDiverged if event.data["kind"] == "TrainingDiverged" else WorkerError
+                yield job, kind(event.data["message"])
+
+    def _train_job(self, job: Job) -> TrainJob:
+        from chipwise.model.nn.precision import kept_precision
+
+        design, on, unit = job.candidate.design, self._train.trains_on, self._allowance.unit
+        each = self._data.step_tokens(design.arch)
+        steps = max(1, round(job.budget / each)) if unit == "tokens" else None
+        precision = self._train.precision
+        if precision is None and on == "cpu":
+            precision = kept_precision(self._folder.path / "precision.json")
+        data = self._data.data(design.arch)
+        return TrainJob(
+            arch=design.arch,
+            tokens=data.path,
+            dataset=data.kind,
+            recipe=dict(self._data.recipe),
+            folder=str(self._folder.training(design.arch)),
+            cpu_budget_s=job.budget if unit == "cpu" else None,
+            gpu_budget_s=job.budget if unit == "gpu" else None,
+            steps=steps,
+            device="cuda" if on == "cuda" else None,
+            seed=self._seed(design.arch) if callable(self._seed) else self._seed,
+            formats=() if design.weights == "fp32" else (design.weights,),
+            precision=precision,
+            max_validation_bytes=None if job.budget >= self._allowance.final else self._data.quick,
+        )
+
+    def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:
+        quantised = data.pop("quantised")
+        weights = job.candidate.design.weights
+        result = {**data, "quantised_loss": quantised.get(weights, data["loss"])}
+        result["weights"] = Path(data["weights"]).name
+        return result
+
+
+def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
+    """Charge of the trainings of these trials; a shared training counts once."""
+    seconds, tokens = trained(items)
+    return allowance.charge(seconds=seconds, tokens=tokens)
+
+
+def trained(items: Iterable[Candidate]) -> tuple[float, int]:
+    """Seconds of their devices and tokens of the trainings of these trials; those that share one count once."""
+    longest: dict[str, TrainedRung] = {}
+    for item in items:
+        arch = item.design.arch.as_trained().digest
+        for rung in item.rungs:
+            if arch not in longest or rung.tokens > longest[arch].tokens:
+                longest[arch] = rung
+    return sum(rung.cpu_s for rung in longest.values()), sum(rung.tokens for rung in longest.values())

@@ -1,0 +1,371 @@
+"""Prices of a whole space: each distinct block is priced once; a candidate is a gather and a sum.
+
+A space is discrete, so its blocks repeat. Every distinct block is lowered to operators and priced once with the plain
+scalar code; the prices are kept in arrays; a million candidates cost a few array operations. Prices are columns that
+add (seconds that do not depend on the rest of the model, bytes that stream through the caches, …), and a last function
+of the summed columns gives the latency, so effects of the whole working set are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.design.prices.lookup import BlockPrices, Lookup
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.formats import formats_word
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.choices import LATENTS
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.designs import image_arch, image_layer, ranking_arch, ranking_layer, sound_arch, sound_layer
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.model.space.space_spec import ffn_block
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
+from chipwise.predict.cost.pricing import combine, op_price
+
+BLOCK = 8_192  # rows priced at once, so that data stays in the caches
+
+
+class Pricer(Protocol):
+    """A cost model that prices blocks separately and models by their sums."""
+
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """The additive columns of one pass, (columns,)."""
+        ...
+
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Median TTFT and TPOT, each (n,), of models whose passes' columns sum to ``prefill`` and ``decode``.
+
+        ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) are the values from which tokens are chosen.
+        """
+        ...
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Resident bytes of a design's weights and cache; layers add."""
+        ...
+
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
+        """Bytes that a pass needs at once inside a layer of models like ``design``, or in its head where it is None.
+
+        Of a model's blocks and its head the widest counts.
+        """
+        ...
+
+    def base_bytes(self) -> float:
+        """Resident bytes of a serving process without a model."""
+        ...
+
+
+class OperatorPricer:
+    """The part of a Pricer that prices a pass operator by operator, each distinct one once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Op, Float64Array] = {}
+
+    def op_columns(self, op: Op) -> Float64Array:
+        """The additive columns of one operator, (columns,)."""
+        raise NotImplementedError
+
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """The sum of a pass's operators, (columns,)."""
+        total: Float64Array | float = 0.0
+        for placed in lower(design, workload, phase):
+            if placed.op not in self._known:
+                self._known[placed.op] = self.op_columns(placed.op)
+            total = total + self._known[placed.op]
+        return np.asarray(total)
+
+
+class ProfilePricer(OperatorPricer):
+    """The calibrated cost model of one machine as a Pricer."""
+
+    def __init__(self, profile: MachineProfile) -> None:
+        super().__init__()
+        self.profile = profile
+
+    def op_columns(self, op: Op) -> Float64Array:
+        """See :func:`chipwise.predict.cost.pricing.op_price`."""
+        return op_price(op, self.profile)
+
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """See :func:`chipwise.predict.cost.pricing.combine`."""
+        return (
+            combine(prefill, self.profile, Phase.PREFILL, logits=logits),
+            combine(decode, self.profile, Phase.DECODE, logits=logits),
+        )
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Bytes of weights, in as many copies as the runtime holds, and of the cache."""
+        parts, cost = memory_parts(design, workload), self.profile.memory
+        return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
+
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
+        """See :func:`chipwise.predict.cost.memory.layer_activation_bytes`; those of the head were in no calibration."""
+        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
+
+    def base_bytes(self) -> float:
+        """Resident bytes without a model, as calibrated."""
+        return self.profile.memory.base_bytes
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of n candidates; every field is (n,)."""
+
+    ttft_s: Float64Array
+    tpot_s: Float64Array
+    peak_memory_bytes: Float64Array
+    parameters: Float64Array
+
+
+class PriceTable:
+    """Prices of all blocks of ``space`` for one workload; ``table(rows)`` prices candidates.
+
+    A block's price is the difference it makes to a small model, so it includes everything that lowering does (a fused
+    residual, prefill that drops all but the last position after the last attention); the last layer has separate
+    prices. Prices hold the columns of both phases, stored bytes, and parameters; activations do not add, so the widest
+    counts.
+    """
+
+    def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
+        self.space, self._workload, self._pricer = space, workload, pricer
+        self._columns_of: dict[Design, Float64Array] = {}
+        self._prefill_columns = 0
+        spec = space.spec
+        self._first = (spec.head_size[0], spec.attention_choices()[0])
+        # Prices of blocks depend on the head's weight format, of images on how many positions a stem makes, of requests
+        # on the kind of attention; steps multiply a pass.
+        own = () if spec.own is None else spec.own.choices
+        decoded = LATENTS in own  # once an image: its part of a pass depends on how many there are
+        self._apart = ("weights", *(name for name in own if name != "steps" or decoded))
+        self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
+        self._lookups: dict[int, Lookup] = {}
+
+    def __call__(self, rows: Rows) -> Costs:
+        """Costs of canonical rows, (n, genes)."""
+        index = self.space.index
+        number = np.zeros(len(rows), np.int64)
+        for name in self._apart:
+            number = number * len(self.space.spec.values(name)) + rows[:, index[name]]
+        order = np.argsort(number, kind="stable")
+        kinds, begins = np.unique(number[order], return_index=True)
+        found = np.empty((len(fields(Costs)), len(rows)))
+        ends = [*begins.tolist(), len(rows)][1:]
+        for kind, begin, end in zip(kinds.tolist(), begins.tolist(), ends, strict=True):
+            lookup = self._lookup(kind)
+            for start in range(begin, end, BLOCK):
+                here = order[start : min(start + BLOCK, end)]
+                found[:, here] = self._costs(rows[here], lookup)
+        return Costs(*found)
+
+    def _lookup(self, kind: int) -> Lookup:
+        """The lookup of one combination of the choices that prices depend on, by its number."""
+        if kind not in self._lookups:
+            rest, chosen = kind, dict[str, Any]()
+            for name in reversed(self._apart):
+                values = self.space.spec.values(name)
+                rest, place = divmod(rest, len(values))
+                chosen[name] = values[place]
+            self._chosen = chosen
+            self._lookups[kind] = Lookup(self.space, self._prices(chosen["weights"]))
+        return self._lookups[kind]
+
+    def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
+        """The fields of Costs, for rows whose heads have one weight format."""
+        sums, widest = lookup(rows)
+        image = self.space.spec.image
+        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of these one
+        logits = self._workload.batch * chosen.astype(np.float64)
+        prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
+        ttft_s, tpot_s = self._pricer.latencies_s(prefill, decode, logits=logits)
+        return (
+            ttft_s * self.space.passes(rows),
+            tpot_s,
+            self._pricer.base_bytes() + sums[-2] + widest,
+            sums[-1],
+        )
+
+    def _prices(self, head: str) -> BlockPrices:
+        """Prices of all blocks with a head of one weight format; the last axis holds the columns.
+
+        Layers have the head's format or those that they may choose; the bare layer has the head's.
+        """
+        spec = self.space.spec
+        pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
+        formats = (head,) if spec.layer.weights is None else spec.layer.weights
+        ends = (spec.d_model, spec.vocab_size, spec.tie_embeddings)
+        attention = (formats, spec.d_model, spec.conv, spec.head_size, pairs)
+        ffn = (formats, spec.d_model, spec.conv, kinds, widths)
+        layer, some = self._layer, ffn_block(kinds[0], widths[0])
+
+        def alone(weights: str, d: int, one: Layer) -> Float64Array:
+            return self._columns(d, head, [weights], one)
+
+        def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
+            """Price of ``one`` before a bare layer, compared with nothing or with ``instead``."""
+            before = [layer()] if instead is None else [instead, layer()]
+            both = self._columns(d, head, [weights, head], one, layer())
+            return both - self._columns(d, head, [weights, head][-len(before) :], *before)
+
+        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
+            if conv != "both":
+                return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
+            # All positions remain after this attention, up to the convolution of the feed-forward.
+            with_ffn = layer(pair, size, ffn=some, conv=conv), layer(ffn=some, conv="ffn")
+            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a bare layer of its own
+            return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
+
+        def feed_forward(conv: str, *which: Any) -> Layer:
+            return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
+
+        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
+            """Price of another layer that shares weights: its caches, including that of the FFN's convolution."""
+            own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
+            both = self._columns(d, head, [weights, weights], own, sharer)
+            return both - self._columns(d, head, [weights], own)
+
+        return BlockPrices(
+            ends=_filled(ends, partial(self._end, head)),
+            bare=_filled((spec.d_model,), lambda d: beside(head, d, layer()))[None, :, None, None, None],
+            attention=_filled(
+                attention, lambda w, d, c, size, pair: beside(w, d, layer(pair, size, conv=_before_attention(c)))
+            ),
+            last_attention=_filled(attention, last_attention),
+            ffn=_filled(ffn, lambda w, d, c, *f: beside(w, d, feed_forward(c, *f), layer())),
+            last_ffn=_filled(ffn, lambda w, d, c, *f: alone(w, d, feed_forward(c, *f)) - alone(w, d, layer())),
+            cache=_filled(attention, cache) if "pairs" in spec.sharing else None,
+            ends_room=_filled(ends, lambda *end: self._activations(None, head, *end))[..., 0],
+            attention_room=_filled(
+                attention,
+                lambda w, d, c, size, pair: self._activations(layer(pair, size), head, d),
+            )[..., 0],
+            ffn_room=_filled(
+                ffn, lambda w, d, c, *f: self._activations(Layer(attention=None, ffn=ffn_block(*f)), head, d)
+            )[..., 0],
+        )
+
+    def _layer(
+        self,
+        pair: tuple[Any, ...] | None = None,
+        head_size: int | None = None,
+        ffn: FeedForward | None = None,
+        conv: str = "none",
+        shares: int | None = None,
+    ) -> Layer:
+        """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
+        heads, kv_heads, *square = pair or self._first[1]
+        taps = self.space.spec.conv_taps
+        ranking = self.space.spec.ranking
+        if ranking is not None:
+            size, mixing = head_size or self._first[0], self._chosen["mixing"]
+            found = ranking_layer(heads=heads, head_size=size, ffn=None, mixing=mixing, ranking=ranking)
+            return replace(found, ffn=ffn)
+        if self.space.spec.sound is not None:
+            bare = sound_layer(self._chosen, heads=heads, head_size=head_size or self._first[0], ffn=None)
+            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
+        if (image := self.space.spec.image) is not None:
+            fitting = image.square_for(self._chosen, square[0])
+            bare = image_layer(
+                heads=heads,
+                head_size=head_size or self._first[0],
+                ffn=None,
+                square=fitting,
+                bias_rows=image.bias_rows(self._chosen, fitting),
+                cross=image.crosses(self._chosen),
+            )
+            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
+        return Layer(
+            attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]),
+            ffn=ffn,
+            shares=shares,
+            attention_conv=taps if conv in ("attention", "both") else 0,
+            ffn_conv=taps if conv in ("ffn", "both") else 0,
+        )
+
+    def _design(
+        self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
+    ) -> Design:
+        spec = self.space.spec
+        if spec.image is not None:
+            arch = image_arch(self._chosen, layers, spec=spec, image=spec.image, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
+        if spec.sound is not None:
+            arch = sound_arch(self._chosen, layers, spec=spec, sound=spec.sound, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
+        if spec.ranking is not None:
+            ranking = spec.ranking
+            arch = ranking_arch(self._chosen, layers, spec=spec, ranking=ranking, d_model=d_model, name="model")
+            return Design(arch=arch, weights=formats_word(formats, head))
+        arch = ArchSpec(
+            vocab_size=vocab_size,
+            d_model=d_model,
+            layers=tuple(layers),
+            max_tokens=spec.max_tokens,
+            tie_embeddings=tied,
+            norm=spec.norm,
+        )
+        return Design(arch=arch, weights=formats_word(formats, head))
+
+    def _columns(
+        self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
+    ) -> Float64Array:
+        """Columns of both phases, stored bytes and parameters of a model of these layers and formats."""
+        design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
+        if design not in self._columns_of:
+            prefill, decode = (
+                self._pricer.pass_columns(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)
+            )
+            stored = [self._pricer.stored_bytes(design, self._workload), design.arch.parameters()]
+            self._prefill_columns = len(prefill)
+            self._columns_of[design] = np.concatenate([prefill, decode, stored])
+        return self._columns_of[design]
+
+    def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
+        """A model of one bare layer, from which the other prices are differences."""
+        return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
+
+    def _activations(
+        self,
+        layer: Layer | None,
+        head: str,
+        d_model: int,
+        vocab_size: int = 256,
+        tied: bool = True,
+    ) -> Float64Array:
+        design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
+        return np.array([self._pricer.activation_bytes(layer, design, self._request)], dtype=float)
+
+    @property
+    def _request(self) -> Workload:
+        """The workload; of images and requests with the positions that the stem makes of one."""
+        own = self.space.spec.own
+        if own is None:
+            return self._workload
+        return replace(self._workload, prompt_tokens=own.request_tokens(self._chosen), new_tokens=1)
+
+
+def _before_attention(conv: str) -> str:
+    """The part of ``conv`` that belongs to attention."""
+    return "none" if conv == "none" else "attention"
+
+
+def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Float64Array]) -> Float64Array:
+    """An array over ``axes`` whose last axis holds the columns of ``price(*values)``."""
+    cells = [price(*values) for values in itertools.product(*axes)]
+    return np.array(cells).reshape(*(len(axis) for axis in axes), -1)

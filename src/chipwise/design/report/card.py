@@ -1,0 +1,296 @@
+"""The winner's model card in Markdown; it claims nothing that is not in the record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from chipwise.core import units
+from chipwise.core.statistics import Z95
+from chipwise.design.report import by_matrix, facts, insights, law_text, unmet, words
+from chipwise.design.report.record import ByLaw, RunRecord, Trial
+
+_ONNX = """
+```python
+import onnxruntime
+
+model = onnxruntime.InferenceSession("winner/model.onnx", providers=["CPUExecutionProvider"])
+print([(item.name, item.shape, item.type) for item in model.get_inputs()])
+```"""
+_GGUF = """
+```bash
+llama-cli -m winner/model.gguf -p "The beginning of a text"
+```"""
+
+
+@words.in_its_words
+def card(record: RunRecord) -> str:
+    """The card as Markdown; without a winner, the reason why there is none."""
+    winner = record.trial(record.winner)
+    parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
+    if record.status == "partial":
+        parts.append("The run has not finished; this is what is known so far.")
+        parts += [line_of(f"It stopped: {record.stopped}.")] if record.stopped else []
+    if told := unmet.verdict(record):
+        parts.append(f"**{line_of(told)}**")
+    if step := unmet.next_step(record):
+        parts.append(line_of(step))
+    parts += ["## What chip?", _chip(record)]
+    parts += ["## How fast?", _speed(record, winner)]
+    each = words.entries() if words.one_pass() else words.asked().words.tokens
+    parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
+    parts += ["## Was it designed for this chip?", _designed(record, winner)]
+    parts += ["## Promised and measured", _promises(record, winner)]
+    if by_matrix.known(record):
+        chosen = [[line_of(cell) for cell in row] for row in by_matrix.rows(record)]
+        parts += [f"## {by_matrix.TITLE}", f"{line_of(by_matrix.note())}\n\n{_table(by_matrix.head(), chosen)}"]
+    parts += ["## Against the reference design", _reference(record, winner)]
+    if record.elsewhere:
+        parts += ["## On other devices", _elsewhere(record)]
+    for shown in words.asked().pictures(record.samples):
+        parts += [f"## {shown.title}", shown.text] if shown.text else []
+    if record.continuations:
+        parts += ["## What it writes", _continuations(record)]
+    if record.tasks:
+        parts += ["## On its tasks", _tasks(record, winner)]
+    parts += ["## Data", _data(record) if record.law is None else _law(record.law)]
+    parts += ["## Training", _training(record, winner)]
+    if record.rankings:
+        parts += ["## How well candidates were ranked early", _rankings(record)]
+    parts += ["## Limits", _limits(record, winner)]
+    if winner is not None:
+        parts += ["## How to load it", law_text.LOAD if record.law is not None else _load(record)]
+    return "\n\n".join(parts) + "\n"
+
+
+def line_of(text: object) -> str:
+    """Text from a file as one line of Markdown, with markup escaped."""
+    line = " ".join(str(text).split())
+    return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", line)
+
+
+def _opening(record: RunRecord, winner: Trial | None) -> str:
+    if winner is None:
+        return line_of(facts.no_winner(record))
+    metric, text = facts.reported_quality(winner)
+    quality = facts.value(winner, metric)
+    known = law_text.opening(record) or f"{words.asked().metric.title} unknown"
+    if quality.value is not None and not facts.by_law(record):
+        error = _interval(record, quality.value)
+        known = f"{words.quality(quality.value)}{error} of the {text} ({line_of(facts.quality_of(winner))})"
+    return (
+        f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
+        f"weights {line_of(winner.weights)}, {known}."
+    )
+
+
+def _interval(record: RunRecord, loss: float) -> str:
+    """The 95 % interval of the winner's test result over entries, where it is a share."""
+    error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
+    if error is None or words.asked().metric.unit != "share":
+        return ""
+    ends = sorted((words.asked().metric.shown(loss - Z95 * error), words.asked().metric.shown(loss + Z95 * error)))
+    return f" ({units.show(max(ends[0], 0.0), 'share')} to {units.show(min(ends[1], 1.0), 'share')})"
+
+
+def _load(record: RunRecord) -> str:
+    """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
+    runtime, winner = record.target.runtime, record.trial(record.winner)
+    with_library = f"```python\n{words.asked().words.load}\n```"
+    file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
+    if runtime in ("vllm", "sglang", "trtllm"):
+        return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
+    measured = winner is not None and winner.measured is not None
+    what = "was measured" if measured else f"{line_of(runtime)} loads"
+    again = "\n\n`chipwise measure winner` measures it again." if measured and record.target.measures else ""
+    return f"{with_library}\n\nThe artefact that {what} is `winner/{file}`:\n{how}{again}"
+
+
+def _chip(record: RunRecord) -> str:
+    target = record.target
+    cores = f" The machine has {words.times(target.cores, 'core')}." if target.cores else ""
+    how = "measured" if target.measures else "predicted"
+    return (
+        f"{line_of(facts.where(record))}.{cores} The request it was {how} with has {facts.workload(record)}. "
+        f"Numbers hold for this device, runtime and request; others were not {how}."
+    )
+
+
+def _speed(record: RunRecord, winner: Trial | None) -> str:
+    if winner is None:
+        return "Unknown: there is no winner."
+    sentences = []
+    once = words.asked().words.pace.capitalize() if words.one_pass() else "Time to first token"
+    of_tokens = () if words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
+    for first, last, text in (("ttft_p50", "ttft_p99", once), *of_tokens):
+        half, most = facts.value(winner, first), facts.value(winner, last)
+        sentences.append(
+            f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
+            f"P99 {words.show(most.value, last)} ({most.source})."
+        )
+    if words.asked().words.sound and (factor := facts.value(winner, "rtf")).value is not None:
+        sentences.append(f"Real-time factor of the model: {words.show(factor.value, 'rtf')} ({factor.source}).")
+    memory = facts.value(winner, "peak_memory")
+    sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
+    if winner.measured is not None:
+        known = record.target.instructions
+        sentences.append(
+            f"Measured on a processor with {line_of(known)}; others take other times and give the same answers, but "
+            "for the order of sums."
+            if known
+            else "The instruction set of the processor that measured is unknown."
+        )
+    if winner.clean is False:
+        sentences.append("The machine was busy while measuring, so these numbers are not clean.")
+    return " ".join(sentences)
+
+
+def _per_thousand(record: RunRecord) -> str:
+    known = facts.per_thousand(record)
+    return f"Time: {line_of(known['time'])}. Energy: {line_of(known['energy'])}. Price: {line_of(known['price'])}."
+
+
+def _designed(record: RunRecord, winner: Trial | None) -> str:
+    space = record.space
+    trained = sum(trial.loss is not None for trial in record.trials)
+    measured = sum(trial.measured is not None for trial in record.trials)
+    answer = "Not yet." if winner is None else "Yes."
+    if winner is not None and winner.number == record.baseline:
+        answer = "Its size was: the reference design, sized by the constraints and its training, beat the candidates."
+    if not record.target.measures:
+        return (
+            f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced for "
+            f"{record.target.title or record.target.device} in {record.target.runtime} and {trained} were trained. "
+            f"{words.times(measured, 'design') if measured else 'Nothing'} was measured there: the other figures are "
+            "expected, with the chances that are given."
+        )
+    return (
+        f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
+        f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
+        "Only a measured candidate can win."
+    )
+
+
+def _promises(record: RunRecord, winner: Trial | None) -> str:
+    limits = {item.metric: f"{words.limit(item.text)}" for item in record.constraints}
+    if winner is None:
+        return "Nothing was promised yet: there is no winner."
+    checks = {item.constraint.metric: facts.status_text(item) for item in facts.checks(record, winner)}
+    rows = []
+    for metric in dict.fromkeys((*words.served(), *limits)):
+        promise, known = facts.promised(record, winner, metric), facts.value(winner, metric)
+        real = known.value if known.source in ("measured", "trained", "counted") else None
+        if promise.value is None and real is None:
+            continue
+        off = words.UNKNOWN if real is None or not promise.value else words.signed(real, promise.value)
+        shown = facts.promise_text(promise, metric), facts.measured_text(known, metric)
+        rows.append(
+            (line_of(words.label(metric)), *shown, off, line_of(limits.get(metric, "no limit")), checks.get(metric, ""))
+        )
+    if not rows:
+        return "No prediction and no measurement of the winner was recorded."
+    head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
+    paid = facts.paid(record, winner)
+    return _table(head, rows) + (f"\n\n{line_of(paid)}" if paid else "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _reference(record: RunRecord, winner: Trial | None) -> str:
+    reference = record.trial(record.baseline)
+    text = line_of(facts.comparison(record))
+    if reference is None or winner is None or winner.number == reference.number:
+        return text
+    rows: list[tuple[str, ...]] = []
+    quality = ("test_loss", "loss") if winner.test_loss is not None else ("loss",)
+    quality = (facts.LOSS,) if facts.by_law(record) else quality
+    for metric in (*quality, *words.served(), "parameters"):
+        ours, theirs = facts.value(winner, metric), facts.value(reference, metric)
+        rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
+    if record.constraints:
+        broken = [facts.broken_limits(record, trial) for trial in (winner, reference)]
+        rows.append(("constraints", *(f"broken: {names}" if names else "none broken" for names in broken)))
+    head = ("metric", f"winner (trial {winner.number})", f"reference design (trial {reference.number})")
+    return f"{text}\n\n{_table(head, rows)}"
+
+
+def _elsewhere(record: RunRecord) -> str:
+    rows = [[line_of(cell) for cell in insights.elsewhere_row(record, device)] for device in record.elsewhere]
+    return f"{insights.ELSEWHERE_NOTE}\n\n{_table(insights.elsewhere_head(record), rows)}"
+
+
+def _continuations(record: RunRecord) -> str:
+    both = any(item.baseline is not None for item in record.continuations)
+    head = ("beginning of a test entry", "winner", *(["reference design"] if both else []))
+    rows = [
+        (line_of(item.prompt), line_of(item.winner), *([line_of(item.baseline or "")] if both else []))
+        for item in record.continuations
+    ]
+    return f"{insights.WRITES_NOTE}\n\n{_table(head, rows)}"
+
+
+def _tasks(record: RunRecord, winner: Trial | None) -> str:
+    rows = [[line_of(cell) for cell in row] for row in insights.task_rows(record)]
+    text = f"{insights.TASK_NOTE}\n\n{_table(insights.TASK_HEAD, rows)}"
+    if winner is not None and any(score.confusion for score in winner.tasks.values()):
+        text += "\n\nConfusion matrices are in `report.html`, the tuned classifiers in `winner/tasks/`."
+    return text
+
+
+def _rankings(record: RunRecord) -> str:
+    parts = [line_of(insights.RANKING_NOTE)]
+    for ranking in record.rankings:
+        rows = [[line_of(cell) for cell in row] for row in insights.ranking_rows(ranking)]
+        shown = f"\n\n{_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        parts.append(f"{line_of(insights.ranking_title(ranking))}{shown}")
+    return "\n\n".join(parts)
+
+
+def _sourced(known: facts.Value, metric: str) -> str:
+    return words.UNKNOWN if known.value is None else f"{words.show(known.value, metric)} ({known.source})"
+
+
+def _law(law: ByLaw) -> str:
+    return "\n".join(f"- {name}: {line_of(text)}" for name, text in law_text.told(law).items())
+
+
+def _data(record: RunRecord) -> str:
+    data = record.data
+    if data is None:
+        return "No data was read yet."
+    source = line_of(data.source or "an unknown source")
+    return (
+        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training {words.entries()} "
+        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation {words.entries()} "
+        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test {words.entries()} "
+        f"({words.quantity(data.bytes_test, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
+    )
+
+
+def _training(record: RunRecord, winner: Trial | None) -> str:
+    whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
+    if winner is None or winner.train_cpu_s is None:
+        return whole
+    kind = words.asked().words.tokens
+    tokens = f" on {words.count(winner.curve[-1].tokens)} {kind}" if winner.curve else ""
+    took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
+    return f"The winner trained for {took}{tokens}. {whole}"
+
+
+def _limits(record: RunRecord, winner: Trial | None) -> str:
+    lines = list(record.notes)
+    if winner is not None and (missed := facts.promises_missed(record, winner.number)):
+        names = ", ".join(words.label(metric) for metric in missed)
+        lines.append(f"Promised and measured differ by 25 % or more: {names}.")
+    if facts.by_law(record):
+        return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
+    other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
+    data = words.asked().words.data
+    text = (
+        f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
+    )
+    lines.append(f"Quality is {words.asked().metric.title} of the {text}; {other}.")
+    return "\n".join(f"- {line_of(line)}" for line in lines)

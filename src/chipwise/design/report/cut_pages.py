@@ -1,0 +1,174 @@
+"""The report and card of a run that started from a pretrained model: original, cut, and its first layers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.core import units
+from chipwise.core.page.document import document
+from chipwise.core.page.markup import safe, section, table
+from chipwise.design.report import facts, insights, words
+from chipwise.design.report.card import line_of
+from chipwise.design.report.html import budget, constraints, facts_list, notes
+from chipwise.design.report.record import RunRecord, Start, Trial
+
+_HOW = {
+    "exact": "Every block was replaced alone by each of its smaller sizes and judged on held-out text; an integer "
+    "programme chose the sizes with the least sum of losses within the limits, and proved it.",
+    "shared": "The original's weights were trained as a supernet of the cuts near the limits; a search used it.",
+}
+_LINKS = (("constraints", "Constraints"), ("contenders", "Contenders"), ("how", "Choice"), ("about", "Run"))
+_CAPTION = (
+    "The first layers alone are plain truncation: as many as fit the same limits, healed by distillation from the "
+    "original for as many steps. Times are measured in turns. The distance is that of the original's outputs on "
+    "held-out text; 0 is the same model."
+)
+
+
+def page(record: RunRecord) -> str:
+    """The report as one self-contained HTML document."""
+    head = (
+        f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
+        f'<div class="muted">{safe(_origin(record))} · {safe(facts.where(record))} · {safe(facts.workload(record))}'
+        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>"
+        + "".join(f'<a href="#{key}">{label}</a>' for key, label in _LINKS)
+        + "</nav>"
+    )
+    verdict = f'<div class="answer"><h2>{safe(title(record))}</h2><p class="verdict">{safe(said(record))}</p></div>'
+    columns = ["", *[safe(facts.name(record, trial)) for trial in contenders(record)]]
+    drawn = [[safe(cell) for cell in row] for row in rows(record)]
+    sections = [
+        constraints(record),
+        section("contenders", "Original, cut, first layers alone", table(columns, drawn), safe(_CAPTION)),
+        insights.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
+        section("how", "How the cut was chosen", f"<p>{safe(_how(record))}</p>"),
+        section("budget", "Where the time went", budget(record)),
+        section("about", "Data and machine", facts_list(_about(record))),
+        notes(record),
+    ]
+    foot = f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}.</footer>\n"
+    return document(f"{record.name} · chipwise", f"{head}{verdict}{''.join(sections)}{foot}", figures={})
+
+
+def card(record: RunRecord) -> str:
+    """The card of the winner's folder, as Markdown."""
+    columns = ["", *[facts.name(record, trial) for trial in contenders(record)]]
+    cells = [[line_of(cell) for cell in row] for row in rows(record)]
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *cells)]
+    parts = [
+        f"# {line_of(record.name)}",
+        f"{title(record)}. {said(record)}",
+        f"{line_of(_origin(record))}. {_how(record)}",
+        f"Measured on {facts.where(record)}; a request is {facts.workload(record)}.",
+        "\n".join(lines),
+        _CAPTION,
+        line_of(f"Data: {_about(record)['text']}; licence: {_about(record)['licence']}."),
+        *(f"- {line_of(note)}" for note in record.notes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def contenders(record: RunRecord) -> list[Trial]:
+    """Original, cut and truncation, where they exist."""
+    return sorted(record.trials, key=lambda trial: trial.number)
+
+
+def title(record: RunRecord) -> str:
+    """The result in a few words."""
+    return "The cut keeps its limits" if record.winner is not None else "No cut was measured within the limits yet"
+
+
+def said(record: RunRecord) -> str:
+    """Cut and truncation against the original, in one sentence."""
+    start, trials = _start(record), contenders(record)
+    original, rest = trials[0], trials[1:]
+    sentences = []
+    for trial in rest:
+        parts = [
+            f"{units.show((trial.parameters or 0) / (original.parameters or 1), 'share', digits=2)} of the parameters"
+        ]
+        shares = {metric: _share(trial, original, metric) for metric in ("ttft_p50", "tpot_p50", "peak_memory")}
+        parts += [f"{share} of the {words.label(name).replace(',', '')}" for name, share in shares.items() if share]
+        if distances := start.distances.get(str(trial.number)):
+            parts.append(f"at a distance of {distances[-1]:.4f}")
+        sentences.append(f"{facts.name(record, trial)}: {', '.join(parts)}")
+    return f"Of the original, {'; '.join(sentences)}." if sentences else "Nothing was cut yet."
+
+
+def rows(record: RunRecord) -> Iterator[list[str]]:
+    """One row per fact: its name, then each contender's value."""
+    start, trials = _start(record), contenders(record)
+    original = trials[0]
+    yield ["design", *[trial.summary for trial in trials]]
+    for name in ("heads", "neurons"):
+        label = {"heads": "KV heads of each layer", "neurons": "FFN neurons of each layer"}[name]
+        yield [label, *[", ".join(map(str, trial.choices[name])) if trial.choices else "all" for trial in trials]]
+    tasks = [f"{task.bar.metric if task.bar else _metric(record, task.name)}@{task.name}" for task in record.tasks]
+    for metric in ("parameters", *words.served(), "loss", *tasks):
+        if any(facts.value(trial, metric).value is not None for trial in trials):
+            yield [words.label(metric), *[_cell(trial, original, metric) for trial in trials]]
+    distances = [start.distances.get(str(trial.number)) for trial in trials]
+    yield [
+        "distance as cut, healed",
+        *["0" if d is None else _healed(*d) for d in distances],
+    ]
+    healed = [words.quantity(trial.train_cpu_s, "time", missing="not healed") for trial in trials]
+    yield ["healing", *[f"{start.steps} steps, {h}" if h != "not healed" else h for h in healed]]
+
+
+def _healed(before: float, after: float) -> str:
+    return f"{before:.4f} → {after:.4f}" if after < before else f"{before:.4f}; healing did not help and was left out"
+
+
+def _metric(record: RunRecord, task: str) -> str:
+    found = [trial.tasks[task].metric for trial in record.trials if task in trial.tasks]
+    return next((metric for metric in found if metric), "accuracy")
+
+
+def _cell(trial: Trial, original: Trial, metric: str) -> str:
+    known = facts.value(trial, metric)
+    if known.value is None:
+        return "1 (itself)" if trial is original and words.of_task(metric) else words.UNKNOWN
+    shown = words.span(known.value, known.low, known.high, metric)
+    share = _share(trial, original, metric) if trial is not original else None
+    return f"{shown} · {share}" if share else shown
+
+
+def _share(trial: Trial, original: Trial, metric: str) -> str | None:
+    ours, theirs = facts.value(trial, metric).value, facts.value(original, metric).value
+    return None if ours is None or not theirs else units.show(ours / theirs, "share")
+
+
+def _origin(record: RunRecord) -> str:
+    return f"Started from {_start(record).source}"
+
+
+def _how(record: RunRecord) -> str:
+    size = words.count(record.space.size)
+    return (
+        f"{_HOW[_start(record).method]} There are {size} cuts. The matrices behind what was cut were replaced by those "
+        "of least squared error, then the cut was trained towards the original's outputs."
+    )
+
+
+def _about(record: RunRecord) -> dict[str, str]:
+    data, target = record.data, record.target
+    return {
+        "text": "not read"
+        if data is None
+        else f"{data.name}, {words.count(data.entries_train)} entries to heal with, "
+        f"{words.count(data.entries_val)} held out",
+        "licence": (data.licence if data else None) or words.UNKNOWN,
+        "source": (data.source if data else None) or words.UNKNOWN,
+        "processor": target.cpu or words.UNKNOWN,
+        "cores": words.count(target.cores),
+        "runtime": f"{target.runtime} {target.runtime_version or '(version unknown)'}, 1 thread",
+        "seed": str(record.seed),
+        "status": record.status,
+    }
+
+
+def _start(record: RunRecord) -> Start:
+    assert record.start is not None
+    return record.start

@@ -1,0 +1,480 @@
+"""Facts derived from a record, shared by the page, the card and the terminal: no markup, no colours.
+
+"Better" is claimed only where a difference exceeds the noise: the scatter between training seeds, and that of the test
+entries on which both designs were scored.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.design.limits import Constraint, total_penalty
+from chipwise.design.report import words
+from chipwise.design.report.record import Elsewhere, RunRecord, Trial
+from chipwise.predict.cost.request import price_shares, request_total, throughput
+
+Source = Literal["measured", "expected", "predicted", "trained", "counted", "unknown"]
+"""``predicted`` is the promise, made before anything was measured; ``expected`` stands in for a measurement."""
+Status = Literal["met", "probably met", "broken", "paid", "expected", "at risk", "unknown"]
+STATUS: dict[Status, str] = {
+    "met": "met",
+    "probably met": "probably met",
+    "broken": "broken",
+    "paid": "exceeded, penalised",
+    "expected": "expected, not measured",
+    "at risk": "at risk, not measured",
+    "unknown": "unknown",
+}
+LOSS = "expected_loss"  # nats per token of a law's text
+_Z95 = 1.96
+DEFAULT_CONFIDENCE = 0.9
+_OF_START = {
+    "winner": "cut",
+    "original": "original",
+    "baseline": "first layers alone",
+    "candidate": "cut, outside the limits",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A number of a trial and its origin; with bounds where it is predicted, or measured on a sample of items."""
+
+    value: float | None
+    source: Source
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A constraint checked for one trial."""
+
+    constraint: Constraint
+    promised: Value
+    measured: float | None
+    status: Status
+    shown: tuple[str, str]  # promised and measured, with their intervals
+    chance: float | None = None  # that a limit on something not measured holds; None where unknown
+
+
+def by_law(record: RunRecord) -> bool:
+    """Whether nothing was trained and a scaling law gives the expected loss."""
+    return any(goal.metric == LOSS for goal in record.objectives)
+
+
+def status_text(check: Check) -> str:
+    """The status, with the chance that a limit on something not measured holds."""
+    if check.chance is None or check.status not in ("expected", "at risk"):
+        return STATUS[check.status]
+    likely = "over 99 %" if check.chance > 0.99 else f"{100 * check.chance:.0f} %"
+    return f"{check.status}, {likely} likely"
+
+
+def where(record: RunRecord) -> str:
+    """Device, runtime and threads that the run designs for, and whether anything was measured there."""
+    target = record.target
+    if target.title is not None:
+        taken = sum(trial.measured is not None for trial in record.trials)
+        how = "measured there" if target.measures else "predicted, nothing measured there"
+        if taken and not target.measures:
+            how = f"predicted, {words.times(taken, 'design')} measured there by a kit"
+        return f"{target.title} ({target.device}), {target.runtime}; {how}"
+    cpu = f" ({target.cpu})" if target.cpu and target.cpu != target.device else ""
+    runtime = " ".join(part for part in (target.runtime, target.runtime_version) if part)
+    return f"{target.device}{cpu}, {runtime}, {words.times(target.threads, 'thread')}"
+
+
+def workload(record: RunRecord) -> str:
+    """The request that was measured."""
+    request = record.workload
+    if words.one_pass():
+        return f"{words.entries(request.batch)} at once"
+    return (
+        f"{words.times(request.prompt_tokens, 'prompt token')}, {words.times(request.new_tokens, 'new token')}, "
+        f"batch {request.batch}"
+    )
+
+
+def name(record: RunRecord, trial: Trial) -> str:
+    """``winner (trial 7)``, ``trial 3``."""
+    role = record.role(trial)
+    if record.start is not None:
+        return _OF_START[role]
+    return f"trial {trial.number}" if role == "candidate" else f"{words.role(role)} (trial {trial.number})"
+
+
+def quality(trial: Trial) -> Value:
+    """What candidates are compared by: the loss of their task, or where a law ranked them, the loss that it expects."""
+    return value(trial, LOSS if LOSS in trial.predicted else "loss")
+
+
+def _loss(trial: Trial) -> Value:
+    """Of the validation text: by the exported artefact where that is known, else by trained weights."""
+    exported = trial.quantised_loss
+    value = trial.loss if exported is None else exported
+    return Value(value=value, source="unknown" if value is None else "trained")
+
+
+def quality_of(trial: Trial) -> str:
+    """Which weights the quality belongs to; ``expected`` where a law says it of a model that was not trained."""
+    if LOSS in trial.predicted:
+        return "expected"
+    if trial.quantised_loss is None:
+        return "trained weights, before export"
+    return f"exported {trial.weights} artefact"
+
+
+def value(trial: Trial, metric: str) -> Value:
+    """The best known value of a metric: measured before predicted."""
+    if metric == "loss":
+        return _loss(trial)
+    if metric == words.asked().metric.name:
+        loss = _loss(trial)
+        return loss if loss.value is None else Value(value=words.asked().metric.shown(loss.value), source=loss.source)
+    if metric == "test_loss":
+        known = trial.test_loss
+        return Value(value=known, source="unknown" if known is None else "trained")
+    if metric == "perplexity":
+        return Value(value=trial.perplexity, source="unknown" if trial.perplexity is None else "trained")
+    if metric == "parameters" and trial.parameters is not None:
+        return Value(value=trial.parameters, source="counted")
+    if trial.measured and metric in trial.measured:
+        low, high = trial.measured_bounds.get(metric, (None, None))
+        return Value(value=trial.measured[metric], source="measured", low=low, high=high)
+    if (task := words.of_task(metric)) is not None:
+        score = trial.tasks.get(task[1])
+        if score is None or score.value is None or score.metric != task[0]:
+            return Value(value=None, source="unknown")
+        return Value(value=score.value, low=score.low, high=score.high, source="measured")
+    guess = trial.believed_now.get(metric) or trial.predicted.get(metric)
+    if guess is not None:
+        return Value(value=guess.value, low=guess.low, high=guess.high, source="expected")
+    return Value(value=None, source="unknown")
+
+
+def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
+    """The prediction from before anything of the trial was measured."""
+    if metric in trial.predicted:
+        guess = trial.predicted[metric]
+        return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
+    elsewhere = _elsewhere(record, trial, metric)
+    if elsewhere is not None:
+        return elsewhere
+    known = value(trial, metric)
+    return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
+
+
+def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> Value | None:
+    """The prediction of ``tpot_p50@l4`` by the data sheet; None for metrics of the machine itself."""
+    name, _, device = metric.partition("@")
+    found = next((item for item in record.elsewhere if item.device == device), None)
+    return None if found is None else there(found, trial.number, name)
+
+
+def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
+    """What a trial is predicted to cost on another device; None where that is not known."""
+    known = device.costs.get(str(trial), {})
+    if metric not in known:
+        return None
+    low, high = device.bounds.get(str(trial), {}).get(metric, (None, None))
+    return Value(value=known[metric], low=low, high=high, source="predicted")
+
+
+def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
+    """Every constraint checked for the trial. Only a measurement (or a count) can meet or break one.
+
+    A limit on a percentile is met where the bound of its 95 % interval meets it; where only the measured value does, or
+    too few samples bound a P99, it is probably met. A soft limit that is exceeded is penalised, by the measurement or,
+    where there is none, by the prediction.
+    """
+    return tuple(_check(record, trial, item) for item in record.constraints)
+
+
+def paid(record: RunRecord, trial: Trial) -> str:
+    """A sentence on the penalised loss of the trial where it exceeds soft limits; empty where none is soft."""
+    if all(item.hard for item in record.constraints):
+        return ""
+    loss = (
+        "the share of errors counts" if words.asked().metric.more_is_better else f"{words.asked().metric.title} count"
+    )
+    soft = f"Soft limits may be broken: for each 100 % past one, {loss} as more by its share."
+    values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
+    share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
+    bits = quality(trial).value
+    if share == 0 or bits is None:
+        return soft
+    whose = name(record, trial)
+    more = units.show(share, "share")
+    return f"{soft} Those of the {whose} count as {more} more: {bits:.3f} as {bits * (1 + share):.3f}."
+
+
+def _believed(check: Check) -> float | None:
+    return check.promised.value if check.measured is None else check.measured
+
+
+def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
+    promise, known = promised(record, trial, constraint.metric), value(trial, constraint.metric)
+    measured = known.value if known.source in ("measured", "trained", "counted") else None
+    chance = None if measured is not None else trial.chances.get(constraint.metric)
+    status: Status = "unknown"
+    believed = promise.value if measured is None else measured
+    if not constraint.hard and believed is not None and not constraint.holds(believed):
+        status = "paid"
+    elif measured is not None:
+        status = _measured_status(constraint, metric=constraint.metric, known=known)
+    elif promise.value is not None:
+        wanted = DEFAULT_CONFIDENCE if record.target.confidence is None else record.target.confidence
+        worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
+        status = "expected" if (constraint.holds(worst) if chance is None else chance >= wanted) else "at risk"
+    shown = (promise_text(promise, constraint.metric), measured_text(known, constraint.metric))
+    return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown, chance=chance)
+
+
+def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> Status:
+    assert known.value is not None
+    if not constraint.holds(known.value):
+        return "broken"
+    worst = known.high if constraint.op == "<=" else known.low
+    if known.source != "measured" or words.of_task(metric) is not None:
+        return "met"  # a floor of a task counts by its value
+    if worst is None:
+        return "probably met" if metric.endswith("_p99") else "met"
+    return "met" if constraint.holds(worst) else "probably met"
+
+
+def promise_text(promise: Value, metric: str) -> str:
+    """A prediction with its interval; task results are never predicted."""
+    if promise.value is None and words.of_task(metric) is not None:
+        return "not predicted"
+    return words.span(promise.value, promise.low, promise.high, metric)
+
+
+def measured_text(known: Value, metric: str) -> str:
+    """The measured, trained or counted value, with its interval where there is one."""
+    if known.value is None or known.source in ("expected", "predicted"):
+        return words.NOT_MEASURED
+    return words.span(known.value, known.low, known.high, metric)
+
+
+def latency_metric(record: RunRecord) -> str:
+    """The metric of speed: the first objective that is not quality, else TPOT P50."""
+    return next((item.metric for item in record.objectives if item.metric in words.served()), words.asked().pace)
+
+
+def comparison(record: RunRecord) -> str:
+    """Comparison of winner and reference design in words."""
+    winner, reference = record.trial(record.winner), record.trial(record.baseline)
+    if reference is None:
+        return "There is no reference design to compare with."
+    if winner is None:
+        return "There is no winner to compare the reference design with yet."
+    if winner.number == reference.number:
+        return "The reference design itself won: no candidate that was measured within the constraints is better."
+    parts = []
+    metric, text = reported_quality(winner, reference)
+    ours, theirs = value(winner, metric).value, value(reference, metric).value
+    if ours is not None and theirs is not None:
+        verdict = _verdict(record, ours, theirs)
+        asked = words.asked().metric
+        against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
+        change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
+        if metric == LOSS:
+            parts.append(f"expected loss {against[1:-1]}{_change_by_law(record)}")
+        elif asked.more_is_better:
+            parts.append(
+                f"{asked.title} of the {text} {asked.text(ours)} against {asked.text(theirs)} (errors {change})"
+            )
+        else:
+            parts.append(f"{asked.title} of the {text} {change} {against}")
+    for metric in dict.fromkeys((latency_metric(record), words.asked().pace.replace("p50", "p99"), "peak_memory")):
+        a, b = value(winner, metric), value(reference, metric)
+        if a.value is not None and b.value is not None and a.source == b.source:
+            parts.append(
+                f"{words.label(metric).replace(',', '')} {words.change(a.value, b.value)} "
+                f"({words.show(a.value, metric)} against {words.show(b.value, metric)}, {a.source})"
+            )
+    if not parts:
+        return "Winner and reference design cannot be compared yet: no number is known of both."
+    opening = ""
+    if ours is not None and theirs is not None:
+        does = "is expected to predict the text" if by_law(record) else words.asked().words.does
+        opening = {
+            "better": f"The winner {does} better than the reference design. ",
+            "worse": f"The winner {does} worse than the reference design. ",
+            "same": f"The winner {does} about as well as the reference design. ",
+        }[verdict]
+    return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}.{as_good(record)}"
+
+
+def as_good(record: RunRecord) -> str:
+    """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
+    winner, asked = record.trial(record.winner), words.asked()
+    mine, seconds = (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.pace).value)
+    if winner is None or mine is None or seconds is None:
+        return ""
+    found = []
+    for trial in record.trials:
+        loss, pace = value(trial, "loss").value, value(trial, asked.pace)
+        rival = trial.number not in (record.winner, record.baseline) and trial.feasible and pace.source == "measured"
+        if rival and loss is not None and pace.value is not None and pace.value > seconds and loss < mine:
+            found.append((loss, trial.number, pace.value))
+    if not found or mine > min(found)[0] * math.exp(asked.metric.seed_sd):
+        return ""
+    loss, number, pace_s = min(found)
+    metric = asked.metric
+    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.words.data}"
+    slower = f"{words.show(pace_s, asked.pace)} against {words.show(seconds, asked.pace)}"
+    return f" Trial {number} is about as good, within the noise of seeds ({lost}), and slower ({slower})."
+
+
+def caveats(record: RunRecord) -> str:
+    """Caveats of a comparison of winner and reference design, in sentences; empty where there are none."""
+    found = []
+    contenders = [trial for number in (record.winner, record.baseline) if (trial := record.trial(number))]
+    unclean = [name(record, trial) for trial in contenders if trial.clean is False]
+    if unclean:
+        found.append(
+            f"The machine was busy whenever the {' and the '.join(unclean)} "
+            f"{'was' if len(unclean) == 1 else 'were'} measured, so latencies are not reliable. "
+        )
+    reference = record.trial(record.baseline)
+    if reference is not None and (broken := broken_limits(record, reference)):
+        found.append(f"The reference design was measured outside {broken}, so the two do not keep the same limits. ")
+    return "".join(found)
+
+
+def broken_limits(record: RunRecord, trial: Trial) -> str:
+    """The constraints that a trial breaks, by their short names; empty where it breaks none."""
+    return ", ".join(words.short(item.constraint.metric) for item in checks(record, trial) if item.status == "broken")
+
+
+def reported_quality(*trials: Trial) -> tuple[str, str]:
+    """The metric of quality that all of ``trials`` have, and its text: the test text where known."""
+    if all(LOSS in trial.predicted for trial in trials):
+        return LOSS, "law's text"
+    if all(trial.test_loss is not None for trial in trials):
+        return "test_loss", f"test {words.asked().words.data}"
+    return "loss", f"validation {words.asked().words.data}, which also selected the winner"
+
+
+def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
+    """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
+    if ours <= 0 or theirs <= 0:  # no errors at all: logarithms have no scatter
+        return "same" if ours == theirs else "better" if ours < theirs else "worse"
+    noise = _Z95 * math.sqrt(2 * words.asked().metric.seed_sd ** 2 + (std_error or 0.0) ** 2)
+    difference = math.log(ours / theirs)
+    return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
+
+
+def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
+    """Whether the winner's quality stands out; by law, whether the interval of the difference leaves zero out."""
+    if record.law is None:
+        return quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
+    change = record.law.change
+    if change is None or change.low is None or change.high is None or change.low <= 0 <= change.high:
+        return "same"
+    return "better" if change.high < 0 else "worse"
+
+
+def _change_by_law(record: RunRecord) -> str:
+    """By how much the winner's expected perplexity differs, with the interval of the difference."""
+    change = None if record.law is None else record.law.change
+    if change is None or change.low is None or change.high is None:
+        return ""
+    low, value, high = (100 * math.expm1(end) for end in (change.low, change.value, change.high))
+    return f"; perplexity {value:+.1f} % ({low:+.1f} to {high:+.1f} %)".replace("-", "−")
+
+
+def no_winner(record: RunRecord) -> str:
+    """Why there is no winner, and what came closest."""
+    measured = [trial for trial in record.trials if trial.measured]
+    if not record.trials:
+        return "No candidate has been tried yet."
+    if not measured:
+        trained = sum(trial.loss is not None for trial in record.trials)
+        so_far = f"{words.times(trained, 'candidate')} trained"
+        return f"Nothing was measured yet ({so_far}), and only a measured candidate can win."
+    if not record.constraints:
+        return f"No winner was chosen yet among the {len(measured)} measured candidates."
+    return f"No candidate of the {len(measured)} that were measured is known to meet every constraint. " + closest(
+        record, measured
+    )
+
+
+def closest(record: RunRecord, measured: list[Trial]) -> str:
+    """The measured trial with the smallest violation of its worst constraint."""
+
+    def worst(trial: Trial) -> tuple[float, Check | None]:
+        broken = [item for item in checks(record, trial) if item.status == "broken" and item.measured is not None]
+        found = max(broken, key=lambda item: item.constraint.excess(item.measured or 0.0), default=None)
+        return (found.constraint.excess(found.measured or 0.0) if found else 0.0), found
+
+    trial = min(measured, key=lambda item: worst(item)[0])
+    check = worst(trial)[1]
+    if check is None:
+        return f"Trial {trial.number} breaks none, but not all its numbers are known and clean."
+    metric = check.constraint.metric
+    return (
+        f"Closest is trial {trial.number}: its {words.label(metric)} is {words.show(check.measured, metric)} "
+        f"where the limit is {words.show(check.constraint.limit, metric)}."
+    )
+
+
+def per_thousand(record: RunRecord) -> dict[str, str]:
+    """Time, energy and price of 1,000 generated tokens on the target; ``unknown`` where not known."""
+    trial, request = record.trial(record.winner), record.workload
+    seconds = words.UNKNOWN
+    if trial is not None:
+        first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
+        if words.one_pass() and first.value is not None:
+            seconds = f"{words.quantity(1000 * first.value / request.batch, 'time')} (from {first.source} P50)"
+        elif first.value is not None and each.value is not None and first.source == each.source:
+            per_1000_s = 1000 / throughput(first.value, each.value, request.new_tokens, request.batch)
+            seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
+    cost = record.per_thousand
+    energy, price = cost.energy_j, cost.price_usd
+    sources = [f" ({cost.source})" if cost.source else ""] * 2
+    if trial is not None and (known := value(trial, "joules_per_token")).value is not None:
+        energy, metered = 1000 * known.value, known.source == "measured"
+        board = "what the data sheet states of power" if record.target.title else "the power that the run's file states"
+        sources[0] = " (measured)" if metered else f" (expected, at {board})"
+    if trial is not None and (known := value(trial, "usd_per_1k_tokens")).value is not None:
+        price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
+    return {
+        "time": seconds,
+        "energy": words.quantity(energy, "energy") + (sources[0] if energy is not None else ""),
+        "price": (_prices(record, trial) or words.quantity(price, "token_price"))
+        + (sources[1] if price is not None else ""),
+    }
+
+
+def _prices(record: RunRecord, trial: Trial | None) -> str:
+    """Dollars per million input and output tokens, where the trial's price and times are known."""
+    if trial is None:
+        return ""
+    request = record.workload
+    usd, first, each = (value(trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
+    if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:
+        return ""
+    usd_per_s = usd.value / 1000 * throughput(first.value, each.value, request.new_tokens, request.batch)
+    total_s = request_total(first.value, each.value, request.new_tokens)
+    read_s, written_s = price_shares(total_s, each.value, request.new_tokens)
+    read = units.show(1e6 * usd_per_s * read_s / (request.prompt_tokens * request.batch), "price")
+    written = units.show(1e6 * usd_per_s * written_s / (request.new_tokens * request.batch), "price")
+    return f"{read} per million input tokens, {written} per million output tokens"
+
+
+def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:
+    """The P50 metrics of the trial whose measurement is ``share`` or more away from the promise."""
+    return [
+        item.metric
+        for item in record.promised_measured
+        if item.trial == number
+        and item.metric.endswith("_p50")
+        and item.measured is not None
+        and abs(item.measured / item.promised - 1) >= share
+    ]

@@ -1,0 +1,269 @@
+"""Findings of a run beyond its winner: tasks, reasons for the answer, other devices, early rankings.
+
+Rows and sentences serve page and card alike; the functions that return sections are the page's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chipwise.core import units
+from chipwise.core.page.markup import empty, safe, section, table
+from chipwise.design.limits import SPENDING
+from chipwise.design.report import facts, words
+from chipwise.design.report.record import Agreement, Answer, Elsewhere, Ranking, Relaxed, RunRecord, TaskScore, Trial
+
+ELSEWHERE_NOTE: Final = (
+    "Expected on the other devices, not measured: predicted as chipwise estimate does, in the runtime that is named, "
+    "with 90 % intervals where they were validated."
+)
+WRITES_NOTE: Final = (
+    "Each model continues the first words of ten test entries with its most likely tokens, by the exported graph."
+)
+TASK_HEAD: Final = ("task", "contender", "score", "95 % interval", "training items", "test items", "evaluated model")
+TASK_NOTE: Final = (
+    "Held-out items, chosen by a hash of their text, were answered once. A floor is checked by the value; the "
+    "interval is the range in which another sample of as many items would lie. These numbers are not predicted."
+)
+RANKING_HEAD: Final = ("predictor", "τ, all pairs", "pairs", "τ, equal latency", "pairs")
+RANKING_NOTE: Final = (
+    "Kendall's τ between an early prediction and the quality after longer training: 1 is the same order, 0 "
+    "chance. Brackets: 95 % interval over candidates (bootstrap). Equal latency: pairs whose predicted time per token "
+    "lies within 5 % of one value. More parameters and FLOPs count as better. Longer trainings went to candidates that "
+    "looked good, which makes them harder to rank than candidates in general. Scaling law and quality model always "
+    "predict a full training."
+)
+
+
+def task_rows(record: RunRecord) -> list[list[str]]:
+    """For each task: the winner, the reference design, other contenders, and the bag of words."""
+    rows = []
+    for task in record.tasks:
+        evaluated = [trial for trial in record.trials if task.name in trial.tasks]
+        order = {"winner": 0, "baseline": 1, "candidate": 2, "original": 3}
+        evaluated.sort(key=lambda trial: (order[record.role(trial)], trial.number))
+        rows += [[task.name, facts.name(record, trial), *_score(trial.tasks[task.name])] for trial in evaluated]
+        if task.bar is not None:
+            rows.append([task.name, task.bar.method or "TF-IDF and a linear model", *_score(task.bar)])
+        if not evaluated:
+            rows.append([task.name, "none yet", *[words.UNKNOWN] * 5])
+    return rows
+
+
+def _score(score: TaskScore) -> list[str]:
+    if score.value is None:
+        return [words.UNKNOWN, "", "", "", score.failed or ""]
+    metric = f"{score.metric}@"
+    interval = f"{words.show(score.low, metric)} to {words.show(score.high, metric)}"
+    name = "" if score.metric == "accuracy" else f" ({score.metric})"
+    counts = [words.count(score.train_items), words.count(score.test_items)]
+    how = f"{score.judged}, {score.method}d" if score.judged and score.method == "tune" else score.judged
+    return [words.show(score.value, metric) + name, interval, *counts, how]
+
+
+def tasks(record: RunRecord) -> str:
+    """The page's section on tasks; nothing where the run has none."""
+    if not record.tasks:
+        return ""
+    rows = [[safe(cell) for cell in row] for row in task_rows(record)]
+    return section("tasks", "Tasks", table(TASK_HEAD, rows, numbers={2, 3, 4, 5}), safe(TASK_NOTE))
+
+
+def ranking_title(ranking: Ranking) -> str:
+    """Title of a table: the trainings that it compares with."""
+    return f"{ranking.candidates} candidates as they were after {words.quantity(ranking.cpu_s, 'time')} of training"
+
+
+def ranking_rows(ranking: Ranking) -> list[list[str]]:
+    """One row per predictor."""
+    return [
+        [
+            item.name,
+            _tau(item.overall),
+            str(item.overall.pairs),
+            _tau(item.equal_latency),
+            str(item.equal_latency.pairs),
+        ]
+        for item in ranking.fidelities
+    ]
+
+
+def _tau(found: Agreement) -> str:
+    if found.tau is None or found.low is None or found.high is None:
+        return "too few"
+    return f"{found.tau:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def rankings(record: RunRecord) -> str:
+    """The page's section on rankings; states where too few candidates were trained."""
+    if not record.rankings:
+        return ""
+    parts = []
+    for ranking in record.rankings:
+        rows = [[safe(cell) for cell in row] for row in ranking_rows(ranking)]
+        parts.append(f"<h3>{safe(ranking_title(ranking))}</h3>")
+        parts.append(table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Too few candidates."))
+    return section("rankings", "How well candidates were ranked early", "".join(parts), safe(RANKING_NOTE))
+
+
+def knee(record: RunRecord) -> str:
+    """Text on the knee: its trial, the reason, and the certainty of its quality."""
+    trial = record.trial(record.knee)
+    if trial is None:
+        return "The front has no bend, so there is no knee."
+    why = record.answer.knee_why or ""
+    for goal in record.objectives:
+        why = why.replace(goal.metric, words.label(goal.metric))
+    why = f" {why[0].upper()}{why[1:]}." if why else ""
+    return f"The knee is trial {trial.number} ({trial.summary}).{why} {trained(record, trial)}"
+
+
+def trained(record: RunRecord, trial: Trial) -> str:
+    """Whether a trial's quality is comparable with that of fully trained ones."""
+    if facts.by_law(record):
+        return "Its loss is what the law expects; nothing was trained."
+    longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
+    spent = trial.train_cpu_s or 0.0
+    if spent >= 0.9 * longest > 0:
+        return "It was trained in full."
+    expected = record.answer.knee_expected
+    believed = f"; {words.quality(expected)} are expected after a full training" if expected else ""
+    return (
+        f"It was trained for only {words.quantity(spent, 'time')} of {words.quantity(longest, 'time')}{believed}; "
+        "it is a suggestion, not a result."
+    )
+
+
+def relaxed(item: Relaxed) -> list[str]:
+    """A table's row: limit, what relaxing it gains, each objective before and after, the design."""
+    name = words.label(item.limit)
+    gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
+    changes = [
+        f"{words.short(goal)} {_goal(before, goal)} → {_goal(after, goal)}"
+        for goal, (before, after) in item.best.items()
+        if before != after and after is not None
+    ]
+    if item.summary is None:
+        return [name, "nothing", "no change", ""]
+    unit = "" if words.asked().metric.more_is_better else f" {words.asked().metric.title}"
+    doubt = f"predicted with ± {item.std:.3f}{unit}" if item.std is not None else ""
+    return [name, gain, "; ".join([*(changes or ["best values unchanged"]), *([doubt] if doubt else [])]), item.summary]
+
+
+def _goal(value: float | None, goal: str) -> str:
+    """An objective's value; that of the task's metric is held as a loss."""
+    return words.show(value, words.QUALITY[0] if goal == words.asked().metric.name else goal)
+
+
+def importance(answer: Answer) -> list[list[str]]:
+    """Rows of choices and their share of each objective's variance, the largest first."""
+    names = dict.fromkeys(name for shares in answer.importance.values() for name in shares)
+    most = {name: max(shares.get(name, 0.0) for shares in answer.importance.values()) for name in names}
+    ordered = sorted((name for name in names if most[name] >= 0.005), key=lambda name: -most[name])
+    return [
+        [name, *[units.show(shares.get(name, 0.0), "share", digits=2) for shares in answer.importance.values()]]
+        for name in ordered
+    ]
+
+
+def growth(answer: Answer) -> str:
+    """Growth of the front, in one sentence."""
+    if not answer.growth:
+        return ""
+    last, drawn = answer.growth[-1], answer.growth_random[-1]
+    reached = next((i for i, value in enumerate(answer.growth, start=1) if value >= drawn), len(answer.growth))
+    share = (
+        f"{abs(last / drawn - 1) * 100:.1f} % {'more' if last >= drawn else 'less'} hypervolume than"
+        if drawn
+        else "more than"
+    )
+    level = f"; its first {reached} candidates cover as much" if last >= drawn else ""
+    return (
+        f"The front of the {len(answer.growth)} trained candidates covers {share} that of as many random candidates "
+        f"within the limits{level}. (Quality as the quality model predicts it after a full training.)"
+    )
+
+
+def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
+    """A table's row: the device and its runtime, what the contenders cost there, its own front."""
+    cells = []
+    for trial in _contenders(record):
+        shown = ", ".join(
+            f"{words.short(metric)} {facts.promise_text(known, metric)}"
+            for metric in ("ttft_p50", "tpot_p50", "peak_memory", *SPENDING)
+            if (known := facts.there(device, trial.number, metric)) is not None
+        )
+        cells.append(shown or words.UNKNOWN)
+    front = ", ".join(str(number) for number in device.front) or "none"
+    where = device.title if device.runtime is None else f"{device.title}, {device.runtime}"
+    return [where, *cells, front]
+
+
+def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
+    """Heads of the columns that :func:`elsewhere_row` fills."""
+    return ("device", *[facts.name(record, trial) for trial in _contenders(record)], "its own front (trials)")
+
+
+def _contenders(record: RunRecord) -> list[Trial]:
+    numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
+    return [trial for number in numbers if (trial := record.trial(number)) is not None]
+
+
+def explained(record: RunRecord) -> str:
+    """The knee, growth, what each limit costs, importance."""
+    answer = record.answer
+    parts = [f"<p>{safe(knee(record))}</p>"]
+    if answer.growth:
+        parts.append(f"<p>{safe(growth(answer))}</p>")
+    if answer.relaxed:
+        rows = [[safe(cell) for cell in relaxed(item)] for item in answer.relaxed]
+        share = units.show(answer.relaxed[0].share, "share", digits=2)
+        head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")
+        parts.append(table(head, rows))
+    if answer.importance:
+        columns = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
+        rows = [[safe(cell) for cell in row] for row in importance(answer)]
+        parts.append(table(columns, rows, numbers=set(range(1, len(columns)))))
+    caption = (
+        "Predicted by the quality model of this run, not measured. Shares are total Sobol indices over the whole "
+        "space; they add up to more than 100 % where choices interact."
+    )
+    return section("explained", "Why this answer", "".join(parts), caption if answer.importance else "")
+
+
+def elsewhere(record: RunRecord) -> str:
+    """Predictions for the run's other devices; nothing where there are none."""
+    if not record.elsewhere:
+        return ""
+    head = tuple(safe(name) for name in elsewhere_head(record))
+    rows = [[safe(cell) for cell in elsewhere_row(record, device)] for device in record.elsewhere]
+    names = [device.device for device in record.elsewhere]
+    carried = [
+        [safe(device.title), *[_carried(device.carried.get(name), device.ranks.get(name)) for name in names]]
+        for device in record.elsewhere
+    ]
+    transfer = table(("front of … on …", *[safe(device.title) for device in record.elsewhere]), carried)
+    caption = (
+        f"{ELSEWHERE_NOTE} Below: how much of a device's front (hypervolume) the front found for another device covers "
+        "there, and the rank correlation of random candidates' costs on the two."
+    )
+    return section("elsewhere", "On other devices", table(head, rows) + transfer, caption)
+
+
+def _carried(share: float | None, rank: float | None) -> str:
+    if share is None or rank is None:
+        return words.UNKNOWN
+    return f"{units.show(share, 'share', digits=2)} <small>τ {rank:.2f}</small>"
+
+
+def continuations(record: RunRecord) -> str:
+    """Texts that winner and reference design write; nothing where a run did not record them."""
+    if not record.continuations:
+        return ""
+    both = any(item.baseline is not None for item in record.continuations)
+    head = ("beginning of a test entry", "winner", *(["reference design"] if both else []))
+    rows = [
+        [safe(item.prompt), safe(item.winner), *([safe(item.baseline or "")] if both else [])]
+        for item in record.continuations
+    ]
+    return section("writes", "What it writes", table(head, rows), safe(WRITES_NOTE), "prose")

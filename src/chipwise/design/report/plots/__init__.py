@@ -1,0 +1,25 @@
+"""The plots of a report, in the order of the page: one file each, figures as plain data."""
+
+from __future__ import annotations
+
+from chipwise.design.report.facts import by_law
+from chipwise.design.report.plots import cloud, confusion, curves, front, history, memory, operators, promised, roofline
+from chipwise.design.report.plots.common import Figure, Plot, View
+from chipwise.design.report.record import RunRecord
+
+__all__ = ["Figure", "Plot", "View", "draw"]
+
+
+def draw(record: RunRecord) -> tuple[Plot, ...]:
+    """Every plot of the record; one without data says why. Where nothing was trained, none of trainings."""
+    return (
+        *([confusion.draw(record)] if record.tasks else []),
+        front.draw(record),
+        promised.draw(record),
+        roofline.draw(record),
+        operators.draw(record),
+        memory.draw(record),
+        *([] if by_law(record) else [curves.draw(record), history.draw(record)]),
+        history.draw_budget(record),
+        *([] if by_law(record) else [cloud.draw(record)]),
+    )

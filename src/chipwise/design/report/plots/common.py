@@ -1,0 +1,112 @@
+"""Shared parts of a run's plots: sections, hover texts, colours of roles."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from chipwise.core.page.figures import (
+    BOUND_COLOURS,
+    Figure,
+    Trace,
+    axis,
+    escape,
+    figure,
+    linear_ticks,
+    log_ticks,
+    span,
+    tick_text,
+)
+from chipwise.design.report import facts, words
+from chipwise.design.report.record import RunRecord, Trial
+
+__all__ = [
+    "BOUND_COLOURS",
+    "Figure",
+    "Plot",
+    "Trace",
+    "View",
+    "axis",
+    "colour",
+    "detail",
+    "escape",
+    "figure",
+    "linear_ticks",
+    "log_ticks",
+    "no_data",
+    "span",
+    "tick_text",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One view of a plot; several views get a row of buttons."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A section of the page: its views, or why there is nothing to draw."""
+
+    key: str
+    title: str
+    caption: str
+    views: tuple[View, ...] = ()
+    empty: str = ""
+
+
+def no_data(plot: Plot, reason: str) -> Plot:
+    """The section with the reason why it is empty."""
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, empty=reason)
+
+
+def detail(record: RunRecord, trial: Trial) -> str:
+    """Facts about a candidate, as lines of a hover text."""
+    lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
+    lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
+    rung = "" if trial.rung is None else f" · rung {trial.rung}"
+    lines.append(f"{words.count(trial.parameters)} parameters · weights {escape(trial.weights)}{rung}")
+    quality = facts.quality(trial)
+    if facts.by_law(record):
+        loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
+        lines.append(f"loss <b>{loss}</b> nats per token (expected)")
+    elif quality.value is not None:
+        title, shown = words.asked().metric.title, words.show(quality.value, "loss")
+        lines.append(f"{escape(title)} <b>{shown}</b> ({escape(facts.quality_of(trial))})")
+        if trial.quantised_loss is not None and trial.loss is not None:
+            lines.append(f"before export {words.show(trial.loss, 'loss')}")
+    else:
+        lines.append(f"{escape(words.asked().metric.title)} unknown (not trained)")
+    if trial.train_cpu_s is not None:
+        lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
+    lines += [text for metric in words.served() if (text := _both(trial, metric))]
+    if trial.measured:
+        lines.append(f"measured on {escape(facts.where(record))}")
+    if trial.feasible is not None:
+        basis = "measured" if trial.measured else "predicted"
+        lines.append(f"{'meets' if trial.feasible else 'breaks'} the constraints ({basis})")
+    if trial.clean is False:
+        lines.append("measured on a busy machine: not clean")
+    if trial.reason:
+        lines += [escape(line) for line in textwrap.wrap(trial.reason, 64)]
+    return "<br>".join(lines)
+
+
+def _both(trial: Trial, metric: str) -> str:
+    measured = (trial.measured or {}).get(metric)
+    guess = trial.predicted.get(metric)
+    if measured is None and guess is None:
+        return ""
+    parts = [f"<b>{words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
+    if guess is not None:
+        parts.append(f"{words.span(guess.value, guess.low, guess.high, metric)} predicted")
+    return f"{words.short(metric)} {', '.join(parts)}"
+
+
+def colour(record: RunRecord, trial: Trial) -> str:
+    """The theme token of the trial's role."""
+    role = record.role(trial)
+    return "@accent" if role == "candidate" else f"@{role}"

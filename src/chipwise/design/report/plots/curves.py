@@ -1,0 +1,96 @@
+"""Training curves: every rung, with those of winner and reference design in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.design.report import words
+from chipwise.design.report.plots.common import Plot, Trace, View, axis, colour, detail, figure, no_data
+from chipwise.design.report.record import CurvePoint, RunRecord, Trial
+
+
+def draw(record: RunRecord) -> Plot:
+    """Bits per byte over CPU seconds of training, and over tokens."""
+    metric, data = words.asked().metric.title, words.asked().words.data
+    dotted = f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike() else ""
+    plot = Plot(
+        key="curves",
+        title="Training curves",
+        caption=(
+            f"Dots are validation {metric} of the trained weights, large for winner and reference design; most "
+            f"trainings are scored once, at their end. {dotted}Trainings that end early were stopped by successive "
+            "halving."
+        ),
+    )
+    trained = [trial for trial in record.trials if _points(trial, "val_loss")]
+    if not trained:
+        return no_data(plot, "No validation point of any training was recorded yet.")
+    views = (
+        View(label="CPU time", figure=_figure(record, trained, "cpu_s", "time", "CPU time of the trial's training")),
+        View(label=_tokens(), figure=_figure(record, trained, "tokens", "count", f"{_tokens()} trained on")),
+    )
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
+
+
+def _alike() -> bool:
+    """Whether the curve of a training has the unit of the metric, so that both can be drawn on one axis."""
+    asked = words.asked()
+    return asked.words.curve == asked.metric.title
+
+
+def _tokens() -> str:
+    return words.asked().words.tokens
+
+
+def _points(trial: Trial, field: str) -> list[CurvePoint]:
+    return [
+        point for point in trial.curve if getattr(point, field) is not None and point.cpu_s > 0 and point.tokens > 0
+    ]
+
+
+def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> dict[str, Any]:
+    order = ("candidate", "baseline", "winner")
+    traces: list[Trace] = []
+    seen: set[str] = set()
+    for trial in sorted(trials, key=lambda trial: order.index(record.role(trial))):
+        role = record.role(trial)
+        traces.append(_line(record, trial, across, "val_loss", first=role not in seen))
+        seen.add(role)
+        if role != "candidate" and _alike() and _points(trial, "train_loss"):
+            traces.append(_line(record, trial, across, "train_loss", first=True))
+    xs = [value for trace in traces for value in trace["x"]]
+    asked = words.asked().metric
+    losses = [point.val_loss or 0.0 for trial in trials for point in _points(trial, "val_loss")]
+    values = [asked.shown(loss) for loss in losses]
+    x = axis(xs, unit_kind, title, pad=0.03)
+    y = axis(values, asked.unit, asked.title, pad=0.05)
+    return figure(traces, height=460, xaxis=x, yaxis=y)
+
+
+def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bool) -> Trace:
+    role = record.role(trial)
+    points = _points(trial, field)
+    training = field == "train_loss"
+    kind = f"training {words.asked().words.data}" if training else "validation"
+    name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
+    width = 1 if training else (3 if role != "candidate" else 1.2)
+    tail = detail(record, trial)
+    return {
+        "type": "scatter",
+        "mode": "lines" if training else "lines+markers",
+        "name": f"{name}, {kind}" if role != "candidate" else name,
+        "legendgroup": f"{role}{field}",
+        "showlegend": first,
+        "x": [getattr(point, across) for point in points],
+        "y": [words.asked().metric.shown(getattr(point, field)) for point in points],
+        "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
+        | ({"dash": "dot"} if training else {}),
+        "marker": {"size": 5 if role == "candidate" else 9},
+        "hovertext": [
+            f"<b>{words.quality(getattr(point, field))}</b> ({kind}) after "
+            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {_tokens()}"
+            for point in points
+        ],
+        # the candidate is described once per curve; "%{" in a name must not be read as a template
+        "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
+    }

@@ -1,0 +1,210 @@
+"""The Pareto front: quality against what serving costs, with the feasible region, winner, reference design and knee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.design.limits import Constraint
+from chipwise.design.report import facts, words
+from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
+from chipwise.design.report.record import RunRecord, Trial
+
+
+def draw(record: RunRecord) -> Plot:
+    """Bits per byte, or the loss that a law expects, against latency, memory or parameters, a view each."""
+    how = (
+        _by_law(record)
+        if facts.by_law(record)
+        else "Filled points were measured on the target, open points were trained and their cost is predicted (bars "
+        "show the interval). Points of a lower rung were trained for less time."
+    )
+    plot = Plot(
+        key="front",
+        title="Quality against cost",
+        caption=(
+            f"Down and left is better. {how} The shaded region meets the limit on this axis (a P99 limit holds for the "
+            "P50 too); other limits may still exclude a point."
+        ),
+    )
+    trained = [trial for trial in record.trials if facts.quality(trial).value is not None]
+    if not trained:
+        return no_data(plot, "No candidate has been trained yet, so no quality is known.")
+    first = facts.latency_metric(record)
+    metrics = dict.fromkeys((first, "tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory", "parameters"))
+    views = [
+        View(label=words.short(metric), figure=_figure(record, metric, known))
+        for metric in metrics
+        if (known := [trial for trial in trained if facts.value(trial, metric).value is not None])
+    ]
+    if not views:
+        return no_data(plot, "No latency and no memory is known of the trained candidates.")
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+
+
+def _by_law(record: RunRecord) -> str:
+    """What the points of a run by law are."""
+    if not any(trial.measured for trial in record.trials):
+        return (
+            "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show "
+            "the interval)."
+        )
+    return (
+        "Nothing was trained: the loss is what the law expects. The cost of filled points was measured there by a kit, "
+        "that of open points is predicted (bars show the interval)."
+    )
+
+
+def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, Any]:
+    costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
+    qualities = [_shown(record, trial) or 0.0 for trial in trials]
+    limits = _limits(record, metric)
+    counted = "measured where filled, predicted where open"
+    if metric == "parameters":
+        counted = "counted"
+    elif not any(trial.measured for trial in trials):
+        counted = "predicted"
+    x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
+    by_law = facts.by_law(record)
+    asked = words.asked().metric
+    loss = "loss, nats per token (expected)" if by_law else f"validation {asked.title} (trained)"
+    y = axis(qualities, "count" if by_law else asked.unit, loss, log=False, pad=0.1)
+    special = {record.winner, record.baseline, record.knee}
+    plain = [trial for trial in trials if trial.number not in special]
+    groups = (
+        ("measured", "@accent", "circle", [t for t in plain if t.measured and t.feasible is not False]),
+        ("measured, breaks a limit", "@grey", "circle", [t for t in plain if t.measured and t.feasible is False]),
+        (
+            "expected" if by_law else "trained",
+            "@accent",
+            "circle-open",
+            [t for t in plain if not t.measured and t.feasible is not False],
+        ),
+        (
+            f"{'expected' if by_law else 'trained'}, predicted to break a limit",
+            "@grey",
+            "circle-open",
+            [t for t in plain if not t.measured and t.feasible is False],
+        ),
+    )
+    traces = _region(record, metric, x, y) + _staircase(record, metric, x, trials)
+    traces += [
+        _points(record, metric, members, name=name, colour=colour, symbol=symbol)
+        for name, colour, symbol, members in groups
+        if members
+    ]
+    traces += _special(record, metric, trials)
+    return figure(traces, height=500, xaxis=x, yaxis=y)
+
+
+def _shown(record: RunRecord, trial: Trial) -> float | None:
+    """The trial's quality as the axis shows it."""
+    loss = facts.quality(trial).value
+    return loss if loss is None or facts.by_law(record) else words.asked().metric.shown(loss)
+
+
+def _limits(record: RunRecord, metric: str) -> list[Constraint]:
+    """The limits shown on this axis; a limit on P99 also limits P50, which is never above it."""
+    names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
+    return [c for c in record.constraints if c.metric == metric or (c.metric in names and c.op == "<=")]
+
+
+def _points(
+    record: RunRecord, metric: str, trials: list[Trial], *, name: str, colour: str, symbol: str, size: float = 0
+) -> Trace:
+    known = [facts.value(trial, metric) for trial in trials]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": [item.value for item in known],
+        "y": [_shown(record, trial) for trial in trials],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [(item.high or item.value or 0) - (item.value or 0) for item in known],
+            "arrayminus": [(item.value or 0) - (item.low or item.value or 0) for item in known],
+            "thickness": 1,
+            "width": 0,
+            "color": "@faint",
+        },
+        "marker": {
+            "symbol": symbol,
+            "color": colour,
+            "size": size or [8 + 1.5 * min(trial.rung or 0, 4) for trial in trials],
+            "opacity": 1,
+            "line": {"width": 1.6, "color": colour if symbol.endswith("open") else "@plot"},
+        },
+        "hovertext": [detail(record, trial) for trial in trials],
+        "hoverinfo": "text",
+    }
+
+
+def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]:
+    by_number = {trial.number: trial for trial in trials}
+    traces = []
+    if record.knee in by_number:
+        trial = by_number[record.knee]
+        alone = record.knee not in (record.winner, record.baseline)
+        if alone:
+            symbol = "circle" if trial.measured else "circle-open"
+            traces.append(_points(record, metric, [trial], name="knee", colour="@knee", symbol=symbol, size=12))
+        ring = _points(record, metric, [trial], name="knee", colour="@knee", symbol="circle-open", size=24)
+        # the ring only marks the point and has no hover text
+        del ring["hovertext"], ring["error_x"]
+        traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone})
+    for role, symbol in (("baseline", "diamond"), ("winner", "star")):
+        number = record.winner if role == "winner" else record.baseline
+        if number in by_number and (role == "winner" or number != record.winner):
+            trial = by_number[number]
+            shape = symbol if trial.measured else f"{symbol}-open"
+            size = 19 if role == "winner" else 14
+            name = f"{words.role(role)}, trial {trial.number}"
+            traces.append(_points(record, metric, [trial], name=name, colour=f"@{role}", symbol=shape, size=size))
+    return traces
+
+
+def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[Trial]) -> list[Trace]:
+    front = [trial for trial in trials if trial.number in record.front]
+    if not front or metric != facts.latency_metric(record):
+        return []
+    points = sorted((facts.value(trial, metric).value or 0.0, _shown(record, trial) or 0.0) for trial in front)
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "Pareto front",
+            "x": [cost for cost, _ in points] + [span(x)[1]],
+            "y": [quality for _, quality in points] + [points[-1][1]],
+            "line": {"shape": "hv", "color": "@front", "width": 2},
+            "hoverinfo": "skip",
+        }
+    ]
+
+
+def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
+    limits = _limits(record, metric)
+    known = (words.asked().metric.name, facts.LOSS)
+    floors = [item for item in record.constraints if item.metric in known]
+    if not limits and not floors:
+        return []
+    (left, right), (bottom, top) = span(x), span(y)
+    right = min([right, *(item.limit for item in limits if item.op == "<=")])
+    left = max([left, *(item.limit for item in limits if item.op == ">=")])
+    top = min([top, *(item.limit for item in floors if item.op == "<=")])
+    bottom = max([bottom, *(item.limit for item in floors if item.op == ">=")])
+    if right <= left or top <= bottom:
+        return []
+    text = ", ".join(f"{words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"feasible: {escape(text)}",
+            "x": [left, right, right, left, left],
+            "y": [bottom, bottom, top, top, bottom],
+            "fill": "toself",
+            "fillcolor": "@region",
+            "line": {"color": "@feasible", "width": 1, "dash": "dot"},
+            "hoverinfo": "skip",
+        }
+    ]

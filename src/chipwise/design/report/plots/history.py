@@ -1,0 +1,105 @@
+"""The search's history: the best so far over CPU seconds spent, and where the budget went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.design.report import words
+from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
+from chipwise.design.report.record import HistoryPoint, RunRecord
+
+
+def draw(record: RunRecord) -> Plot:
+    """Best bits per byte, and hypervolume, over CPU seconds."""
+    metric = words.asked().metric
+    plot = Plot(
+        key="history",
+        title="History of the search",
+        caption=f"A point per trial that ended. The best {metric.title} counts candidates that meet the constraints.",
+    )
+    best = [point for point in record.history if point.best_loss is not None]
+    volume = [point for point in record.history if point.hypervolume is not None]
+    views = []
+    if best:
+        better = "highest" if metric.more_is_better else "lowest"
+        title = f"{better} {metric.title} so far (trained)"
+        figure = _figure(record, best, "best_loss", title, "@winner")
+        views.append(View(label=metric.title, figure=figure))
+    if volume:
+        figure = _figure(record, volume, "hypervolume", "hypervolume of the front", "@accent")
+        views.append(View(label="hypervolume", figure=figure))
+    if not views:
+        return no_data(plot, "No trial with a known quality has ended yet.")
+    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+
+
+def _shown(value: float, field: str) -> float:
+    return value if field == "hypervolume" else words.asked().metric.shown(value)
+
+
+def draw_budget(record: RunRecord) -> Plot:
+    """CPU seconds by phase, and the budget."""
+    caption = f"CPU time of each phase, measured. The search used {record.budget.usage}."
+    plot = Plot(key="budget", title="Where the budget went", caption=caption)
+    if not record.budget.spent:
+        return no_data(plot, "No phase has ended yet.")
+    return Plot(
+        key=plot.key, title=plot.title, caption=plot.caption, views=(View(label="budget", figure=_budget(record)),)
+    )
+
+
+def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: str, colour: str) -> dict[str, Any]:
+    trace: Trace = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": title,
+        "showlegend": False,
+        "x": [point.elapsed_cpu_s for point in points],
+        "y": [_shown(getattr(point, field), field) for point in points],
+        "line": {"shape": "hv", "color": colour, "width": 2},
+        "marker": {"size": 6},
+        "hovertext": [_hover(record, point, field, title) for point in points],
+        "hoverinfo": "text",
+    }
+    x = axis(trace["x"], "time", "CPU time spent by the whole search", zero=True)
+    y = axis(trace["y"], "count", title, log=False, pad=0.1)
+    return figure([trace], height=360, xaxis=x, yaxis=y)
+
+
+def _hover(record: RunRecord, point: HistoryPoint, field: str, title: str) -> str:
+    lines = [
+        f"<b>{title} {getattr(point, field):.4g}</b>",
+        f"after {words.quantity(point.elapsed_cpu_s, 'time')} of CPU time",
+    ]
+    trial = record.trial(point.trial)
+    if trial is not None:
+        lines += ["", detail(record, trial)]
+    return "<br>".join(lines)
+
+
+def _budget(record: RunRecord) -> dict[str, Any]:
+    """A bar for each phase, the first on top."""
+    spent = dict(reversed(list(record.budget.spent.items())))
+    total = sum(spent.values())
+    shares = [f"{seconds / total * 100:.0f} %" if total else "" for seconds in spent.values()]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "name": "spent",
+        "showlegend": False,
+        "x": list(spent.values()),
+        "y": [escape(phase) for phase in spent],
+        "marker": {"color": "@accent"},
+        "text": [f"{words.quantity(seconds, 'time')}, {s}" for seconds, s in zip(spent.values(), shares, strict=True)],
+        "textposition": "auto",  # inside long bars, which leave no room beside them on a phone
+        "insidetextfont": {"color": "@plot"},
+        "cliponaxis": False,
+        "hovertext": [
+            f"<b>{escape(phase)}</b><br>{words.quantity(seconds, 'time')} of CPU time, {share} of what was spent"
+            for (phase, seconds), share in zip(spent.items(), shares, strict=True)
+        ],
+        "hoverinfo": "text",
+    }
+    x = axis([*spent.values(), 1.25 * max(spent.values())], "time", "CPU time", zero=True)
+    yaxis = {"type": "category", "automargin": True}
+    return figure([trace], height=110 + 26 * len(spent), bargap=0.3, xaxis=x, yaxis=yaxis)

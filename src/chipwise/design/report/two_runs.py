@@ -1,0 +1,288 @@
+"""Two runs side by side: their limits, promises against measurements, designs, and both fronts in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.core.layout import Column, Table
+from chipwise.core.page.document import document
+from chipwise.core.page.markup import empty, safe, section, table
+from chipwise.design.report import facts, unmet, words
+from chipwise.design.report.plots.common import Figure, Trace, axis, detail, escape, figure
+from chipwise.design.report.record import RunRecord, Trial
+from chipwise.errors import InputError
+
+COLOURS = ("@accent", "@baseline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoRuns:
+    """Records of two runs of one task, and the names under which they are shown."""
+
+    names: tuple[str, str]
+    records: tuple[RunRecord, RunRecord]
+
+    def __post_init__(self) -> None:
+        first, second = self.records
+        if first.task != second.task:
+            raise InputError(
+                f"{self.names[0]} searched for {first.task} and {self.names[1]} for {second.task}: their losses and "
+                "requests have nothing in common; compare runs of one task"
+            )
+
+    @property
+    def task(self) -> str:
+        """The task of both."""
+        return self.records[0].task
+
+    @property
+    def winners(self) -> tuple[Trial | None, ...]:
+        """Their winners, as far as there are any."""
+        return tuple(record.trial(record.winner) for record in self.records)
+
+
+Rows = list[tuple[str, ...]]
+
+
+@words.in_its_words
+def sections(runs: TwoRuns) -> dict[str, tuple[tuple[str, ...], Rows]]:
+    """Head and rows of each table, by its title."""
+    return {
+        "Runs": (("", *runs.names), _overview(runs)),
+        "Limits": (("limit on", *_each(runs, "limit", "winner")), _limits(runs)),
+        "Promised and measured": (("of the winner", *_each(runs, "promised", "measured")), _promises(runs)),
+        "Designs": (("of the winner", *runs.names), _designs(runs)),
+    }
+
+
+def _each(runs: TwoRuns, *heads: str) -> list[str]:
+    return [f"{name}: {head}" for name in runs.names for head in heads]
+
+
+def _row(runs: TwoRuns, name: str, of: Callable[[RunRecord], str]) -> tuple[str, ...]:
+    return (name, *map(of, runs.records))
+
+
+def _overview(runs: TwoRuns) -> Rows:
+    def state(record: RunRecord) -> str:
+        if record.status == "partial":
+            return "not finished"
+        return "finished, limits not kept" if unmet.unmet(record) else "finished"
+
+    def data(record: RunRecord) -> str:
+        return words.UNKNOWN if record.data is None else record.data.name
+
+    return [
+        _row(runs, "state", state),
+        _row(runs, "designed for", facts.where),
+        _row(runs, "request", facts.workload),
+        _row(runs, "data", data),
+        _row(runs, "used", lambda record: record.budget.usage),
+        _row(runs, "seed", lambda record: str(record.seed)),
+        _row(runs, "designs in the space", lambda record: words.count(record.space.size)),
+        _row(runs, "trained", lambda record: words.count(sum(trial.loss is not None for trial in record.trials))),
+        _row(runs, "measured", lambda record: words.count(sum(bool(trial.measured) for trial in record.trials))),
+    ]
+
+
+def _limits(runs: TwoRuns) -> Rows:
+    rows = []
+    for metric in dict.fromkeys(item.metric for record in runs.records for item in record.constraints):
+        cells: list[str] = []
+        for record, winner in zip(runs.records, runs.winners, strict=True):
+            held = [item for item in record.constraints if item.metric == metric]
+            checks = [] if winner is None else [c for c in facts.checks(record, winner) if c.constraint in held]
+            cells.append(", ".join(words.limit(item.text) for item in held) or "no limit")
+            cells.append(", ".join(facts.status_text(check) for check in checks) or ("no winner" if held else ""))
+        rows.append((words.label(metric), *cells))
+    return rows
+
+
+def _promises(runs: TwoRuns) -> Rows:
+    rows = []
+    for metric in words.served():
+        cells: list[str] = []
+        for record, winner in zip(runs.records, runs.winners, strict=True):
+            if winner is None:
+                cells += ["no winner", ""]
+                continue
+            cells.append(facts.promise_text(facts.promised(record, winner, metric), metric))
+            cells.append(facts.measured_text(facts.value(winner, metric), metric))
+        if any(cell not in (words.UNKNOWN, words.NOT_MEASURED, "no winner", "") for cell in cells):
+            rows.append((words.label(metric), *cells))
+    return rows
+
+
+def _designs(runs: TwoRuns) -> Rows:
+    def cells(name: str, of: Callable[[Trial], str]) -> tuple[str, ...]:
+        return (name, *("no winner" if winner is None else of(winner) for winner in runs.winners))
+
+    quality = facts.reported_quality(*(winner for winner in runs.winners if winner is not None))[0]
+    known = [quality] if quality == facts.LOSS else list(dict.fromkeys((quality, "loss")))
+    return [
+        cells("trial", lambda trial: str(trial.number)),
+        cells("design", lambda trial: trial.summary),
+        cells("weights", lambda trial: trial.weights),
+        cells("parameters", lambda trial: words.count(trial.parameters)),
+        *[cells(words.label(m), lambda trial, m=m: words.show(facts.value(trial, m).value, m)) for m in known],  # type: ignore[misc]
+        cells("trained for", lambda trial: words.quantity(trial.train_cpu_s, "time")),
+    ]
+
+
+@words.in_its_words
+def notes(runs: TwoRuns) -> list[str]:
+    """What makes the two hard to compare, and what is missing."""
+    found = []
+    for name, record in zip(runs.names, runs.records, strict=True):
+        if record.status == "partial":
+            found.append(f"{name} has not finished; what is known so far is shown")
+        if told := unmet.verdict(record):
+            found.append(f"{name}: {told}")
+    first, second = runs.records
+    if first.data != second.data:
+        found.append("their data differ, so losses are not of the same thing")
+    if first.workload != second.workload:
+        found.append("their requests differ, so times are not of the same thing")
+    if facts.where(first) != facts.where(second):
+        found.append("they were designed for different targets")
+    return found
+
+
+def tables(runs: TwoRuns) -> list[Table]:
+    """The tables for the terminal."""
+    found = []
+    for title, (head, rows) in sections(runs).items():
+        columns = [Column(head=head[0], prose=True), *(Column(head=name, right=True, prose=True) for name in head[1:])]
+        made = Table(title=title, columns=columns)
+        for row in rows:
+            made.add(*row)
+        found.append(made)
+    return found
+
+
+@words.in_its_words
+def to_data(runs: TwoRuns) -> dict[str, Any]:
+    """Everything as JSON holds it, in SI units."""
+    metric = facts.latency_metric(runs.records[0])
+    return {
+        "runs": [
+            {
+                "name": name,
+                "status": record.status,
+                "stopped": record.stopped,
+                "unmet": plain(unmet.unmet(record)),
+                "seed": record.seed,
+                "task": record.task,
+                "limits": plain(record.constraints),
+                "winner": None if winner is None else plain(winner),
+                "front": [
+                    {"trial": trial.number, metric: cost, "quality": loss}
+                    for trial, cost, loss in _front(record, metric)
+                ],
+            }
+            for name, record, winner in zip(runs.names, runs.records, runs.winners, strict=True)
+        ],
+        "notes": notes(runs),
+    }
+
+
+@words.in_its_words
+def page(runs: TwoRuns) -> str:
+    """The comparison as one self-contained HTML document.
+
+    Raises:
+        MissingExtra: plotly, whose script the page carries, is not installed.
+    """
+    drawn = _figure(runs)
+    title = " and ".join(runs.names)
+    parts = [f'<header><div class="brand">chipwise</div><h1>{safe(title)}</h1></header>']
+    if told := notes(runs):
+        parts.append(f'<div class="banner">{safe("; ".join(told))}.</div>')
+    if drawn is None:
+        parts.append(section("fronts", "Fronts", empty("Neither run has trained anything yet.")))
+    else:
+        room = f'<div class="plot" id="plot-fronts" style="min-height:{drawn["layout"]["height"]}px"></div>'
+        parts.append(section("fronts", "Fronts", room, "Filled points were measured, open points are predicted."))
+    for name, (head, rows) in sections(runs).items():
+        cells = [[safe(cell) for cell in row] for row in rows]
+        parts.append(section(name.split()[0].lower(), name, table([safe(cell) for cell in head], cells)))
+    return document(f"{title} · chipwise", "\n".join(parts), figures={} if drawn is None else {"fronts": [drawn]})
+
+
+def _front(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
+    """The trials of the front with their cost and quality, the cheapest first."""
+    known = [item for item in _points(record, metric) if item[0].number in record.front]
+    return sorted(known, key=lambda item: item[1])
+
+
+def _points(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
+    found = []
+    for trial in record.trials:
+        cost, loss = facts.value(trial, metric).value, facts.quality(trial).value
+        if cost is not None and loss is not None:
+            found.append((trial, cost, loss if facts.by_law(record) else words.asked().metric.shown(loss)))
+    return found
+
+
+def _figure(runs: TwoRuns) -> Figure | None:
+    metric = facts.latency_metric(runs.records[0])
+    points = [_points(record, metric) for record in runs.records]
+    everything = [point for each in points for point in each]
+    if not everything:
+        return None
+    asked = words.asked().metric
+    by_law = all(map(facts.by_law, runs.records))
+    x = axis([cost for _, cost, _ in everything], words.kind(metric), words.label(metric))
+    kind, title = ("count", "loss, nats per token") if by_law else (asked.unit, f"validation {asked.title}")
+    y = axis([loss for *_, loss in everything], kind, title, log=False, pad=0.1)
+    traces: list[Trace] = []
+    for name, record, known, colour in zip(runs.names, runs.records, points, COLOURS, strict=True):
+        if front := _front(record, metric):
+            traces.append(_line(name, front, colour))
+        traces += _markers(name, record, known, colour)
+    return figure(traces, height=500, xaxis=x, yaxis=y)
+
+
+def _line(name: str, front: Sequence[tuple[Trial, float, float]], colour: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"front of {escape(name)}",
+        "x": [cost for _, cost, _ in front],
+        "y": [loss for *_, loss in front],
+        "line": {"shape": "hv", "color": colour, "width": 2},
+        "hoverinfo": "skip",
+    }
+
+
+def _markers(name: str, record: RunRecord, known: Sequence[tuple[Trial, float, float]], colour: str) -> list[Trace]:
+    if not known:
+        return []
+    shapes = ["star" if trial.number == record.winner else "circle" for trial, *_ in known]
+    open_ = ["" if trial.measured else "-open" for trial, *_ in known]
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": f"{escape(name)} (star: winner)",
+            "x": [cost for _, cost, _ in known],
+            "y": [loss for *_, loss in known],
+            "marker": {
+                "symbol": [shape + kind for shape, kind in zip(shapes, open_, strict=True)],
+                "color": colour,
+                "size": [18 if trial.number == record.winner else 9 for trial, *_ in known],
+            },
+            "hovertext": [detail(record, trial) for trial, *_ in known],
+            "hoverinfo": "text",
+        }
+    ]
+
+
+def names_of(folders: Sequence[Path]) -> tuple[str, str]:
+    """The folders' own names, or their paths where these are alike."""
+    first, second = folders
+    return (first.name, second.name) if first.name != second.name else (str(first), str(second))

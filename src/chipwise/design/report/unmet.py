@@ -1,0 +1,95 @@
+"""Limits that a run's winner does not keep, or that nothing confirms, and what to do about a run: in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.design.limits import TIMED, Constraint
+from chipwise.design.report import facts, words
+from chipwise.design.report.record import RunRecord, Trial
+
+AGAIN = "chipwise search FILE --out FOLDER --resume"
+KEPT = "everything that is finished is kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmet:
+    """A hard limit that the winner does not keep.
+
+    ``unconfirmed`` is a time that was measured too long on a busy machine, ``broken`` what another measurement would
+    not change, and ``unlikely`` what is predicted to hold with less than the run's confidence.
+    """
+
+    constraint: Constraint
+    value: float | None
+    state: Literal["unconfirmed", "broken", "unlikely"]
+    why: str
+
+    @property
+    def beyond(self) -> float | None:
+        """How far the value is past the limit, as a share of it."""
+        return None if self.value is None else self.constraint.excess(self.value)
+
+
+@words.in_its_words
+def unmet(record: RunRecord) -> tuple[Unmet, ...]:
+    """The hard limits that the winner of a search does not keep; empty where it keeps all, or there is none yet."""
+    winner = record.trial(record.winner)
+    if winner is None or record.start is not None:
+        return ()
+    found = (_unmet(record, winner, check) for check in facts.checks(record, winner) if check.constraint.hard)
+    return tuple(item for item in found if item is not None)
+
+
+def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None:
+    limit, name = check.constraint, words.label(check.constraint.metric)
+    if limit.task is not None and check.measured is None:
+        score = winner.tasks.get(limit.task)
+        why = "it was not evaluated" if score is None or score.failed is None else score.failed
+        return Unmet(constraint=limit, value=None, state="broken", why=f"{name} is unknown: {why}")
+    if check.status == "broken" and check.measured is not None:
+        past = units.show(limit.excess(check.measured), "share", digits=2)
+        shown = f"{name} is {words.show(check.measured, limit.metric)}, {past} past its limit {words.limit(limit.text)}"
+        if winner.clean is not False or limit.metric not in TIMED:
+            return Unmet(constraint=limit, value=check.measured, state="broken", why=shown)
+        promise = check.promised
+        before = f"; predicted were {words.show(promise.value, limit.metric)}" if promise.value is not None else ""
+        busy = f" ({winner.reason})" if winner.reason else ""
+        why = f"{shown}, measured while the machine was busy{busy}{before}"
+        return Unmet(constraint=limit, value=check.measured, state="unconfirmed", why=why)
+    wanted = facts.DEFAULT_CONFIDENCE if record.target.confidence is None else record.target.confidence
+    predicted = not record.target.measures or "@" in limit.metric
+    if predicted and check.status == "at risk" and check.chance is not None and check.chance < wanted:
+        likely, enough = (units.show(share, "share", digits=2) for share in (check.chance, wanted))
+        why = f"{name} {words.limit(limit.text)} is {likely} likely, and {enough} are wanted"
+        return Unmet(constraint=limit, value=check.promised.value, state="unlikely", why=why)
+    return None
+
+
+def verdict(record: RunRecord) -> str:
+    """What the winner does not keep, in a sentence; empty where it keeps everything."""
+    found = unmet(record)
+    if not found:
+        return ""
+    sure = any(item.state != "unconfirmed" for item in found)
+    opening = (
+        "No candidate was found within the limits; this is the one that comes closest"
+        if sure
+        else "Limits are not confirmed for this winner"
+    )
+    return f"{opening}: {'; '.join(item.why for item in found)}."
+
+
+def next_step(record: RunRecord) -> str:
+    """What to do about a run that stopped early, or whose winner does not keep its limits; empty where all is well."""
+    found = unmet(record)
+    if record.status == "partial":
+        change = " FILE may have a larger budget, other limits or another seed:" if record.stopped else ""
+        return f"To go on ({KEPT}):{change} {AGAIN}"
+    if not found:
+        return ""
+    if all(item.state == "unconfirmed" for item in found):
+        return f"To measure again, when the machine is idle: {AGAIN}"
+    return f"To go on ({KEPT}), loosen these limits or raise the budget in FILE: {AGAIN}"

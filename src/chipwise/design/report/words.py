@@ -1,0 +1,217 @@
+"""Texts for numbers and metrics: labels, units, and the word for a missing number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+from chipwise.core import units
+from chipwise.design.limits import METRICS, PER_TOKEN, REAL_TIME, TASK_METRICS
+from chipwise.training.tasks.protocol import Task, task_named
+
+UNKNOWN: Final = "unknown"
+NOT_MEASURED: Final = "not measured"
+LABELS: Final = {
+    "ttft_p50": "time to first token, P50",
+    "ttft_p99": "time to first token, P99",
+    "tpot_p50": "time per output token, P50",
+    "tpot_p99": "time per output token, P99",
+    "rtf": "real-time factor, P50",
+    "throughput": "tokens per second, all requests",
+    "peak_memory": "peak memory",
+    "parameters": "parameters",
+    "power": "mean power",
+    "joules_per_token": "energy of a new token",
+    "usd_per_1k_tokens": "price of new tokens",
+    "expected_loss": "expected loss, nats per token of the law's text",
+    "perplexity": "perplexity per token",
+}
+SHORT: Final = {
+    "ttft_p50": "TTFT P50",
+    "ttft_p99": "TTFT P99",
+    "tpot_p50": "TPOT P50",
+    "tpot_p99": "TPOT P99",
+    "rtf": "RTF",
+    "throughput": "tokens/s",
+    "peak_memory": "memory",
+    "parameters": "parameters",
+    "power": "power",
+    "joules_per_token": "energy/token",
+    "usd_per_1k_tokens": "price",
+    "expected_loss": "loss, nats/token",
+    "perplexity": "perplexity",
+}
+SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
+QUALITY: Final = ("loss", "test_loss")  # losses of whatever task, by the names that records store
+
+T = TypeVar("T")
+_TASK: ContextVar[str] = ContextVar("task", default="text")
+
+
+def asked() -> Task:
+    """The task whose words reports use; like a locale, it follows the record that is shown."""
+    return task_named(_TASK.get())
+
+
+def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
+    """Decorates a function whose first argument is a record: it writes in the words of that record's task."""
+
+    @wraps(show)
+    def shown(record: Any, *args: Any, **more: Any) -> T:
+        token = _TASK.set(record.task)
+        try:
+            return show(record, *args, **more)
+        finally:
+            _TASK.reset(token)
+
+    return shown
+
+
+def one_pass() -> bool:
+    """Whether a request of the task is one pass, so that no token is generated."""
+    return asked().pace not in PER_TOKEN
+
+
+def served() -> tuple[str, ...]:
+    """What a measurement of the task's requests may hold."""
+    own = (REAL_TIME,) if asked().words.sound else ()
+    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *own)
+
+
+def quality(loss: float) -> str:
+    """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
+    metric = asked().metric
+    return f"{metric.text(loss)} {metric.title}"
+
+
+def entries(count: int | None = None) -> str:
+    """The task's word for pieces of data, with their number where it is given."""
+    one, several = asked().words.entry
+    return several if count is None else f"{count:,} {one if count == 1 else several}"
+
+
+_OF_PASS: Final = ("ttft_p50", "ttft_p99")  # where it is the time of a request
+_OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
+
+
+def role(name: str) -> str:
+    """A role in words; records store the reference design as ``baseline``."""
+    return "reference design" if name == "baseline" else name
+
+
+def of_task(metric: str) -> tuple[str, str] | None:
+    """Metric and task of ``accuracy@organ-system``; None for other metrics."""
+    name, _, task = metric.partition("@")
+    return (name, task) if task and name in TASK_METRICS else None
+
+
+def label(metric: str) -> str:
+    """The metric in words; one that has none keeps its name."""
+    if (found := of_task(metric)) is not None:
+        if found[1] == "original":
+            return "rank correlation with the original's cosines, held-out pairs"
+        return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
+    if metric in QUALITY or metric == asked().metric.name:
+        return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().words.data}"
+    if one_pass() and metric in _OF_PASS:
+        return f"{asked().words.pace}, {metric[-3:].upper()}"
+    return _named(metric, LABELS)
+
+
+def short(metric: str) -> str:
+    """The metric for a table's head."""
+    if (found := of_task(metric)) is not None:
+        return f"{found[0]} on {found[1]}"
+    if metric in QUALITY or metric == asked().metric.name:
+        name = asked().metric.short or asked().metric.title
+        return f"{name}, test" if metric.startswith("test_") else name
+    if one_pass() and metric in _OF_PASS:
+        return f"time {metric[-3:].upper()}"
+    return _named(metric, SHORT)
+
+
+def _named(metric: str, names: Mapping[str, str]) -> str:
+    name, _, device = metric.partition("@")
+    known = names.get(name, name.replace("_", " "))
+    return f"{known} on {device}" if device else known
+
+
+def kind(metric: str) -> str:
+    """The kind of unit that the metric has."""
+    return (TASK_METRICS | METRICS).get(metric.partition("@")[0], "count")
+
+
+def si_name(metric: str) -> str:
+    """The metric's name with its SI unit: ``tpot_p50_s``, ``peak_memory_bytes``."""
+    return metric + {"time": "_s", "bytes": "_bytes", "power": "_w"}.get(kind(metric), "")
+
+
+def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
+    """The metric's value in a human unit, or ``missing``."""
+    if value is None or not math.isfinite(value):
+        return missing
+    if metric in QUALITY:
+        return asked().metric.text(value)
+    if metric in ("perplexity", "expected_loss", asked().metric.name) and kind(metric) == "count":
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+    if (found := of_task(metric)) is not None:
+        return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"
+    return units.show(value, kind(metric))
+
+
+def span(value: float | None, low: float | None, high: float | None, metric: str) -> str:
+    """A value with its interval: ``1.2 ms (1 to 1.4)``."""
+    if low is None or high is None:
+        return show(value, metric)
+    if value is None or kind(metric) == "count" or of_task(metric) is not None:
+        return f"{show(value, metric)} ({show(low, metric)} to {show(high, metric)})"
+    return f"{show(value, metric)} ({units.interval(value, low, high, kind(metric))})"
+
+
+def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:
+    """A quantity of a kind of ``core.units`` in a human unit, or ``missing``."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return units.show(value, unit_kind)
+
+
+def count(value: float | None, *, missing: str = UNKNOWN) -> str:
+    """A number of things: exact with thousands separators, ``about 3.2e14`` from a billion billion on."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"
+
+
+def limit(text: str) -> str:
+    """A limit as the user wrote it, with the sign that people read."""
+    return text.replace("<=", "≤").replace(">=", "≥")
+
+
+def change(value: float, reference: float) -> str:
+    """Text on the difference of ``value`` from ``reference``: ``4.1 % lower``, ``about the same``."""
+    if reference == 0:
+        return UNKNOWN
+    share = value / reference - 1
+    if abs(share) < 0.005:
+        return "about the same"
+    return (
+        f"{abs(share) * 100:.2g} % {'higher' if share > 0 else 'lower'}"
+        if abs(share) < 1
+        else f"{value / reference:.3g} times"
+    )
+
+
+def signed(value: float, reference: float) -> str:
+    """The difference as a share of ``reference``, with its sign: ``−12 %``."""
+    share = (value / reference - 1) * 100 if reference else math.nan
+    if not math.isfinite(share):
+        return UNKNOWN
+    return f"{'−' if share < 0 else '+'}{abs(share):.1f} %"
+
+
+def times(number: int, thing: str) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,205 @@
+"""The field ``budget`` of a run file, and the share of it that trainings may take.
+
+A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts all that a search does there; every
+other budget counts trainings alone: what the search itself does (calibrating, measuring, the report) is recorded in CPU
+seconds and limited by nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from chipwise.core import units
+from chipwise.core.fields import positive
+from chipwise.errors import SpecError, UnitError
+from chipwise.training.trainers.train_spec import TrainSpec
+
+Unit = Literal["cpu", "gpu", "tokens", "usd"]
+Charged = Literal["cpu", "gpu", "tokens"]  # what a training is charged in: seconds of its device, or tokens
+
+UNITS: tuple[Unit, ...] = ("cpu", "gpu", "tokens", "usd")
+USUAL_CPU = "20 min"
+LEAST_S, LEAST_TOKENS = 20.0, 100_000
+SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # a shorter training shows nothing
+FINAL_SHARE = 5  # a final training takes one part in so many of the whole
+MOST_WORKERS = 1024
+_LATER = {"later": True}  # leaves the identity of files that do not use the field as it was
+_MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd": "dollars"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """Budget of the whole search, and how it is divided. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
+
+    Dollars may stand beside tokens: trainings then end where the first of the two is spent.
+
+    ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
+    measurements. The others count trainings alone. ``final`` is what one final training takes, in the same unit; the
+    reference design's training gets exactly as much.
+    """
+
+    cpu: str | float | None = None  # 20 min, unless there is another budget; a bare number is refused: it lacks a unit
+    final: str | float | None = None
+    workers: int = 2
+    gpu: str | float | None = field(default=None, metadata=_LATER)
+    tokens: str | float | None = field(default=None, metadata=_LATER)
+    usd: str | float | None = field(default=None, metadata=_LATER)
+
+    def __post_init__(self) -> None:
+        given = [unit for unit in UNITS if getattr(self, unit) is not None]
+        if len(given) > 1 and given != ["tokens", "usd"]:
+            raise SpecError(
+                f"{' and '.join(given)} are two budgets; give one of cpu, gpu, tokens and usd", field=given[1]
+            )
+        if self.usd is not None:
+            _amount(self.usd, "usd", "usd")
+        if not given:
+            object.__setattr__(self, "cpu", USUAL_CPU)
+        least = {"cpu": LEAST_S, "gpu": LEAST_S, "tokens": LEAST_TOKENS}.get(self.unit, 0.0)
+        if self.total < least:
+            given_text = getattr(self, self.unit)
+            shown = f"{given_text:g}" if isinstance(given_text, float) else given_text
+            raise SpecError(
+                f"{shown} is too little for any search; give at least {least:.0f} "
+                f"{'tokens' if self.unit == 'tokens' else 's'}",
+                field=self.unit,
+            )
+        if self.final is not None:
+            _amount(self.final, self.unit, "final")
+        positive(self, "workers", most=MOST_WORKERS)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of the given budget."""
+        return next(unit for unit in UNITS if getattr(self, unit) is not None)
+
+    @property
+    def total(self) -> float:
+        """The whole budget: seconds, tokens or dollars."""
+        return _amount(getattr(self, self.unit), self.unit, self.unit)
+
+    @property
+    def final_amount(self) -> float:
+        """One final training, in the same unit; a fifth of the whole unless stated."""
+        return _amount(self.final, self.unit, "final") if self.final is not None else self.total / FINAL_SHARE
+
+    @property
+    def cpu_s(self) -> float:
+        """The whole budget in CPU seconds.
+
+        Raises:
+            SpecError: The budget is of another kind.
+        """
+        self.require_cpu("this")
+        return self.total
+
+    @property
+    def final_s(self) -> float:
+        """CPU seconds of one final training.
+
+        Raises:
+            SpecError: The budget is of another kind.
+        """
+        self.require_cpu("this")
+        return self.final_amount
+
+    def require_cpu(self, what: str) -> None:
+        """Refuses a budget that is not CPU time; ``what`` needs one that is.
+
+        Raises:
+            SpecError: It is of another kind.
+        """
+        if self.unit != "cpu":
+            raise SpecError(
+                f"{what} takes a budget of CPU time; write cpu: 16 min instead", field=f"budget.{self.unit}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """A budget in the unit that trainings are charged in: seconds of what they run on, or tokens."""
+
+    unit: Charged
+    total: float
+    final: float  # one final training
+    whole: bool  # whether everything the search does on this machine counts, not its trainings alone
+    usd: float | None = None  # of a budget in tokens, the dollars that it may not exceed either
+    usd_per_s: float | None = None  # of the device that trains
+
+    @property
+    def shortest(self) -> float:
+        """The least that a training is worth making for."""
+        return SHORTEST[self.unit]
+
+    def show(self, amount: float) -> str:
+        """An amount for people, such as ``100 s of CPU time`` or ``3.0 M tokens``."""
+        if self.unit == "tokens":
+            return f"{units.show(amount, 'count')} tokens"
+        return f"{amount:.0f} s of {self.unit.upper()} time"
+
+    def left(self, *, seconds: float, tokens: float) -> float:
+        """The rest after trainings of these seconds and tokens.
+
+        Of a budget in tokens that dollars limit too, the tokens that they still pay for at the rate so far.
+        """
+        rest = self.total - (tokens if self.unit == "tokens" else seconds)
+        if self.usd is None or self.usd_per_s is None or not tokens or not seconds:
+            return rest
+        return min(rest, (self.usd / self.usd_per_s - seconds) * tokens / seconds)
+
+    def charge(self, *, seconds: float, tokens: int) -> float:
+        """The charge of a training by its seconds and tokens."""
+        return float(tokens) if self.unit == "tokens" else seconds
+
+
+def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
+    """The allowance of trainings from ``budget`` on the trainer of ``train``.
+
+    Raises:
+        SpecError: The trainer cannot account for such a budget, or dollars are given and no price.
+    """
+    if budget.unit not in train.accounts:
+        wanted = " or ".join(unit for unit in UNITS if unit in train.accounts)
+        hint = "; or train: {on: cuda}" if budget.unit == "gpu" else ""
+        raise SpecError(
+            f"train.on: {train.on} trains on {'GPUs' if train.trains_on == 'cuda' else 'CPU cores'} and cannot account "
+            f"for {_MEANT[budget.unit]}; give {wanted} instead{hint}",
+            field=f"budget.{budget.unit}",
+        )
+    price = train.usd_per_s
+    if budget.usd is not None and price is None:
+        raise SpecError("dollars need the price of a device's hour; add train: {price: 2.5 USD/h}", field="train.price")
+    seconds: Charged = "gpu" if train.trains_on == "cuda" else "cpu"
+    unit: Charged = seconds if budget.unit == "usd" else budget.unit
+    rate = price if budget.unit == "usd" and price is not None else 1.0
+    total, final = budget.total / rate, budget.final_amount / rate
+    if final > total:
+        raise SpecError("one final training takes more than the whole budget; lower it", field="budget.final")
+    both = unit == "tokens" and budget.usd is not None
+    return Allowance(
+        unit=unit,
+        total=total,
+        final=final,
+        whole=unit == "cpu" and train.whole,
+        usd=_amount(budget.usd, "usd", "usd") if both else None,
+        usd_per_s=price if both else None,
+    )
+
+
+def _amount(text: Any, unit: Unit, where: str) -> float:
+    try:
+        value = _parsed(text, unit)
+    except UnitError as error:
+        raise SpecError(str(error), field=where) from None
+    if value <= 0:
+        raise SpecError(f"must be positive, not {text}", field=where)
+    return value
+
+
+def _parsed(text: Any, unit: Unit) -> float:
+    if unit in ("cpu", "gpu"):
+        return units.parse(text, "duration")
+    if unit == "usd" and isinstance(text, str) and ("USD" in text or "$" in text):
+        text = text.replace("USD", "").replace("$", "").strip()
+    return units.parse(text, "count")

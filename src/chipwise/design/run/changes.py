@@ -1,0 +1,90 @@
+"""What the file of a resumed run may change: limits, budgets and the seed. Any other difference is refused by name.
+
+What a search by law finds is of one budget of tokens, and every stage from a pretrained model of one seed: these two
+kinds of run keep them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.digest import plain
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec
+from chipwise.errors import SpecError, short
+
+AnySpec = RunSpec | StartSpec
+MAY_CHANGE = "limits (constraints, confidence), the budget and the seed"
+_BY_LAW, _FROM_MODEL = "limits (constraints, confidence) or another seed", "limits (constraints) or another budget"
+_FREE = ("folder", "budget.workers", "train.on", "train.device")  # where things are done, which changes no result
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """What the decisions of a run follow from and a resumed run may change. Plain values, as a study keeps them."""
+
+    limits: dict[str, Any]
+    budget: dict[str, Any]
+    seed: int
+
+    @classmethod
+    def of(cls, spec: AnySpec) -> Basis:
+        """The basis of the decisions of ``spec``."""
+        limits: dict[str, Any] = {"constraints": spec.constraints}
+        if isinstance(spec, RunSpec):
+            elsewhere = {item.device: dict(item.constraints) for item in spec.targets}
+            limits |= {"confidence": spec.confidence, "elsewhere": elsewhere}
+        budget = {name: value for name, value in plain(spec.budget).items() if name != "workers"}
+        return cls(limits=plain(limits), budget=budget, seed=spec.seed)
+
+
+def check_changes(was: AnySpec, now: AnySpec, *, folder: object) -> None:
+    """Checks that ``now`` differs from the run that ``folder`` holds only in what may change.
+
+    Raises:
+        SpecError: It differs in something else; the field and both values are named.
+    """
+    by_law = isinstance(now, RunSpec) and now.quality.chosen == "law"
+    may = _FROM_MODEL if isinstance(now, StartSpec) else _BY_LAW if by_law else MAY_CHANGE
+    for field, before, after in differences(was, now):
+        raise SpecError(
+            f"was {_shown(before)} and is now {_shown(after)}, and the run in {folder} can go on only with new "
+            f"{may}; put it back, search into another folder with --out, or put the run aside with --restart",
+            field=field,
+        )
+
+
+def differences(was: AnySpec, now: AnySpec) -> Iterator[tuple[str, object, object]]:
+    """Fields that may not change and differ, with both values."""
+    before, after = dict(_flat(plain(was))), dict(_flat(plain(now)))
+    keeps = "seed" if isinstance(now, StartSpec) else "budget" if now.quality.chosen == "law" else ""
+    for field in dict.fromkeys((*before, *after)):
+        old, new = before.get(field, _MISSING), after.get(field, _MISSING)
+        if old != new and not (_may_change(field) and (field in _FREE or field.split(".")[0] != keeps)):
+            yield field, old, new
+    if was.budget.unit != now.budget.unit:
+        yield "budget", was.budget.unit, now.budget.unit
+
+
+def _may_change(field: str) -> bool:
+    parts = field.split(".")
+    return field in _FREE or parts[0] in ("constraints", "confidence", "budget", "seed") or "constraints" in parts[1:]
+
+
+def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Leaves by the paths of their fields; lists of plain values are leaves."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _flat(item, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for i, item in enumerate(value):
+            yield from _flat(item, f"{path}[{i}]")
+    else:
+        yield path, value
+
+
+def _shown(value: object) -> str:
+    return "left out" if value is _MISSING or value is None else short(value, quoted=isinstance(value, str | list))

@@ -1,0 +1,274 @@
+"""The folder of one run: its files, its lock, and the rules for resuming.
+
+::
+
+    runs/clinic/
+    ├── spec.json          the specification and its identity
+    ├── study.journal      every trial
+    ├── profile.json       this machine, as calibrated for the run
+    ├── spent.json         CPU seconds by phase
+    ├── corpus/            tokenisers and encoded text
+    ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ in weight format alone
+    ├── jobs/              trainings to run elsewhere, with train: {on: jobs}
+    ├── trials/<number>/   exported graphs
+    ├── winner/            the Hugging Face folder and model.onnx
+    └── report.html  card.md  trials.csv  record.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from chipwise.core.digest import plain
+from chipwise.core.files import read_json, write_json
+from chipwise.core.files import storage as disk
+from chipwise.design.run.changes import check_changes
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec, any_spec
+from chipwise.design.strategies.storage import is_url, without_password
+from chipwise.errors import SpecError, StudyError
+from chipwise.model.arch.arch import ArchSpec
+
+PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a folder holds a run, wherever its trials are kept."""
+    if (path / "study.journal").exists() or (path / "about.json").exists():
+        return True
+    known = path / "spec.json"
+    held = read_json(known) if known.exists() else None
+    return isinstance(held, dict) and "storage" in held
+
+
+class RunFolder:
+    """One run's folder, locked while it is open. Use as a context manager.
+
+    Args:
+        path: The folder; it is created when missing.
+        spec: The specification of the run.
+        resume: Go on with what the folder holds.
+        restart: Put what the folder holds aside, under a name with the time, and begin anew.
+        storage: Where trials are kept instead of in the folder: a database's URL, or another journal's path. A resumed
+            run goes on where it was kept.
+
+    Raises:
+        StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another kind.
+        SpecError: The run that is resumed differs in more than may change; names the field.
+        StorageError: The folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        spec: RunSpec | StartSpec,
+        *,
+        resume: bool = False,
+        restart: bool = False,
+        storage: str | None = None,
+    ) -> None:
+        self.path, self.spec, self.identity = path, spec, spec.identity
+        self.before: RunSpec | StartSpec | None = None  # the spec so far, where the resumed run changes it
+        self._lock: IO[str] | None = None
+        self.resumed = resume and self._begun
+        with disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._acquire()
+            if restart and self._begun:  # and nobody works in it
+                self.close()
+                path.rename(path.with_name(f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
+                path.mkdir()
+                self._acquire()
+        try:
+            self._check(resume)
+            self.storage = self._where(storage, resume=resume)
+            if self.before is None:
+                self.write_spec()
+        except BaseException:
+            self.close()
+            raise
+
+    def write_spec(self) -> None:
+        """Writes the specification, with the identity that the run began with.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        kept = {} if self.storage is None else {"storage": without_password(self.storage)}
+        write_json(self.path / "spec.json", {"identity": self.identity, "spec": plain(self.spec), **kept})
+
+    def _acquire(self) -> None:
+        stream = (self.path / "run.lock").open("a")
+        try:
+            import fcntl
+        except ImportError:  # no advisory locks on this system
+            self._lock = stream
+            return
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stream.close()
+            raise StudyError(
+                f"{self.path}: a search is running in this folder; wait for it, or search into another with --out"
+            ) from None
+        self._lock = stream
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the folder holds a run, wherever its trials are kept."""
+        return holds_run(self.path)
+
+    def _stored(self) -> str | None:
+        known = self.path / "spec.json"
+        held = read_json(known) if known.exists() else None
+        found = held.get("storage") if isinstance(held, dict) else None
+        return None if found is None else str(found)
+
+    def _where(self, storage: str | None, *, resume: bool) -> str | None:
+        """Where the trials are: as given, else where they were; None for the folder's own journal."""
+        known = self._stored() if resume else None
+        if storage is None and known is not None and ":***@" in known:
+            raise StudyError(f"{self.path}: its trials are in {known}; name it again, with its password, by --storage")
+        if storage is not None and known is None and resume and self.study.exists():
+            raise StudyError(f"{self.path}: its trials are in {self.study}; go on without --storage")
+        return storage if storage is not None else known
+
+    @property
+    def where(self) -> str | Path:
+        """Location of the study."""
+        if self.storage is None:
+            return self.study
+        return self.storage if is_url(self.storage) else Path(self.storage)
+
+    @property
+    def study_name(self) -> str:
+        """In the folder's own journal the run's name; in a store for many, one that is its own."""
+        return self.spec.name if self.storage is None else f"{self.spec.name}-{self.identity}"
+
+    def check_trials_belong_to_run(self, trials: int) -> None:
+        """Refuses a store that holds trials while the folder holds none of their trainings.
+
+        Raises:
+            StudyError: It does.
+        """
+        if trials and not self.resumed:
+            raise StudyError(
+                f"{without_password(self.storage or self.study)}: it already holds {trials} trials of this search; go "
+                "on in their own folder with --resume, or change the search's name"
+            )
+
+    def _check(self, resume: bool) -> None:
+        if not self._begun:
+            return
+        if not resume:
+            raise StudyError(
+                f"{self.path}: this folder already holds a run; go on with --resume, put it aside with --restart, "
+                "or choose another with --out"
+            )
+        known = self.path / "spec.json"
+        held = read_json(known) if known.exists() else None
+        if not isinstance(held, dict) or held.get("identity") == self.spec.identity == self._identity_of(held):
+            return
+        self._take_up(held)
+
+    def _identity_of(self, held: dict[str, Any]) -> object:
+        """The identity of the specification as it stands in the folder; that of the run's beginning may differ."""
+        try:
+            return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
+        except SpecError:  # of a version that had other fields
+            return held.get("identity")
+
+    def _take_up(self, held: dict[str, Any]) -> None:
+        """Takes up a run whose specification was or is changed in what may change.
+
+        Raises:
+            SpecError: Something else is changed; names the field.
+            StudyError: The run cannot be compared.
+        """
+        elsewhere = "search into another folder with --out, or put it aside with --restart"
+        try:
+            was = any_spec(held.get("spec"), file=str(self.path / "spec.json"))
+        except SpecError:
+            raise StudyError(f"{self.path}: this folder holds a run of another spec; {elsewhere}") from None
+        if type(was) is not type(self.spec):
+            kind = "starts from a model" if isinstance(was, StartSpec) else "searches a space"
+            raise SpecError(f"the run in {self.path} {kind}, and this one does not; {elsewhere}", field="start_from")
+        self.identity = str(held.get("identity"))
+        if was.identity == self.spec.identity:
+            return
+        check_changes(was, self.spec, folder=self.path)
+        self.before = was
+
+    def withdraw(self) -> None:
+        """Removes what opening a run wrote, where the search could not start: the next one finds no run here.
+
+        A run that was there before, or whose trials are kept elsewhere, stays.
+        """
+        if self.resumed or self.storage is not None:
+            return
+        for path in (self.path / "spec.json", self.study, self.record, self.spent):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Releases the folder lock."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def study(self) -> Path:
+        """The journal of trials, unless they are kept elsewhere."""
+        return self.path / "study.journal"
+
+    @property
+    def about(self) -> Path:
+        """Which model and text the stages' files are of, where the run starts from a model."""
+        return self.path / "about.json"
+
+    @property
+    def profile(self) -> Path:
+        """This machine as calibrated."""
+        return self.path / "profile.json"
+
+    @property
+    def calibrating(self) -> Path:
+        """What a calibration that is not finished has measured."""
+        return self.path / "profile-partial.jsonl"
+
+    @property
+    def spent(self) -> Path:
+        """CPU seconds by phase, written while a phase is under way."""
+        return self.path / "spent.json"
+
+    @property
+    def corpus(self) -> Path:
+        """Tokenisers and encoded text."""
+        return self.path / "corpus"
+
+    @property
+    def winner(self) -> Path:
+        """The Hugging Face folder of the winner."""
+        return self.path / "winner"
+
+    @property
+    def record(self) -> Path:
+        """The record, from which the report is drawn."""
+        return self.path / "record.json"
+
+    def training(self, arch: ArchSpec) -> Path:
+        """Where an architecture's trainings are kept, whatever trial they are for."""
+        return self.path / "trainings" / arch.as_trained().digest
+
+    def trial(self, number: int) -> Path:
+        """The folder of one trial."""
+        return self.path / "trials" / str(number)

@@ -1,0 +1,92 @@
+"""CPU time of a run by phase: of this process and all its children."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from chipwise.core.files import read_json, write_json
+from chipwise.errors import InputError
+
+
+class Ledger:
+    """CPU seconds spent by phase, earlier sittings of the same run included.
+
+    Args:
+        before: What earlier sittings spent, as the study holds it.
+        file: Where the ledger is saved while a phase is under way; newer than ``before`` after a kill.
+    """
+
+    def __init__(self, before: dict[str, float], *, file: Path | None = None) -> None:
+        self.spent = dict(before)
+        self._file = file
+        saved = _read(file)
+        for phase, seconds in saved.items():
+            self.spent[phase] = max(seconds, self.spent.get(phase, 0.0))
+        self._saved_s = sum(self.spent.values())
+        self._phase: str | None = None
+        self._mark = self._used()
+
+    def begin(self, phase: str) -> None:
+        """Ends the phase under way and begins ``phase``."""
+        self.settle()
+        self._phase = phase
+
+    def settle(self) -> dict[str, float]:
+        """Adds the CPU time since the last call; returns the CPU seconds by phase."""
+        used = self._used()
+        if self._phase is not None:
+            self.spent[self._phase] = self.spent.get(self._phase, 0.0) + max(0.0, used - self._mark)
+        self._mark = used
+        return self.spent
+
+    def save(self) -> dict[str, float]:
+        """Settles and writes the ledger down; returns a copy of the CPU seconds by phase.
+
+        Raises:
+            StorageError: The disk is full.
+        """
+        spent = dict(self.settle())
+        if self._file is not None:
+            write_json(self._file, spent)
+        self._saved_s = sum(spent.values())
+        return spent
+
+    def saved_total_s(self, *, at_least_s: float) -> float:
+        """The CPU seconds that are written down; they are written when ``at_least_s`` more were spent."""
+        if self.total_s - self._saved_s >= at_least_s:
+            self.save()
+        return self._saved_s
+
+    @property
+    def total_s(self) -> float:
+        """All that was spent so far."""
+        return sum(self.settle().values())
+
+    @staticmethod
+    def _used() -> float:
+        """CPU seconds of this process, of its children that ended, and of those that live."""
+        times = os.times()
+        total = times.user + times.system + times.children_user + times.children_system
+        for child in psutil.Process().children(recursive=True):
+            try:
+                one = child.cpu_times()
+            except psutil.Error:
+                continue
+            total += one.user + one.system + one.children_user + one.children_system
+        return total
+
+
+def _read(file: Path | None) -> dict[str, float]:
+    """Reads a file that :meth:`Ledger.save` wrote; empty where it is missing or damaged."""
+    if file is None or not file.exists():
+        return {}
+    try:
+        held = read_json(file)
+    except InputError:
+        return {}
+    if not isinstance(held, dict):
+        return {}
+    return {str(phase): float(value) for phase, value in held.items() if isinstance(value, int | float)}

@@ -1,0 +1,591 @@
+"""The specification of one search, as its YAML file states it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from chipwise.core import units
+from chipwise.core.digest import digest, plain
+from chipwise.core.fields import later, positive
+from chipwise.core.files import build, read_mapping, read_yaml
+from chipwise.design.limits import (
+    PER_TOKEN,
+    REAL_TIME,
+    SPENDING,
+    Constraint,
+    Objective,
+    is_cost,
+    parse_constraints,
+    parse_objectives,
+)
+from chipwise.design.run.budget_spec import Allowance, BudgetSpec, allowance
+from chipwise.design.strategies.algorithms import STRATEGIES
+from chipwise.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
+from chipwise.hardware import datasheet
+from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.cost.spending import Rates, refused, require
+from chipwise.training.evaluations.data import TASKS, Kind
+from chipwise.training.tasks.protocol import TASKS as ASKED
+from chipwise.training.tasks.protocol import Task
+from chipwise.training.trainers.train_spec import TrainSpec
+
+LOCAL_RUNTIME = "onnxruntime"
+DEFAULT = "default"  # what a run file without a runtime means
+MOST_THREADS = 1024  # more than any machine's cores that this was tried on
+MOST_DEVICES = 1024
+MOST_PLANNED = 1_000_000
+EXPECTED_LOSS = "expected_loss"
+FORMATS = ("fp32", "int8", "int4")  # that trained weights are rounded to and judged in
+CONFIDENCE = "90 %"
+SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
+_LATER = {  # fields after the first release, as it did it
+    "targets": [],
+    "across": "worst",
+    "profiling": "hybrid",
+    "task": "text",
+    "tasks": [],
+    "quality": {"method": "auto", "budget": None},
+    "confidence": CONFIDENCE,
+}
+_LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "like": None}
+NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
+ON_SHEETS = (
+    "ttft_p50",
+    "tpot_p50",
+    "peak_memory",
+    "throughput",
+    "parameters",
+    *SPENDING,
+)  # what a data sheet's price table tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """Where the winner will be served.
+
+    ``device`` is ``local`` (this machine, which is calibrated and measured), a data sheet's name or file, a taught or
+    calibrated profile, or ``ssh:user@host``, measured over ssh and predicted as the data sheet that ``like`` names.
+    ``power`` and ``price`` are what no data sheet tells: watts drawn while it serves, and dollars an hour.
+    """
+
+    device: str = "local"
+    runtime: str = DEFAULT  # onnxruntime here, else the device's own, such as llama.cpp on a phone
+    threads: int = 1
+    power: str | float | None = None  # such as 15 W
+    price: str | float | None = None  # such as 0.10 USD/h
+    tp: int = 1  # tensor-parallel degree
+    pp: int = 1  # pipeline stages
+    kv: str | None = None  # KV-cache dtype; that of the activations unless given
+    like: str | None = None  # data sheet by which an ssh device is predicted
+
+    def __post_init__(self) -> None:
+        positive(self, "threads", most=MOST_THREADS)
+        _ = self.rates
+        if self.runtime == DEFAULT:
+            object.__setattr__(self, "runtime", self._default_runtime())
+        if self.local:
+            for name, usual in (("tp", 1), ("pp", 1), ("kv", None), ("like", None)):
+                if getattr(self, name) != usual:
+                    raise SpecError("only where device names another machine; leave it out", field=name)
+            return
+        self._check_elsewhere()
+
+    @property
+    def local(self) -> bool:
+        """Whether the winner is served on this machine."""
+        return self.device == "local"
+
+    @property
+    def sheet(self) -> datasheet.DeviceProfile | None:
+        """The data sheet by which the device is predicted; None where a calibration is."""
+        name = self.like if self.device.startswith("ssh:") else self.device
+        return None if self.local or name is None or name.endswith(".json") else datasheet.load(name)
+
+    @property
+    def rates(self) -> Rates:
+        """Watts and price of its time, as far as stated."""
+        return Rates(
+            power_w=None if self.power is None else _positive(self.power, "power", "power"),
+            usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
+        )
+
+    def _default_runtime(self) -> str:
+        if self.local or self.device.endswith(".json") or self.device.startswith("ssh:"):
+            return LOCAL_RUNTIME
+        return default_runtime(self._named_sheet())
+
+    def _named_sheet(self) -> datasheet.DeviceProfile:
+        try:
+            sheet = self.sheet
+        except UnknownName as error:
+            field = "like" if self.device.startswith("ssh:") else "device"
+            raise SpecError(f"{error}; local is this machine", field=field) from None
+        assert sheet is not None
+        return sheet
+
+    def _check_elsewhere(self) -> None:
+        if self.device.startswith("ssh:"):
+            if self.like is None:
+                raise SpecError(
+                    "name the data sheet that comes nearest to the machine, such as like: raspberry-pi-5 (chipwise "
+                    "devices lists them): candidates are predicted by it until they are measured",
+                    field="like",
+                )
+        elif self.like is not None:
+            raise SpecError("only of a device that is measured over ssh; leave it out", field="like")
+        if self.device.endswith(".json"):
+            return
+        sheet = self._named_sheet()
+        try:
+            on_device(runtime_named(self.runtime), sheet)
+        except (UnknownName, Unsupported) as error:
+            raise SpecError(str(error), field="runtime") from None
+        for name in ("tp", "pp"):
+            positive(self, name, most=MOST_DEVICES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlsoOn:
+    """One more device that the winner shall be good on, known by its data sheet: predicted there, not measured.
+
+    Predictions are those of ``chipwise estimate`` in ``runtime``, which is the device's own unless given. ``weight``
+    counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters, and power,
+    energy and price where it lists what they need.
+    """
+
+    device: str
+    weight: float = 1.0
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    runtime: str = later(DEFAULT)
+
+    def __post_init__(self) -> None:
+        sheet = self.sheet
+        _ = self.target
+        if not self.weight > 0:
+            raise SpecError(f"must be above zero, not {self.weight}", field="weight")
+        for limit in self.limits:
+            if limit.metric not in ON_SHEETS:
+                raise SpecError(
+                    f"no data sheet has it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
+                )
+            if limit.metric in SPENDING:
+                _told(sheet, limit.metric, f"constraints.{limit.metric}")
+
+    @property
+    def sheet(self) -> datasheet.DeviceProfile:
+        """The data sheet."""
+        try:
+            return datasheet.load(self.device)
+        except UnknownName as error:
+            raise SpecError(str(error), field="device") from None
+
+    @property
+    def target(self) -> TargetSpec:
+        """The device and its runtime as a target."""
+        return TargetSpec(device=self.device, runtime=self.runtime)
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The constraints, parsed."""
+        return parse_constraints(self.constraints)
+
+    @property
+    def limits_there(self) -> tuple[Constraint, ...]:
+        """The same as limits on metrics called ``metric@device``."""
+        return tuple(replace(limit, metric=f"{limit.metric}@{self.sheet.name}") for limit in self.limits)
+
+
+def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
+    try:
+        require(sheet, metric)
+    except Unsupported as error:
+        raise SpecError(str(error), field=field) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualitySpec:
+    """Evaluation of candidates before their final training.
+
+    ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains a supernet and uses its scores of
+    candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law;
+    ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
+
+    ``law`` trains nothing at all: designs are ranked by a law of loss after ``budget.tokens`` of training, and the
+    winner comes with a plan of its training.
+
+    ``budget`` is the CPU time of the supernet's training; ``law`` a CSV file of trainings of your own, which correct
+    the shipped law; ``plan_device`` and ``plan_devices`` are what the winner's training is planned for.
+    """
+
+    method: Literal["auto", "supernet", "short-training", "proxy", "law"] = "auto"
+    budget: str | float | None = None
+    law: str | None = later(None)
+    plan_device: str = later("h100-sxm")
+    plan_devices: int = later(8)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            _seconds(self.budget, "budget")
+            if self.method != "supernet":
+                raise SpecError("only method: supernet has a separate budget", field="budget")
+        usual = (None, "h100-sxm", 8)
+        for name, unset in zip(("law", "plan_device", "plan_devices"), usual, strict=True):
+            if self.method != "law" and getattr(self, name) != unset:
+                raise SpecError("only of method: law; leave it out", field=name)
+        positive(self, "plan_devices", most=MOST_PLANNED)
+        try:
+            datasheet.load(self.plan_device)
+        except UnknownName as error:
+            raise SpecError(str(error), field="plan_device") from None
+
+    @property
+    def chosen(self) -> str:
+        """The method that is meant."""
+        return "short-training" if self.method == "auto" else self.method
+
+    def shared_s(self, cpu_s: float) -> float:
+        """CPU seconds of the supernet's training, of a whole budget of ``cpu_s``; 0 where there is none."""
+        if self.chosen != "supernet":
+            return 0.0
+        return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A task that finalists are evaluated on: a shipped one by its name, or a CSV or JSON Lines file.
+
+    A file's path starts at the run file's folder; its name without the ending is the task's name in constraints.
+    """
+
+    name: str | None = None
+    file: str | None = None
+    kind: Kind | None = None  # what a file's labels are, where that is not plain
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.file is None):
+            raise SpecError("give either the name of a shipped task or a file", field="name")
+        if self.name is not None and self.name not in TASKS.names():
+            known = [*TASKS.names(), "or a .csv or .jsonl file"]
+            raise SpecError(f"unknown task {self.name!r}; {nearest(self.name, known)}", field="name")
+        if self.name is not None and self.kind is not None:
+            raise SpecError("only of a file", field="kind")
+        if self.file is not None and Path(self.file).suffix.lower() not in (".csv", ".jsonl"):
+            raise SpecError(f"{self.file!r} is neither .csv nor .jsonl", field="file")
+
+    @property
+    def label(self) -> str:
+        """Name in constraints and reports."""
+        return self.name if self.name is not None else Path(str(self.file)).stem
+
+    def where(self, base: str | Path) -> str:
+        """The shipped task's name, or the file's path from ``base``."""
+        return self.name if self.name is not None else str(Path(base) / str(self.file))
+
+
+def _seconds(text: object, field: str) -> float:
+    return _positive(text, "duration", field)
+
+
+def _positive(text: object, kind: str, field: str) -> float:
+    try:
+        value = units.parse(text, kind)
+    except UnitError as error:
+        raise SpecError(str(error), field=field) from None
+    if value <= 0:
+        raise SpecError(f"must be positive, not {text}", field=field)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySpec:
+    """Strategy that chooses the candidates to train: ``auto`` is the run's own chooser."""
+
+    strategy: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES.names():
+            raise SpecError(f"unknown strategy; {nearest(self.strategy, STRATEGIES.names())}", field="strategy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One search. Built by :func:`load_run` or :func:`run_spec`; every field is checked."""
+
+    name: str
+    workload: Workload
+    space: SpaceSpec
+    task: str = "text"  # what is asked of models: a row of the table in training/tasks/protocol.py
+    data: Mapping[str, Any] = field(default_factory=dict)  # needed wherever something is trained
+    target: TargetSpec = field(default_factory=TargetSpec)
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
+    budget: BudgetSpec = field(default_factory=BudgetSpec)
+    search: StrategySpec = field(default_factory=StrategySpec)
+    targets: tuple[AlsoOn, ...] = ()
+    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
+    profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
+    tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
+    quality: QualitySpec = field(default_factory=QualitySpec)
+    train: TrainSpec = field(default_factory=TrainSpec)
+    confidence: str | float = CONFIDENCE  # with which a limit on something predicted must hold
+    seed: int = 0
+    folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable() or set("/\\") & set(self.name) or self.name[0] == ".":
+            raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        if self.task not in ASKED:
+            raise SpecError(f"unknown task {self.task!r}; {nearest(self.task, ASKED.names())}", field="task")
+        if self.task != "text":
+            self._check_trained_task()
+        try:
+            SearchSpace(self.space)
+        except SpecError as error:
+            raise error.inside(field="space") from None
+        names = [item.device for item in self.targets]
+        if len(set(names)) != len(names):
+            raise SpecError(f"a device is listed twice in {names}", field="targets")
+        if self.quality.chosen == "proxy" and self.search.strategy != "auto":
+            raise SpecError(
+                f"the law chooses the candidates, so strategy {self.search.strategy} has nothing to do; leave one out",
+                field="quality.method",
+            )
+        labels = [item.label for item in self.tasks]
+        if len(set(labels)) != len(labels):
+            raise SpecError(f"two tasks have one name in {labels}", field="tasks")
+        _ = self.confidence_share
+        if not 0 <= self.seed < 2**63:
+            raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
+        allowed = self.allowance
+        if self.quality.chosen == "supernet" and not allowed.whole:
+            raise SpecError(
+                "the supernet is trained on this machine; give train: {on: local} and a budget of CPU time",
+                field="quality.method",
+            )
+        self._require_known()
+        by_law = self.quality.chosen == "law"
+        metric = self.asked.metric
+        sought, direction = (EXPECTED_LOSS, "minimize") if by_law else (metric.name, metric.direction)
+        if [goal.direction for goal in self.goals if goal.metric == sought] != [direction]:
+            raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
+        if by_law:
+            self._check_law()
+        elif unknown := [form for form in self.space.formats if form not in FORMATS]:
+            raise SpecError(
+                f"trained models are judged and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
+                "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",
+                field="space.weights",
+            )
+        self.asked.require_fit(self.workload, self.space)
+
+    def _check_trained_task(self) -> None:
+        """Refuses what only text has."""
+        if self.quality.chosen in ("supernet", "law"):
+            raise SpecError(
+                f"{self.quality.chosen} knows text alone; choose short-training or proxy", field="quality.method"
+            )
+        if self.tasks:
+            raise SpecError("these are evaluations of text models; leave them out", field="tasks")
+
+    def _require_known(self) -> None:
+        """Refuses constraints and objectives that cannot be read, or whose facts nobody stated."""
+        limited = [(item.metric, "constraints") for item in self.limits]
+        sought = [(item.metric, "objectives") for item in self.goals]
+        for metric, where in (*limited, *sought):
+            self._require_told(metric, f"{where}.{metric}")
+        for metric, where in sought:
+            for other in self.targets if metric in SPENDING else ():
+                _told(datasheet.load(other.device), metric, f"{where}.{metric}")
+
+    def _check_law(self) -> None:
+        """Refuses what a search that trains nothing cannot do."""
+        if self.budget.unit != "tokens":
+            raise SpecError(
+                "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}",
+                field="budget",
+            )
+        if self.target.local:
+            raise SpecError(
+                "a search by law trains and measures nothing; name the device to design for, such as h100-sxm",
+                field="target.device",
+            )
+        for name in ("tasks", "targets", "data"):
+            if getattr(self, name):
+                raise SpecError("nothing is trained; leave it out, or choose another quality method", field=name)
+        if self.search.strategy != "auto":
+            raise SpecError(
+                f"the law chooses the designs, so strategy {self.search.strategy} has nothing to do; leave one out",
+                field="search",
+            )
+        for limit in self.limits:
+            if not limit.hard or not is_cost(limit.metric):
+                raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
+
+    def _require_told(self, metric: str, field: str) -> None:
+        """Refuses a metric that the target neither measures nor predicts, or that requests of the task do not have."""
+        if self.asked.pace not in PER_TOKEN and metric in PER_TOKEN:
+            raise SpecError(
+                f"a request of {self.task} is one pass, no token is generated; use {self.asked.pace}", field=field
+            )
+        if metric == REAL_TIME and self.space.sound_s is None:
+            raise SpecError(f"a request of {self.task} holds no sound; use {self.asked.pace}", field=field)
+        rates, sheet = self.target.rates, self.target.sheet
+        if metric in SPENDING:
+            if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:
+                return
+            if sheet is None:
+                raise SpecError(str(refused(metric)), field=field)
+            _told(sheet, metric, field)
+        elif sheet is not None and metric in ("ttft_p99", "tpot_p99", "tpot_sustained"):
+            limited = field.startswith("constraints") and metric.endswith("_p99")
+            if limited and self.target.device.startswith("ssh:") and self.quality.chosen != "law":
+                return  # candidates are measured there
+            raise SpecError(
+                f"no data sheet predicts it for {self.target.device}; choose {metric.split('_')[0]}_p50 instead, or "
+                "measure there (chipwise kit; a limit on a P99 is measured over ssh)",
+                field=field,
+            )
+
+    @property
+    def confidence_share(self) -> float:
+        """The probability with which a limit on something predicted must hold."""
+        try:
+            share = units.parse(self.confidence, "share")
+        except UnitError as error:
+            raise SpecError(str(error), field="confidence") from None
+        if not 0.5 <= share < 1:
+            raise SpecError(
+                f"must be from 50 % (the predicted value alone) to below 100 %, not {self.confidence}",
+                field="confidence",
+            )
+        return share
+
+    @property
+    def allowance(self) -> Allowance:
+        """The share of the budget for trainings, in their unit."""
+        return allowance(self.budget, self.train)
+
+    @property
+    def asked(self) -> Task:
+        """What is asked of models."""
+        found: Task = ASKED.load(self.task)
+        return found
+
+    @property
+    def limits_elsewhere(self) -> tuple[Constraint, ...]:
+        """The constraints on other devices, on metrics called ``metric@device``."""
+        return tuple(limit for item in self.targets for limit in item.limits_there)
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """The constraints, parsed."""
+        tasks = [item.label for item in self.tasks]
+        return parse_constraints(self.constraints, tasks=tasks, quality=self.asked.metric)
+
+    @property
+    def floors(self) -> tuple[Constraint, ...]:
+        """The constraints that are a task's."""
+        return tuple(limit for limit in self.limits if limit.task is not None)
+
+    @property
+    def goals(self) -> tuple[Objective, ...]:
+        """The objectives, parsed."""
+        return parse_objectives(self.objectives, quality=self.asked.metric)
+
+    @property
+    def identity(self) -> str:
+        """Identity of a study's trials: all fields except the number of workers and where they train.
+
+        Fields that came after the first release count only where they are used, so that its studies open.
+        """
+        data = plain(self)
+        del data["folder"], data["budget"]["workers"]
+        kept = {name: value for name, value in data.pop("train").items() if name in ("precision", "price") and value}
+        if kept:
+            data["train"] = kept
+        data["search"] = data["search"]["strategy"]
+        if not data["space"]["conditions"]:
+            del data["space"]["conditions"]
+        for name, unset in _LATER_TARGET.items():
+            if data["target"][name] == unset:
+                del data["target"][name]
+        if data["space"]["conv"] == ["none"]:
+            del data["space"]["conv"], data["space"]["conv_taps"]
+        for name, usual in _LATER.items():
+            if data.get(name) == usual:
+                del data[name]
+        return digest(data)
+
+
+def load_run(path: str | Path) -> RunSpec:
+    """Reads and checks a search's YAML file, or the run that a folder such as ``runs/clinic`` holds.
+
+    Raises:
+        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
+    """
+    if os.path.isdir(path):
+        held = Path(path) / "spec.json"
+        if not held.is_file():
+            raise SpecError("this folder holds no run; give a run file, or one such as runs/clinic", file=str(path))
+        return run_spec(read_mapping(held).get("spec"), file=str(held))
+    data = read_yaml(path)
+    if "folder" in data:
+        raise SpecError("unknown field", file=str(path), field="folder")
+    return run_spec({**data, "folder": os.path.dirname(os.path.realpath(path))}, file=str(path))
+
+
+def run_spec(data: object, *, file: str) -> RunSpec:
+    """A search as a file or a run's folder states it. A name is enough for a strategy, a target, a task, a method.
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
+    """
+    if not isinstance(data, Mapping):
+        return build(RunSpec, data, file=file)
+    if "start_from" in data:
+        raise SpecError(NO_SPACE, file=file, field="start_from")
+    fields = spelt_out(data)
+    name = fields.get("task", "text")
+    if isinstance(name, str) and name in ASKED:
+        fields = {**ASKED.load(name).defaults, **fields}
+    found = build(RunSpec, fields, file=file)
+    if found.quality.chosen != "law" and "data" not in fields:
+        raise SpecError(
+            "this field is missing: the text to train on, such as {source: medical-definitions}",
+            file=file,
+            field="data",
+        )
+    return found
+
+
+def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` with a strategy, a method, targets and tasks that are given by name alone as their fields."""
+    found = dict(data)
+    if isinstance(data.get("search"), str):
+        found["search"] = {"strategy": data["search"]}
+    if isinstance(data.get("train"), str):
+        found["train"] = {"on": data["train"]}
+    elif isinstance(data.get("train"), Mapping):  # YAML 1.1 readers take the name on for a truth value
+        found["train"] = {"on" if name is True else name: value for name, value in data["train"].items()}
+    if isinstance(data.get("quality"), str):
+        found["quality"] = {"method": data["quality"]}
+    if dict(found.get("quality") or {}).get("method") == "law" and "objectives" not in data:
+        found["objectives"] = {EXPECTED_LOSS: "minimize", "tpot_p50": "minimize"}
+    if isinstance(data.get("target"), str):
+        found["target"] = {"device": data["target"]}
+    if isinstance(data.get("targets"), list | tuple):
+        found["targets"] = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
+    if isinstance(data.get("tasks"), list | tuple):
+        found["tasks"] = [_named_task(item) if isinstance(item, str) else item for item in data["tasks"]]
+    return found
+
+
+def _named_task(text: str) -> dict[str, str]:
+    return {"file" if Path(text).suffix.lower() in (".csv", ".jsonl") else "name": text}

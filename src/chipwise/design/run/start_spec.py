@@ -1,0 +1,238 @@
+"""The specification of a run that starts from a pretrained model, as its YAML file states it.
+
+It shares what a search's file has (target, workload, constraints, data, budget, tasks, seed). There is no space: what
+can be cut follows from the model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import build, read_yaml
+from chipwise.design.limits import TASK_METRICS, Constraint, parse_constraints
+from chipwise.design.run.budget_spec import BudgetSpec
+from chipwise.design.run.spec import FORMATS, QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
+from chipwise.errors import SpecError, nearest
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.ops.workload import Workload
+
+TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+STEERING = (*TIMES, "peak_memory", "parameters")  # limits that a cut is chosen by
+ORIGINAL = "original"  # the task that an encoder's cut is judged on: to find texts as alike as the original does
+_MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weights (the format it is served in)"
+_NOT_HERE = {
+    "space": f"what can be cut follows from the model of start_from; leave it out. What may be given: {_MAY_GIVE}",
+    "objectives": "the cut nearest to the original within the constraints is looked for; leave it out",
+    "targets": "cuts are timed only on this machine; leave it out",
+    "across": "cuts are timed only on this machine; leave it out",
+    "profiling": "every contender is measured; leave it out",
+    "train": "a cut is healed on this machine's cores; leave it out",
+}
+_SHARE = re.compile(r"^\s*(<=|<|≤|>=|>|≥)\s*(\d+(?:\.\d+)?)\s*%\s*of\s+(?:the\s+)?original\s*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSpec:
+    """One run from a pretrained model. Built by :func:`start_spec`; every field is checked."""
+
+    name: str
+    start_from: str  # a Hugging Face folder, from the file's own folder on; or package:NAME/FOLDER
+    workload: Workload
+    data: Mapping[str, Any]
+    constraints: Mapping[str, Any]
+    target: TargetSpec = field(default_factory=TargetSpec)
+    budget: BudgetSpec = field(default_factory=BudgetSpec)
+    search: Literal["auto", "exact", "shared"] = "auto"
+    quality: QualitySpec = field(default_factory=QualitySpec)
+    tasks: tuple[TaskSpec, ...] = ()
+    weights: str = "fp32"
+    widths: tuple[float, ...] = (1.0,)
+    seed: int = 0
+    folder: str = "."  # the file's own folder; not a field of the file
+
+    def __post_init__(self) -> None:
+        if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
+            raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
+        self.budget.require_cpu("a cut")
+        if self.weights not in FORMATS:
+            raise SpecError(f"unknown format {self.weights!r}; {nearest(self.weights, FORMATS)}", field="weights")
+        if not self.target.local:
+            raise SpecError("a model is cut for the machine that it is cut on; leave device out", field="target.device")
+        if (self.target.runtime, self.target.threads) != ("onnxruntime", 1):
+            raise SpecError(
+                "cuts are timed in onnxruntime on one thread; leave runtime and threads out", field="target"
+            )
+        for name in ("power", "price"):
+            if getattr(self.target, name) is not None:
+                raise SpecError("a cut is not judged by it; leave it out", field=f"target.{name}")
+        if self.quality.method not in ("auto", "supernet"):
+            raise SpecError(
+                f"{self.quality.method!r} trains models from nothing; here it is supernet (weights that cuts share) "
+                "or auto (blocks judged one by one)",
+                field="quality.method",
+            )
+        if self.search == "exact" and self.quality.method == "supernet":
+            raise SpecError(
+                "an exact choice judges block by block; shared weights go with search: shared", field="search"
+            )
+        if not self.widths or not all(0 < share <= 1 for share in self.widths):
+            raise SpecError(f"shares above 0 and up to 1, not {list(self.widths)}", field="widths")
+        if self.method == "exact" and self.widths != (1.0,):
+            raise SpecError("only the search over shared weights (search: shared) varies the width", field="widths")
+        labels = [item.label for item in self.tasks]
+        if len(set(labels)) != len(labels) or ORIGINAL in labels:
+            raise SpecError(f"names must differ, and none may be {ORIGINAL!r}: {labels}", field="tasks")
+        self._check_constraints()
+
+    def _check_constraints(self) -> None:
+        known = self.limits({})
+        for metric in [*self._shares, *(item.metric for item in known)]:
+            where = f"constraints.{metric}"
+            if metric.partition("@")[0] not in (*STEERING, "bits_per_byte", *TASK_METRICS):
+                raise SpecError(f"a cut is not judged by it; {nearest(metric, STEERING)}", field=where)
+        if soft := [item for item in known if not item.hard]:
+            where = f"constraints.{soft[0].metric}"
+            raise SpecError("limits of a cut are hard; write only the text, such as '<= 3 ms'", field=where)
+        for metric, (op, _, text) in self._shares.items():
+            where, task = f"constraints.{metric}", metric.partition("@")[2]
+            if task and task not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
+                raise SpecError(f"{task!r} is not among tasks; {nearest(task, labels)}", field=where)
+            if (op == ">=") != (metric.partition("@")[0] in TASK_METRICS):
+                raise SpecError(f"{text!r} points the wrong way", field=where)
+        if lower := [item for item in known if item.op == ">=" and item.task is None]:
+            raise SpecError(f"{lower[0].text!r}: only the most can be limited", field=f"constraints.{lower[0].metric}")
+        if not {*self._shares, *(item.metric for item in known)} & set(STEERING):
+            raise SpecError(
+                f"limit one of {', '.join(STEERING)}, such as ttft_p50: <= 60 % of original; that is what is cut for",
+                field="constraints",
+            )
+
+    @property
+    def _shares(self) -> dict[str, tuple[Literal["<=", ">="], float, str]]:
+        """Limits as shares of the original's: metric -> (direction, share, text)."""
+        found: dict[str, tuple[Literal["<=", ">="], float, str]] = {}
+        for metric, value in self.constraints.items():
+            if match := _SHARE.match(str(value)):
+                share = float(match[2]) / 100
+                if share <= 0:
+                    raise SpecError(f"the share must be positive, not {value!r}", field=f"constraints.{metric}")
+                found[metric] = ("<=" if match[1][0] in "<≤" else ">=", share, str(value).strip())
+        return found
+
+    def limits(self, original: Mapping[str, float]) -> tuple[Constraint, ...]:
+        """The constraints in SI units; shares as far as ``original`` says what they are of."""
+        shares = self._shares
+        plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
+        tasks = [*(item.label for item in self.tasks), ORIGINAL]
+        found = parse_constraints(plainly, tasks=tasks)
+        of = tuple(
+            Constraint(metric=metric, op=op, limit=share * original[metric], text=text)
+            for metric, (op, share, text) in shares.items()
+            if metric in original
+        )
+        return (*found, *of)
+
+    @property
+    def floors(self) -> tuple[Constraint, ...]:
+        """Floors of the file's own tasks."""
+        return tuple(item for item in self.limits({}) if item.task not in (None, ORIGINAL))
+
+    @property
+    def method(self) -> Literal["exact", "shared"]:
+        """Method of choosing the cut."""
+        return "shared" if self.search == "shared" or self.quality.method == "supernet" else "exact"
+
+    @property
+    def shared_s(self) -> float:
+        """CPU seconds of the shared weights' training."""
+        return QualitySpec(method="supernet", budget=self.quality.budget).shared_s(self.budget.cpu_s)
+
+    @property
+    def source(self) -> Path:
+        """The model's folder.
+
+        Raises:
+            SpecError: ``package:`` names one that is not installed.
+        """
+        if not self.start_from.startswith("package:"):
+            return Path(self.folder) / self.start_from
+        name, _, inside = self.start_from.removeprefix("package:").partition("/")
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+        if found is None or not found.submodule_search_locations:
+            raise SpecError(f"no package {name!r} is installed; install it, or name a folder", field="start_from")
+        return Path(found.submodule_search_locations[0]) / inside
+
+    def require_kind(self, arch: ArchSpec) -> None:
+        """Checks that the limited metrics can be measured for ``arch``, and that it can serve the workload.
+
+        Raises:
+            SpecError: It cannot, or does not.
+        """
+        encoder = is_encoder(arch)
+        for metric in self.constraints:
+            if encoder and (metric.startswith("tpot") or metric == "bits_per_byte"):
+                raise SpecError(
+                    f"{arch.name} encodes and generates nothing: limit ttft_p50, the pass over a text of "
+                    f"prompt_tokens, or spearman@{ORIGINAL}",
+                    field=f"constraints.{metric}",
+                )
+            if not encoder and metric == f"spearman@{ORIGINAL}":
+                raise SpecError("only of encoders; limit bits_per_byte", field=f"constraints.{metric}")
+        needed = self.workload.prompt_tokens if encoder else self.workload.total_tokens
+        if needed > arch.max_tokens:
+            raise SpecError(f"needs {needed} tokens, {arch.name} keeps {arch.max_tokens}", field="workload")
+
+    @property
+    def identity(self) -> str:
+        """Identity of a folder's stages: all fields except the budget, which may be raised."""
+        data = plain(self)
+        del data["folder"], data["budget"], data["target"]["power"], data["target"]["price"]
+        return digest(data)
+
+
+def load_any(path: str | Path) -> RunSpec | StartSpec:
+    """Reads and checks a run's YAML file, of either kind.
+
+    Raises:
+        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
+    """
+    data = read_yaml(path)
+    if "start_from" not in data:
+        return load_run(path)
+    if "folder" in data:
+        raise SpecError("unknown field", file=str(path), field="folder")
+    return any_spec({**data, "folder": os.path.dirname(os.path.realpath(path))}, file=str(path))
+
+
+def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
+    """A run as a file or a run's folder states it.
+
+    Raises:
+        SpecError: A field is unknown, missing or wrong; one that contradicts ``start_from`` says what may be given.
+    """
+    if not isinstance(data, Mapping) or "start_from" not in data:
+        return run_spec(data, file=file)
+    if data.get("task", "text") != "text":
+        raise SpecError(
+            "a run from a model compares cuts of text models; cut this with: chipwise shrink FOLDER --data RUN.yaml "
+            "(a run file of the task)",
+            file=file,
+            field="task",
+        )
+    for name, why in _NOT_HERE.items():
+        if name in data:
+            raise SpecError(f"contradicts start_from: {why}", file=file, field=name)
+    found = spelt_out({name: value for name, value in data.items() if name != "task"})
+    if isinstance(data.get("search"), str):
+        found["search"] = data["search"]
+    if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # as a space has it
+        found["weights"] = data["weights"][0]
+    return build(StartSpec, found, file=file)

@@ -1,0 +1,76 @@
+"""``chipwise.json`` in a winner's folder: its design, workload and limits, and what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import build, read_json
+from chipwise.design.limits import Constraint, parse_constraints
+from chipwise.design.run.folder import PROMISES
+from chipwise.errors import InputError, SpecError
+from chipwise.model.arch.design import USUALLY_FUSED, Design
+from chipwise.model.arch.io import from_data
+from chipwise.model.ops.workload import Workload
+from chipwise.training.tasks.protocol import task_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinnerFile:
+    """The contents of the file that other commands use."""
+
+    design: Design
+    workload: Workload
+    threads: int
+    limits: tuple[Constraint, ...]  # those on measured metrics; limits on tasks are left to chipwise evaluate
+    promised: Mapping[str, tuple[float, float | None, float | None]]  # by metric: value, and its interval's ends if any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    weights: str
+    workload: Workload
+    constraints: dict[str, Any]  # texts, lists, and soft limits as mappings: parse_constraints checks them
+    promised: dict[str, tuple[float | None, ...]]
+    target: dict[str, Any]
+
+
+def read_winner(folder: Path) -> WinnerFile | None:
+    """Reads a winner's file; None for any other folder or name.
+
+    Raises:
+        SpecError: The file is damaged; names the field.
+    """
+    path = folder / PROMISES
+    if not path.exists():
+        return None
+    name, data = str(path), read_json(path)
+    if not isinstance(data, dict):
+        raise SpecError("must be a mapping of fields", file=name)
+    needed = ("arch", *_Stored.__dataclass_fields__)
+    if missing := [field for field in needed if field not in data]:
+        raise SpecError("this field is missing; the file is not what chipwise wrote", file=name, field=missing[0])
+    stored = build(_Stored, {field: data[field] for field in _Stored.__dataclass_fields__}, file=name)
+    threads = stored.target.get("threads")
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise SpecError("must be a whole number of at least 1", file=name, field="target.threads")
+    promised = {}
+    for metric, values in stored.promised.items():
+        if len(values) != 3 or values[0] is None:
+            raise SpecError("must be three numbers: value, low and high", file=name, field=f"promised.{metric}")
+        promised[metric] = (values[0], values[1], values[2])
+    arch = from_data(data["arch"], file=name)
+    try:
+        quality = task_named(str(data.get("task", "text"))).metric
+        limits = parse_constraints(stored.constraints, tasks=None, quality=quality)
+        return WinnerFile(
+            design=Design(arch=arch, weights=stored.weights, fused=tuple(data.get("fused", USUALLY_FUSED))),
+            workload=stored.workload,
+            threads=threads,
+            limits=tuple(item for item in limits if item.task is None),
+            promised=promised,
+        )
+    except InputError as error:
+        raise SpecError(str(error), file=name) from None

@@ -1,0 +1,194 @@
+"""Seconds that each size of each block takes, measured in the runtime that will serve, or predicted for another chip.
+
+A block is timed inside the whole model, where it finds the caches as it will find them: the model with all its
+attention (or feed-forward) blocks at one size, against the model without them, over the number of layers. Timings go
+in turns and processor time counts, so that another process on the machine changes little.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.deploy.export.onnx import export, random_weights
+from chipwise.deploy.measure.worker import requested
+from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
+from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, whole_sizes
+from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.ops.workload import Workload
+
+KINDS = ("attention", "ffn")
+Times = dict[str, float]  # seconds: ttft (the pass over the text), of a decoder tpot (a step), and request (all of it)
+_TABLE_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds of a pass, a step or a request: what is always there, and each block's by kind and size."""
+
+    base_s: float
+    block_s: Mapping[str, Mapping[int, float]]
+
+    def of(self, kind: str, size: int) -> float:
+        """Seconds of one block.
+
+        Raises:
+            InputError: A size that was not timed.
+        """
+        if size not in self.block_s[kind]:
+            known = ", ".join(map(str, self.block_s[kind]))
+            raise InputError(f"{kind} of size {size} was not timed; known: {known}")
+        return self.block_s[kind][size]
+
+    def cut_s(self, arch: ArchSpec, sizes: Sizes) -> float:
+        """Seconds of the cut; a narrower stream makes every block's products smaller in proportion."""
+        share = sizes.width / arch.d_model
+        return self.base_s + share * sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
+
+
+def measure_costs(
+    arch: ArchSpec,
+    options: Mapping[str, Sequence[int]],
+    clock: Clock,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Costs]:
+    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has); by name of the time.
+
+    Args:
+        arch: The original.
+        options: Sizes by kind of block; the whole size and 0 are added.
+        clock: What says how long models take.
+        on_progress: Called with the timings done and the total.
+    """
+    if is_encoder(arch):  # a row of its table is looked up whatever its size
+        arch = replace(arch, vocab_size=min(arch.vocab_size, _TABLE_ROWS))
+    whole = whole_sizes(arch)
+    variants: dict[tuple[str, int], ArchSpec] = {}
+    counts = {kind: sum(k == kind for _, k in blocks(arch)) for kind in KINDS}
+    for kind in KINDS:
+        if not counts[kind]:
+            continue
+        own = whole.of_kind(kind)
+        for size in sorted({0, max(own), *options.get(kind, ())}):
+            sizes = whole.with_kind(kind, tuple(min(size, top) for top in own))
+            variants[kind, size] = cut_arch(arch, sizes)
+    taken = clock.variants(list(variants.values()), on_progress)
+    return {
+        name: _by_block({key: times[name] for key, times in zip(variants, taken, strict=True)}, counts)
+        for name in taken[0]
+    }
+
+
+def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int]) -> Costs:
+    """Seconds of models whose blocks of one kind all have one size, as those of one block."""
+    block_s: dict[str, dict[int, float]] = {kind: {0: 0.0} for kind in KINDS}
+    full_s = []
+    for (kind, size), value in found.items():
+        block_s[kind][size] = max(0.0, value - found[kind, 0]) / counts[kind]
+        if size == max(other for of, other in found if of == kind):
+            full_s.append(value)
+    every = sum(counts[kind] * max(sizes.values()) for kind, sizes in block_s.items())
+    return Costs(base_s=max(0.0, float(np.mean(full_s)) - every), block_s=block_s)
+
+
+class Clock(Protocol):
+    """Seconds of models on one chip, with random weights."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What tells this chip from others, as JSON can hold it."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where that is, for messages."""
+        ...
+
+    def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
+        """Of many models that differ in one kind of block."""
+        ...
+
+    def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
+        """Of a few models, more exactly."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClock:
+    """This machine: the median processor seconds of each model, measured in turns on one thread.
+
+    An encoder's text is ``prompt_tokens`` of the workload long; a decoder also generates.
+    """
+
+    workload: Workload
+    weights: str = "fp32"  # the format in which it will be served
+    about: Mapping[str, Any] = field(default_factory=dict)
+    where: str = "on this machine"
+
+    def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
+        """A second for each, in three rounds."""
+        return _timed(archs, self.workload, self.weights, 1.0, 3, on_progress)
+
+    def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
+        """Two seconds for each, in four rounds."""
+        return _timed(archs, self.workload, self.weights, 2.0, 4, lambda done, total: None)
+
+
+def request_times(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> Times:
+    """Processor seconds of one request and its parts."""
+    start = time.process_time()
+    logits = session.prefill(prompt)
+    first = time.process_time()
+    steps = 0 if encodes else workload.new_tokens - 1
+    for _ in range(steps):
+        logits = session.decode(logits.argmax(axis=-1)[:, None])
+    end = time.process_time()
+    found = {"ttft": first - start, "request": end - start}
+    return found | {"tpot": (end - first) / steps} if steps else found
+
+
+def _timed(
+    archs: Sequence[ArchSpec],
+    workload: Workload,
+    weights: str,
+    seconds: float,
+    rounds: int,
+    on_progress: Callable[[int, int], None],
+) -> list[Times]:
+    """The median processor seconds of each model, measured in turns."""
+    samples: list[list[Times]] = [[] for _ in archs]
+    with tempfile.TemporaryDirectory() as room:
+        files: dict[ArchSpec, Path] = {}
+        for arch in archs:
+            if arch not in files:
+                path = Path(room) / f"{len(files)}.onnx"
+                files[arch] = export(Design(arch=arch, weights=weights), random_weights(arch, seed=0), path)
+        for turn in range(rounds):
+            order = range(len(archs)) if turn % 2 == 0 else range(len(archs) - 1, -1, -1)
+            for done, i in enumerate(order):
+                samples[i] += _samples(files[archs[i]], archs[i], workload, seconds / rounds)
+                on_progress(turn * len(archs) + done + 1, rounds * len(archs))
+    return [{name: float(np.median([one[name] for one in values])) for name in values[0]} for values in samples]
+
+
+def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[Times]:
+    """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
+    session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
+    prompt = requested(session, np.random.default_rng(0), batch=workload.batch, prompt=workload.prompt_tokens)
+    encodes = is_encoder(arch) or arch.stem is not None
+    request_times(session, workload, prompt, encodes=encodes)
+    found: list[Times] = []
+    until = time.process_time() + seconds
+    while len(found) < 3 or time.process_time() < until:
+        found.append(request_times(session, workload, prompt, encodes=encodes))
+    return found

@@ -1,0 +1,81 @@
+"""Seconds of models on a chip that is not here, as ``chipwise estimate`` predicts them from its data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.design.shrink.block_costs import Times
+from chipwise.errors import ChipwiseError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ChipClock:
+    """See :class:`chipwise.design.shrink.block_costs.Clock`. What it says is predicted, with the errors of its
+    intervals.
+
+    Models that differ in one block have nearly the same error: shares of the original's time are surer than times.
+    """
+
+    workload: Workload
+    weights: str
+    device: str
+    runtime: str | None = None  # the device's own
+    generates: bool = True  # of the original: a cut of an encoder without attention is no decoder
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The chip and its runtime."""
+        return {"device": self.device, "runtime": self.runtime}
+
+    @property
+    def where(self) -> str:
+        """On the chip, as predicted."""
+        return f"on {self.device}, as predicted"
+
+    def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
+        """All at once."""
+        found = self.requests(archs)
+        on_progress(len(archs), len(archs))
+        return found
+
+    def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
+        """Medians of each model's times."""
+        return [self._times(each) for each in self.estimates(archs)]
+
+    def estimates(self, archs: Sequence[ArchSpec]) -> list[CostEstimate]:
+        """What each model costs, with its intervals.
+
+        Raises:
+            ChipwiseError: The chip is unknown, lacks the format, or does not hold a model.
+        """
+        load = self.workload
+        found = estimates(
+            [
+                Request(
+                    model=arch,
+                    device=self.device,
+                    runtime=self.runtime,
+                    weights=self.weights,
+                    batch=load.batch,
+                    prompt_tokens=load.prompt_tokens,
+                    new_tokens=load.new_tokens,
+                )
+                for arch in archs
+            ]
+        )
+        if wrong := next((each for each in found if isinstance(each, ChipwiseError)), None):
+            raise wrong
+        return [each for each in found if isinstance(each, CostEstimate)]
+
+    def _times(self, found: CostEstimate) -> Times:
+        if not self.generates:
+            return {"ttft": found.ttft_s, "request": found.ttft_s}
+        after = (self.workload.new_tokens - 1) * found.tpot_s
+        return {"ttft": found.ttft_s, "tpot": found.tpot_s, "request": found.ttft_s + after}

@@ -1,0 +1,403 @@
+"""One run from a pretrained model: original, cut and first layers alone, healed, evaluated and measured alike.
+
+The stages are those of :mod:`chipwise.design.shrink.stages`, which leave their files in ``state/``; what was found
+of each contender is in ``state/contenders.json``. A run that was killed goes on from both.
+
+::
+
+    runs/small-encoder/
+    ├── spec.json           the run file
+    ├── state/              the stages' files
+    ├── exact/  truncate/   of each contender model/ (a Hugging Face folder) and model.onnx
+    ├── winner/             the cut, where it keeps the limits
+    └── report.html  card.md  trials.csv  record.json
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import read_json, storage, write_json
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.limits import unit_of
+from chipwise.design.phases.measuring import metrics_of
+from chipwise.design.phases.task_evaluation import bag_of_words, load_tasks
+from chipwise.design.report import output
+from chipwise.design.report.record import RunRecord, save
+from chipwise.design.run.changes import Basis
+from chipwise.design.run.folder import PROMISES, RunFolder
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.run.progress import Observer, Status
+from chipwise.design.run.start_spec import ORIGINAL, StartSpec
+from chipwise.design.shrink.block_selection import Limits, options_of
+from chipwise.design.shrink.cut_limits import limits_of, promises_of
+from chipwise.design.shrink.cut_quality import bits_per_byte, likeness, task_score
+from chipwise.design.shrink.cut_record import broken_limits, constraints_of, make_record, values_of
+from chipwise.design.shrink.distillation import Healing
+from chipwise.design.shrink.shrink_model import claim
+from chipwise.design.shrink.sizes import Sizes, blocks
+from chipwise.design.shrink.stages import Named, Plan, Shrinking
+from chipwise.design.shrink.text_material import TextMaterial
+from chipwise.design.targets.bench import Bench
+from chipwise.errors import ChipwiseError, Infeasible, MeasurementError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.io import to_data
+from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.space.designs import summary
+from chipwise.training.data.text import Corpus, load_corpus
+from chipwise.training.evaluations.data import Task
+
+OVERHEAD = 0.12  # of the budget, for evaluation, measuring and the report
+LEAST_STEPS = 10  # of healing; fewer are not worth their warm-up
+TIMEOUT_S = 600.0  # of one measurement: pretrained models may be large
+TRIALS = 60  # cuts that the search over shared weights looks at
+LONGEST = (64, 256)  # tokens that texts are cut to: those of a request's prompt, between these
+_SHOWN_S = 0.2
+_BASE_UNIT = {"time": " s", "bytes": " B", "count": "", "share": ""}
+
+
+class Cutting:
+    """A run in its folder.
+
+    Args:
+        spec: The run file.
+        folder: The run's folder, open.
+        observer: OnProgress of every change.
+    """
+
+    def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
+        self.spec, self.folder, self._observer = spec, folder, observer
+        self._notes = folder.path / "state" / "contenders.json"
+        self.known: dict[str, Any] = read_json(self._notes) if self._notes.exists() else {"contenders": {}}
+        self.ledger = Ledger(self.known.get("spent", {}))
+        self.status = Status(budget=spec.budget.cpu_s)
+        self._shown_s = 0.0
+
+    def run(self) -> RunRecord:
+        """Everything, or what is still missing of it; the record of the finished run.
+
+        Raises:
+            Infeasible: No cut can keep the limits, or the healed one was measured outside them.
+        """
+        try:
+            self._take_up()
+            if not self.known.get("finished"):
+                self._cut()
+            return self.report()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _take_up(self) -> None:
+        """Forgets what was found of cuts under other limits or another budget; the stages keep their files."""
+        now = asdict(Basis.of(self.spec))
+        if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
+            original = self._of("original")
+            self.known |= {"contenders": {"original": original} if original else {}, "finished": False}
+        if self.known.get("basis") != now:
+            self._note(basis=now)
+        if self.folder.before is not None:
+            self.folder.write_spec()
+
+    def _cut(self) -> None:
+        spec, folder = self.spec, self.folder.path
+        self._phase("reading model and text")
+        tasks, corpus = load_tasks(spec), load_corpus(spec.data, base=spec.folder)
+        longest = min(max(LONGEST[0], spec.workload.prompt_tokens), LONGEST[1])
+        material = TextMaterial(spec.source, corpus, longest=longest)
+        work = Shrinking(
+            material,
+            folder,
+            workload=spec.workload,
+            form=spec.weights,
+            seed=spec.seed,
+            on_progress=self._on_stage,
+        )
+        spec.require_kind(work.arch)
+        _require_answerable(work.arch, tasks)
+        claim(folder, work.about, resume=True)  # the folder's spec was compared before: this compares weights and text
+        self._note(data=corpus.summary(), space=_space_of(work))
+        limits = self._limits(work)
+        plan = Plan(
+            method=spec.method,
+            limits=limits,
+            healing=Healing(),
+            shared=Healing(steps=self._shared_steps(work, limits)),
+            trials=TRIALS,
+            widths=spec.widths,
+        )
+        self._contender(work, plan, corpus, tasks)
+        try:
+            self._contender(work, replace(plan, method="truncate", widths=(1.0,)), corpus, tasks)
+        except Infeasible as error:
+            self._found("truncate", absent=f"there are no first layers alone to compare with: {error}")
+        if tasks:
+            self._phase("evaluating the TF-IDF baseline")
+            self._note(bars=bag_of_words(tasks, self.known.get("bars", {})))
+        self._evaluate("original", Design(arch=work.arch, weights=spec.weights), work.original, work, corpus, tasks)
+        self._measure(work)
+        self._decide(work)
+
+    def _limits(self, work: Shrinking) -> Limits:
+        """The original is measured first: what shares are of, and what seconds and bytes are of it."""
+        if "measured" not in self._of("original"):
+            self._phase("measuring the original")
+            [found] = Bench(self.spec, timeout_s=TIMEOUT_S).alternately([work.original_file])
+            if isinstance(found, MeasurementError):
+                raise found
+            self._found(
+                "original",
+                parameters=work.arch.parameters(),
+                summary=summary(Design(arch=work.arch, weights=self.spec.weights)),
+                **_noted(found),
+            )
+        original = values_of(self._of("original"))
+        return limits_of(work, constraints_of(self.spec, self.known["contenders"]), original)
+
+    def _shared_steps(self, work: Shrinking, limits: Limits) -> int:
+        if self.spec.method != "shared":
+            return LEAST_STEPS
+        budget_s = self.spec.shared_s
+        self._phase("timing a supernet step")
+        step_s = work.kept("sharing-step", lambda: work.sharing_step_s(limits), key=digest(limits))
+        return max(LEAST_STEPS, int(budget_s / step_s))
+
+    def _steps(self, work: Shrinking, plan: Plan, weights: Named, sizes: Sizes) -> int:
+        """Steps of healing that ``budget.final`` pays for, or half of what is left; the same for both contenders.
+
+        Raises:
+            SpecError: The budget is spent, or too small for even a few.
+        """
+        budget = self.spec.budget
+
+        def make() -> int:
+            self._phase("timing a healing step")
+            step_s = work.healing_step_s(weights, sizes)
+            spent_s = self.ledger.total_s
+            least_s = LEAST_STEPS * step_s
+            if budget.final_s < least_s:
+                raise SpecError(
+                    f"a step of healing takes {step_s:.2g} s of CPU time, so fewer than {LEAST_STEPS} fit; allow at "
+                    f"least {1.1 * least_s:.2g} s and go on with --resume",
+                    field="budget.final",
+                )
+            left_s = min(budget.final_s, (budget.cpu_s * (1 - OVERHEAD) - spent_s) / 2)
+            if left_s < least_s:
+                enough_s = (spent_s + 2 * least_s) / (1 - OVERHEAD)
+                raise SpecError(
+                    f"{spent_s:.0f} CPU-s went into timing and scoring blocks, which leaves too little for healing; "
+                    f"allow at least {1.1 * enough_s:.0f} s and go on with --resume",
+                    field="budget.cpu",
+                )
+            return int(left_s / step_s)
+
+        steps: int = work.kept("steps", make, key=digest([plan.choosing, budget.cpu_s, budget.final_s]))
+        self._note(steps=steps)
+        return steps
+
+    @property
+    def _tokenizer(self) -> Path:
+        return self.spec.source / "tokenizer.json"
+
+    def _contender(self, work: Shrinking, plan: Plan, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
+        """Chooses, heals, writes and evaluates one contender."""
+        name = plan.method
+        self._phase("choosing")
+        weights, sizes = work.choose(plan)
+        if name != "truncate":
+            self._steps(work, plan, weights, sizes)
+        cut = work.heal(replace(plan, healing=Healing(steps=self.known["steps"])), weights, sizes)
+        work.write(cut, self.folder.path / name)
+        design = Design(arch=cut.arch, weights=self.spec.weights)
+        self._found(
+            name,
+            parameters=cut.arch.parameters(),
+            summary=summary(design),
+            sizes=plain(sizes),
+            predicted=promises_of(work, sizes, self._of("original")["measured"]),
+            loss_before=cut.loss_before,
+            loss_after=cut.loss_after,
+            heal_cpu_s=work.cpu_s["heal"],
+            arch=to_data(cut.arch),
+        )
+        self._evaluate(name, design, cut.weights, work, corpus, tasks)
+
+    def _evaluate(
+        self, name: str, design: Design, weights: Named, work: Shrinking, corpus: Corpus, tasks: Mapping[str, Task]
+    ) -> None:
+        """Quality on test text and on the tasks, unless these weights were evaluated before."""
+        path = work.original_file if name == "original" else self.folder.path / name / "model.onnx"
+        arrays = {key: value.numpy() for key, value in weights.items()}
+        key = [self.known.get("steps") if name != "original" else None, [task.identity for task in tasks.values()]]
+        if self._of(name).get("judged") == key:
+            return
+        self._phase("evaluating on test text")
+        quality: dict[str, Any] = {"tasks": {}}
+        if not is_encoder(design.arch):
+            quality["bits_per_byte"] = bits_per_byte(
+                design,
+                arrays,
+                self._tokenizer,
+                corpus.test,
+                longest=LONGEST[0],
+                path=work.state / "judged.onnx",
+            )
+        elif name != "original":
+            quality["tasks"][ORIGINAL] = likeness(
+                path, work.original_file, self._tokenizer, corpus.test, longest=LONGEST[0]
+            )
+        for label, task in tasks.items():
+            self._phase(f"evaluating {label}")
+            quality["tasks"][label] = task_score(
+                task, design, arrays, path, self._tokenizer, on_progress=lambda done, total: self._detail(done, total)
+            )
+        self._found(name, judged=key, **quality)
+
+    def _measure(self, work: Shrinking) -> None:
+        """All contenders alternately; limits are checked against this, not the original's first measurement."""
+        self._phase("measuring alternately")
+        names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
+        files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
+        measured = Bench(self.spec, timeout_s=TIMEOUT_S).alternately(files)
+        for name, found in zip(names, measured, strict=True):
+            if isinstance(found, MeasurementError):
+                raise found
+            self._found(name, **_noted(found))
+
+    def _decide(self, work: Shrinking) -> None:
+        """The cut wins where it keeps every limit as exported.
+
+        Raises:
+            Infeasible: It does not; by how much.
+        """
+        contenders = self.known["contenders"]
+        values = values_of(contenders[self.spec.method])
+        missed = broken_limits(self.spec, contenders)
+        if missed:
+            listed = ", ".join(f"{item.metric} {item.show(values[item.metric])} (limit {item.text})" for item in missed)
+            busy = "" if contenders[self.spec.method]["clean"] else "; the machine was busy, so --resume measures again"
+            raise Infeasible(
+                f"the healed cut, the nearest that was found, is outside its limits: {listed}{busy}. Loosen the limit"
+                + (", or raise budget.final" if any(item.task for item in missed) else "")
+                + f"; the cut is in {self.folder.path / self.spec.method}"
+            )
+        self._write_winner(work)
+        self._note(finished=True)
+
+    def _write_winner(self, work: Shrinking) -> None:
+        """The Hugging Face folder, with the measured ``model.onnx`` and its measurements next to it."""
+        source, target = self.folder.path / self.spec.method, self.folder.winner
+        found = self._of(self.spec.method)
+        with storage(target):
+            shutil.copytree(source / "model", target, dirs_exist_ok=True)
+            shutil.copyfile(source / "model.onnx", target / "model.onnx")
+        limits = constraints_of(self.spec, self.known["contenders"])
+        promises = {
+            "schema": "chipwise.winner/1",
+            "arch": found["arch"],
+            "weights": self.spec.weights,
+            "target": plain(self.spec.target),
+            "workload": plain(self.spec.workload),
+            "constraints": {c.metric: f"{c.op} {c.limit:.6g}{_BASE_UNIT[unit_of(c.metric)]}" for c in limits},
+            "promised": found["predicted"],
+            "measured": found["measured"],
+            "started_from": {"source": self.spec.start_from, "weights": work.about["weights"]},
+        }
+        write_json(target / PROMISES, promises)
+
+    def report(self) -> RunRecord:
+        """Draws what is there."""
+        self._phase("report")
+        record = self._record()
+        output.write(record, self.folder.path)
+        self.status.done = True
+        self._notify()
+        return record
+
+    def _record(self) -> RunRecord:
+        self.known["spent"] = dict(self.ledger.settle())
+        record = make_record(self.spec, self.known)
+        save(record, self.folder.record)
+        return record
+
+    def _leave(self) -> None:
+        """Keeps the books, and draws what is there, when a run is stopped."""
+        try:
+            if self._of("original"):
+                self._note()
+                output.write(self._record(), self.folder.path)
+        except (ChipwiseError, OSError):
+            return  # the reason for which the run stopped is what the user must see
+
+    def _of(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.known["contenders"].get(name, {})
+        return found
+
+    def _found(self, name: str, **facts: Any) -> None:
+        self.known["contenders"][name] = {**self._of(name), **facts}
+        self._note()
+
+    def _note(self, **facts: Any) -> None:
+        self.known |= facts
+        self.known["spent"] = dict(self.ledger.settle())
+        write_json(self._notes, self.known)
+
+    def _phase(self, name: str) -> None:
+        self.ledger.begin(name)
+        self.status.phase, self.status.detail = name, ""
+        self._notify()
+
+    def _on_stage(self, stage: str, done: int, total: int) -> None:
+        """Progress of a stage of the cutting."""
+        if stage != self.status.phase:
+            self._phase(stage)
+            self._note()
+        self._detail(done, total)
+
+    def _detail(self, done: int, total: int) -> None:
+        if done < total and time.monotonic() - self._shown_s < _SHOWN_S:
+            return
+        self.status.detail = f"{done:,} of {total:,}"
+        self._notify()
+
+    def _notify(self) -> None:
+        self._shown_s = time.monotonic()
+        self.status.spent = self.ledger.total_s
+        self._observer(self.status)
+
+
+def _noted(found: Measurement) -> dict[str, Any]:
+    return {
+        "measured": metrics_of(found),
+        "clean": found.clean,
+        "reasons": list(found.reasons),
+        "runtime_version": found.runtime_version,
+    }
+
+
+def _space_of(work: Shrinking) -> dict[str, Any]:
+    """Number of cuts, and their choices."""
+    options = options_of(work.arch)
+    size = 1
+    for _, kind in blocks(work.arch):
+        size *= len(options[kind])
+    return {
+        "size": size,
+        "choices": {
+            "KV heads of a layer": list(options["attention"]),
+            "FFN neurons of a layer": list(options["ffn"]),
+        },
+    }
+
+
+def _require_answerable(arch: ArchSpec, tasks: Mapping[str, Task]) -> None:
+    for name, task in tasks.items():
+        if task.kind == "choice" and is_encoder(arch):
+            raise SpecError(f"{name}: questions are answered by likelihood, which an encoder has not", field="tasks")

@@ -1,0 +1,201 @@
+"""Training cuts of a model towards the original: one cut (healing), or many that share weights.
+
+A step takes one batch and the cuts that are its turn; their gradients add. Tables stay as they are: tokens or items
+that the data lacks keep their meaning. A killed training goes on from its last checkpoint with the batches that come
+next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.design.shrink.forward import Weights
+from chipwise.design.shrink.material import Comparison
+from chipwise.design.shrink.sizes import Sizes, cut_arch, cut_weights, whole_sizes
+from chipwise.design.shrink.texts import BATCH_TOKENS
+from chipwise.errors import SpecError, TrainingDiverged
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.nn.precision import Precision
+from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
+
+Named = dict[str, Tensor]
+SCHEMA = "chipwise.distilling/2"
+_TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healing:
+    """Settings of the training of cuts."""
+
+    steps: int = 300
+    rate: float = 5e-4  # AdamW's, at its highest
+    warmup_steps: int = 20
+    batch_tokens: int = BATCH_TOKENS
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise SpecError(f"must not be negative, but is {self.steps}", field="steps")
+        if not 0 < self.rate < math.inf:
+            raise SpecError(f"must be positive, not {self.rate}", field="rate")
+
+    def scale(self, step: int) -> float:
+        """Share of the rate at ``step``: up, then down in a straight line to zero."""
+        return min((step + 1) / self.warmup_steps, (self.steps - step) / self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distilled:
+    """Result of a training."""
+
+    weights: Named
+    cpu_s: float
+    steps: int
+
+
+class Distiller:
+    """One training.
+
+    Args:
+        arch: The model whose weights are trained.
+        weights: Where it starts.
+        comparison: The original's answers on the training data.
+        healing: Steps and rates.
+        turn: The cuts of a step by its number; the whole of ``arch`` unless given.
+        seed: Order of the batches.
+        path: The checkpoint.
+        precision: Of the comparison's matrix products.
+        clock: CPU seconds.
+    """
+
+    def __init__(
+        self,
+        arch: ArchSpec,
+        weights: Weights,
+        comparison: Comparison,
+        *,
+        healing: Healing,
+        seed: int,
+        path: Path,
+        precision: Precision = "fp32",
+        turn: Callable[[int], Sequence[Sizes]] | None = None,
+        clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self.arch, self.comparison, self.healing = arch, comparison, healing
+        self.turn = turn or (lambda _step: [whole_sizes(arch)])
+        self.path, self.clock = path, clock
+        self.seed = seed
+        self.start = {name: value.clone() for name, value in weights.items()}
+        self.key = digest([arch.digest, fingerprint(self.start), comparison.identity, healing, seed, precision])
+        self._begin(self.start, step=0, rate_scale=1.0)
+        self.cpu_s = 0.0
+
+    def run(self, on_progress: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
+        """Steps until there are none left; ``on_progress`` is called with step, steps and loss.
+
+        Raises:
+            TrainingDiverged: The loss was no longer finite, and again at half the rate.
+        """
+        self._resume()
+        saved_s = self.cpu_s
+        while self.step < self.healing.steps:
+            begun = self.clock()
+            loss = self._step()
+            self.cpu_s += self.clock() - begun
+            if not math.isfinite(loss):
+                self._fall_back()
+                continue
+            self.step += 1
+            on_progress(self.step, self.healing.steps, loss)
+            if self.cpu_s - saved_s >= checkpoint_every_s:
+                saved_s = self.cpu_s
+                self.save()
+        if self.healing.steps:
+            self.save()
+        return Distilled(
+            weights={name: value.detach().clone() for name, value in self.weights.items()},
+            cpu_s=self.cpu_s,
+            steps=self.step,
+        )
+
+    def _begin(self, weights: Weights, *, step: int, rate_scale: float) -> None:
+        self.weights = {name: value.clone() for name, value in weights.items()}
+        self.trained = {name: value for name, value in self.weights.items() if name not in _TABLES}
+        for value in self.trained.values():
+            value.requires_grad_()
+        vectors = [value for value in self.trained.values() if value.ndim == 1]
+        matrices = [value for value in self.trained.values() if value.ndim > 1]
+        decay = self.healing.weight_decay
+        self.optimiser = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=self.healing.rate,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+        self.step, self.rate_scale = step, rate_scale
+
+    def _step(self) -> float:
+        batch = self.comparison.lesson(self.step, tokens=self.healing.batch_tokens, seed=self.seed)
+        total = 0.0
+        cuts = self.turn(self.step)
+        for sizes in cuts:
+            arch, part = cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, self.weights)
+            loss = self.comparison.loss(arch, part, batch) / len(cuts)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.healing.clip_norm)
+        if not (math.isfinite(total) and torch.isfinite(norm)):
+            return math.nan
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.healing.rate * self.rate_scale * self.healing.scale(self.step)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return total
+
+    def _fall_back(self) -> None:
+        """Goes back to the last checkpoint with half the rate; a second time is one too many."""
+        if self.rate_scale < 1:
+            raise TrainingDiverged(
+                f"the loss was no longer finite at step {self.step}, again at half the rate; lower the rate "
+                f"({self.healing.rate:g})"
+            )
+        if not self._resume():
+            self._begin(self.start, step=0, rate_scale=1.0)
+        self.rate_scale = 0.5
+
+    def save(self) -> None:
+        """Writes where the training is, at once, so that a kill leaves the state before or after."""
+        tensors = {f"weights.{name}": value for name, value in self.weights.items()}
+        for name, value in self.trained.items():
+            for key, average in self.optimiser.state.get(value, {}).items():
+                tensors[f"adam.{key}.{name}"] = average
+        facts = {"step": self.step, "rate_scale": self.rate_scale, "cpu_s": self.cpu_s}
+        write_state(self.path, SCHEMA, self.key, tensors, facts)
+
+    def _resume(self) -> bool:
+        """Continues from the checkpoint; False where there is none of this training that can be read."""
+        found = read_state(self.path, SCHEMA, self.key)
+        if found is None:
+            return False
+        tensors, at = found
+        weights = {name: tensors[f"weights.{name}"] for name in self.start}
+        self._begin(weights, step=at["step"], rate_scale=at["rate_scale"])
+        for name, value in self.trained.items():
+            kept = {
+                key: tensors[f"adam.{key}.{name}"]
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"adam.{key}.{name}" in tensors
+            }
+            if kept:
+                self.optimiser.state[value] = kept
+        self.cpu_s = at["cpu_s"]
+        return True

@@ -1,0 +1,140 @@
+"""Forward passes of any cut of a model, and the distance between a cut's states and the original's.
+
+Axes: B batch, T tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.module import Encoder, mean_pooled
+from chipwise.model.kinds.text.module import Transformer, module_of
+from chipwise.model.nn.precision import Precision, torch_dtype
+
+Weights = Mapping[str, Tensor]
+
+
+class _States(nn.Module):
+    """A model whose forward pass gives the states before the head; of a model with a stem, what its head gives."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        super().__init__()
+        self.model: nn.Module = Encoder(arch) if is_encoder(arch) else module_of(arch)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""
+        if isinstance(self.model, Encoder):
+            tokens_BT, mask_BT = inputs
+            return self.model(tokens_BT, None if bool(mask_BT.all()) else mask_BT)  # type: ignore[no-any-return]
+        if isinstance(self.model, Transformer):
+            return self.model.hidden(inputs[0])[0]
+        return self.model(*inputs)  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=256)
+def _module(arch: ArchSpec) -> _States:
+    with torch.device("meta"):  # the weights come with each call
+        return _States(arch)
+
+
+def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D)."""
+    return _called(arch, weights, tokens_BT, mask_BT)
+
+
+def _called(arch: ArchSpec, weights: Weights, *inputs: Any) -> Tensor:
+    named = {f"model.{name}": value for name, value in weights.items()}
+    found: Tensor = functional_call(_module(arch), named, inputs)
+    return found
+
+
+class Bound:
+    """A model with a stem and given weights, as a data set calls it; remembers what it gave.
+
+    Attributes:
+        arch: The model's.
+        given: Outputs of all calls, in order.
+    """
+
+    def __init__(self, arch: ArchSpec, weights: Weights) -> None:
+        self.arch, self._weights = arch, weights
+        self.given: list[Tensor] = []
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The outputs of the model's head."""
+        self.given.append(_called(self.arch, self._weights, *inputs))
+        return self.given[-1]
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The weights."""
+        return iter(self._weights.values())
+
+
+@contextlib.contextmanager
+def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) -> Any:
+    """Within the context, ``watch`` is called with input and output of named modules (``layers.0.ffn.down``)."""
+    model = _module(arch).model
+    handles = [
+        model.get_submodule(name).register_forward_hook(lambda _m, given, out, record=record: record(given[0], out))
+        for name, record in watch.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def autocast(precision: Precision) -> Any:
+    """Matrix products in ``precision`` while it lasts."""
+    return torch.autocast("cpu", dtype=torch_dtype(precision), enabled=precision != "fp32")
+
+
+def distance(
+    arch: ArchSpec, found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor, heads: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Distance of a cut from the original on a batch; 0 where they agree.
+
+    An encoder: mean of the states' squared error over the original's variance, plus one minus the cosine of the texts'
+    embeddings, plus the squared error of the cosines between the batch's texts. A decoder: the divergence of the next
+    token's distribution in nats. A narrower cut is held against the original's first (most important) entries.
+
+    Args:
+        arch: The cut.
+        found_BTD: Its states.
+        target_BTD: The original's.
+        mask_BT: Where there is text.
+        heads: Of a decoder, the cut's and the original's head (V, D).
+    """
+    found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
+    if not is_encoder(arch):
+        own, original = heads
+        logits = F.log_softmax(F.linear(found, own.float()), dim=-1)
+        wanted = F.log_softmax(F.linear(target, original.float()), dim=-1)
+        return F.kl_div(logits, wanted, log_target=True, reduction="batchmean")
+    narrow = found.shape[-1] < target.shape[-1]
+    aim = target[:, : found.shape[-1]] if narrow else target
+    error = (found - aim).square().mean() / aim.var()
+    ours = F.normalize(mean_pooled(found_BTD.float(), mask_BT), dim=-1)
+    full = mean_pooled(target_BTD.float(), mask_BT)
+    theirs = F.normalize(full[:, : ours.shape[-1]] if narrow else full, dim=-1)
+    whole = F.normalize(full, dim=-1)
+    alike = (ours @ ours.T - whole @ whole.T).square().mean()
+    return error + (1 - (ours * theirs).sum(-1)).mean() + 10 * alike
+
+
+def head_of(arch: ArchSpec, weights: Weights) -> Tensor:
+    """A decoder's head (V, D); an encoder's is empty."""
+    if is_encoder(arch):
+        return torch.empty(0)
+    return weights["embedding.weight" if arch.tie_embeddings else "head.weight"]

@@ -1,0 +1,204 @@
+"""Importance of a model's parts on calibration data, and how the kept parts make up for those that are cut.
+
+A block's inner activations A (tokens × neurons, or heads' results) enter the stream as A·Wᵀ. Their second moments are
+enough for both questions: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix that makes the kept
+columns K give the least squared error of A·Wᵀ is W·G_:K·(G_KK)⁻¹, with G the covariance.
+
+References:
+    Activation-based importance: Muralidharan et al. 2024, arXiv:2407.14679 (width, heads, neurons, depth).
+    Least squares for what is left: Frantar and Alistarh 2022, Optimal Brain Compression, arXiv:2208.11580.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from chipwise.core.files import write_atomic
+from chipwise.design.shrink.forward import Weights, watching
+from chipwise.design.shrink.material import Examples
+from chipwise.design.shrink.sizes import WIDTH, Index, Sizes, blocks, orders_width, whole_sizes
+from chipwise.model.arch.arch import ArchSpec
+
+_BACK = {"attention": "out", "ffn": "down"}
+_RIDGE = 1e-4  # of the mean variance: what two nearly equal columns share is not divided by nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Second moments on calibration data, in the order of the weights that they were taken with."""
+
+    means: Mapping[str, Tensor]  # of each block's inner activations, by ``layers.0.ffn``
+    moments: Mapping[str, Tensor]  # AᵀA over the tokens, likewise
+    width: Tensor  # mean square of each entry of the normed stream
+    influence: tuple[float, ...]  # of each layer: 1 - cosine of the stream before and after
+
+
+def save_statistics(found: Statistics, path: Path) -> None:
+    """Writes statistics, so that a run that is stopped has them.
+
+    Raises:
+        StorageError: The disk is full.
+    """
+    parts = {f"means/{name}": value for name, value in found.means.items()}
+    parts |= {f"moments/{name}": value for name, value in found.moments.items()}
+    parts |= {"width": found.width, "influence": torch.tensor(found.influence, dtype=torch.float64)}
+    write_atomic(path, to_bytes({name: value.contiguous() for name, value in parts.items()}))
+
+
+def load_statistics(path: Path) -> Statistics | None:
+    """Reads what :func:`save_statistics` wrote; None where that is missing or damaged."""
+    if not path.exists():
+        return None
+    try:
+        parts = load_file(path)
+        return Statistics(
+            means={name.removeprefix("means/"): value for name, value in parts.items() if name.startswith("means/")},
+            moments={name.removeprefix("moments/"): v for name, v in parts.items() if name.startswith("moments/")},
+            width=parts["width"],
+            influence=tuple(parts["influence"].tolist()),
+        )
+    except (SafetensorError, OSError, KeyError):
+        return None
+
+
+def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
+    """Runs ``arch`` over ``examples`` and keeps the moments."""
+    seen: dict[str, Any] = {"mask": None}
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def add(name: str, value: Tensor, count: int) -> None:
+        sums[name] = sums[name] + value if name in sums else value
+        counts[name] = counts.get(name, 0) + count
+
+    def chosen(values: Tensor) -> Tensor:
+        """The positions that count, one behind the other."""
+        return values.flatten(0, -2) if seen["mask"] is None else values[seen["mask"]]
+
+    def inner(place: str) -> Any:
+        def record(given: Tensor, _out: Tensor) -> None:
+            rows = chosen(given)
+            add(f"{place}.sum", rows.sum(0), len(rows))
+            add(f"{place}.moment", rows.T @ rows, len(rows))
+
+        return record
+
+    def normed(_given: Tensor, out: Tensor) -> None:
+        rows = chosen(out)
+        add("width", rows.square().sum(0), len(rows))
+
+    def layer(number: int) -> Any:
+        def record(given: Tensor, out: Any) -> None:
+            after = out[0] if isinstance(out, tuple) else out
+            alike = F.cosine_similarity(chosen(given), chosen(after), dim=-1)
+            add(f"influence.{number}", (1 - alike).sum(), len(alike))
+
+        return record
+
+    watch = {f"layers.{i}.{kind}.{_BACK[kind]}": inner(f"layers.{i}.{kind}") for i, kind in blocks(arch)}
+    watch |= {f"layers.{i}.{kind}_norm": normed for i, kind in blocks(arch)}
+    watch |= {f"layers.{i}": layer(i) for i in range(len(arch.layers))}
+    with torch.no_grad(), watching(arch, watch):
+        for seen["mask"], run in examples.passes(arch, weights):
+            run()
+    places = [f"layers.{i}.{kind}" for i, kind in blocks(arch)]
+    return Statistics(
+        means={place: sums[f"{place}.sum"] / counts[f"{place}.sum"] for place in places},
+        moments={place: sums[f"{place}.moment"] / counts[f"{place}.sum"] for place in places},
+        width=sums["width"] / counts["width"],
+        influence=tuple(float(sums[f"influence.{i}"]) / counts[f"influence.{i}"] for i in range(len(arch.layers))),
+    )
+
+
+def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:
+    """For each label of :mod:`sizes`, its entries by falling importance."""
+    order = {WIDTH: _falling(found.width)} if orders_width(arch) else {}
+    for i, kind in blocks(arch):
+        place = f"layers.{i}.{kind}"
+        matrix = weights[f"{place}.{_BACK[kind]}.weight"]
+        covariance = _covariance(found, place)
+        if kind == "ffn":
+            order[f"{place}"] = _falling(covariance.diagonal() * matrix.square().sum(0))
+            continue
+        block = arch.layers[i].attention
+        assert block is not None
+        wide = block.query_width // block.kv_heads  # columns of one KV head's query heads
+        parts = [slice(g * wide, (g + 1) * wide) for g in range(block.kv_heads)]
+        shares = [torch.trace(matrix[:, part] @ covariance[part, part] @ matrix[:, part].T) for part in parts]
+        heads = _falling(torch.stack(shares))
+        order[f"layers.{i}.query"] = _spread(heads, wide)
+        order[f"layers.{i}.kv"] = _spread(heads, block.head_size)
+        order[f"layers.{i}.heads"] = _spread(heads, block.heads // block.kv_heads)
+    return order
+
+
+def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
+    """The statistics of the model after :func:`sizes.reorder`."""
+    inner = {place: torch.from_numpy(order[_label(place)]) for place in found.means}
+    return Statistics(
+        means={place: value[inner[place]] for place, value in found.means.items()},
+        moments={place: value[inner[place]][:, inner[place]] for place, value in found.moments.items()},
+        width=found.width[torch.from_numpy(order[WIDTH])] if WIDTH in order else found.width,
+        influence=found.influence,
+    )
+
+
+def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) -> dict[str, Tensor]:
+    """``weights`` whose cut blocks give the least squared error, on the text of ``found``, of what they gave whole.
+
+    Only the first columns of the matrices back to the stream change (and their bias, where there is one).
+    """
+    changed, whole = dict(weights), whole_sizes(arch)
+    for i, kind in blocks(arch):
+        place = f"layers.{i}.{kind}"
+        size, top = sizes.block(i, kind), whole.block(i, kind)
+        if size in (0, top):
+            continue
+        name = f"{place}.{_BACK[kind]}"
+        matrix, bias = weights[f"{name}.weight"], weights.get(f"{name}.bias")
+        columns = matrix.shape[1] * size // top
+        new, shift = stand_in(matrix, found, place, columns, centred=bias is not None)
+        changed[f"{name}.weight"] = torch.cat((new, matrix[:, columns:]), dim=1)
+        if bias is not None:
+            changed[f"{name}.bias"] = bias + shift
+    return changed
+
+
+def stand_in(matrix: Tensor, found: Statistics, place: str, columns: int, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """The matrix (D, columns) by which the first columns' activations give what all gave, and the bias's change (D)."""
+    second = (_covariance(found, place) if centred else found.moments[place]).double()
+    wide, mean = matrix.double(), found.means[place].double()
+    kept = second[:columns, :columns]
+    ridge = _RIDGE * kept.diagonal().mean() * torch.eye(columns, dtype=torch.float64)
+    new = torch.linalg.solve(kept + ridge, second[:columns] @ wide.T).T
+    shift = wide @ mean - new @ mean[:columns] if centred else torch.zeros(len(wide), dtype=torch.float64)
+    return new.float(), shift.float()
+
+
+def _covariance(found: Statistics, place: str) -> Tensor:
+    mean = found.means[place]
+    return found.moments[place] - torch.outer(mean, mean)
+
+
+def _falling(scores: Tensor) -> Index:
+    return np.argsort(-scores.double().numpy(), kind="stable").astype(np.int64)
+
+
+def _spread(groups: Index, wide: int) -> Index:
+    """Entries of the groups in their order, ``wide`` each."""
+    return (groups[:, None] * wide + np.arange(wide)[None]).ravel()
+
+
+def _label(place: str) -> str:
+    return place if place.endswith("ffn") else place.replace("attention", "query")

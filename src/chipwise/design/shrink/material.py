@@ -1,0 +1,117 @@
+"""What a model is cut on: the protocol that text and the data of other tasks fulfil.
+
+The stages know no domain. They ask a :class:`Material` for the model, for examples that importance is computed on, for
+the original to hold cuts against, for the loss on held-out data, and to write what the ecosystem loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from chipwise.design.shrink.forward import Weights
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.nn.precision import Precision
+
+Batch = Any  # numbers of texts, or tensors of a data set: only the comparison that gave it reads it
+OnPart = Callable[[int, int], None]  # how much is done, of how much
+PARTS = ("train", "validation")
+
+
+class Examples(Protocol):
+    """What importance is computed on."""
+
+    def passes(self, arch: ArchSpec, weights: Weights) -> Iterable[tuple[Tensor | None, Callable[[], object]]]:
+        """For each batch which positions (B, T) count, None for all, and what runs the model over it."""
+        ...
+
+
+class Comparison(Protocol):
+    """The original on the training data: what cuts are held against and taught by. Deterministic."""
+
+    @property
+    def identity(self) -> str:
+        """Tells this data from other data."""
+        ...
+
+    def spread(self, batches: int) -> Sequence[Batch]:
+        """About so many batches that all cuts are scored on."""
+        ...
+
+    def lesson(self, step: int, *, tokens: int, seed: int) -> Batch:
+        """The batch of a step of training; ``tokens`` bounds the padded tokens of a batch of texts."""
+        ...
+
+    def size(self, batch: Batch) -> int:
+        """Examples in a batch."""
+        ...
+
+    def distance(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
+        """Distance of a cut from the original, differentiable; 0 where they agree."""
+        ...
+
+    def loss(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
+        """What training lowers: the distance, with the task's own loss beside it where there are labels."""
+        ...
+
+
+class Material(Protocol):
+    """A pretrained model with data to cut it on. Deterministic."""
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The model's."""
+        ...
+
+    @property
+    def weights(self) -> Weights:
+        """The original's, by the names of the torch module."""
+        ...
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What tells this data from other data, as JSON can hold it."""
+        ...
+
+    @property
+    def held_out(self) -> str:
+        """What :meth:`judge` gives, in words."""
+        ...
+
+    @property
+    def examples(self) -> Examples:
+        """What importance is computed on."""
+        ...
+
+    def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Comparison:
+        """The original, its ``weights`` in the order of importance, on the training data.
+
+        Its answers may be kept in files in ``state``.
+        """
+        ...
+
+    def judge(
+        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
+    ) -> float:
+        """How much a cut loses on held-out data, less is better: its distance from the original, or the task's loss.
+
+        ``quick`` asks for the first part of the data alone, where many cuts are compared.
+        """
+        ...
+
+    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+        """What the ecosystem loads, such as a Hugging Face folder."""
+        ...
+
+
+def mean_distance(comparison: Comparison, arch: ArchSpec, weights: Weights, batches: int) -> float:
+    """Mean distance of a cut from the original over the examples of about so many batches."""
+    chosen = comparison.spread(batches)
+    sizes = [comparison.size(batch) for batch in chosen]
+    found = [float(comparison.distance(arch, weights, batch)) for batch in chosen]
+    return float(np.average(found, weights=sizes))

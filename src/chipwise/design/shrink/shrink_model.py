@@ -1,0 +1,296 @@
+"""From a Hugging Face folder to a smaller model within limits: what ``chipwise shrink`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.deploy.export.hf import require_folder
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.phases.one_model import TaskScore, data_of, run_of
+from chipwise.design.shrink.block_selection import METHODS, Limits, Method
+from chipwise.design.shrink.chip_clock import ChipClock
+from chipwise.design.shrink.distillation import Healing
+from chipwise.design.shrink.sizes import Sizes, orders_width, whole_sizes
+from chipwise.design.shrink.stages import Cut, OnProgress, Plan, Shrinking
+from chipwise.design.shrink.task_material import TaskMaterial
+from chipwise.design.shrink.text_material import TextMaterial
+from chipwise.errors import InputError, StudyError, UnitError, UnknownName, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.training.data.text import load_corpus
+from chipwise.training.loop.origin import data_spec
+from chipwise.training.tasks.metric import Metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrunk:
+    """Result of shrinking, compared with the original."""
+
+    folder: Path  # a Hugging Face folder, with model.onnx next to it
+    method: Method
+    arch: ArchSpec
+    sizes: Sizes
+    parameters: int
+    original_parameters: int
+    limit_s: float | None
+    predicted_s: float  # of a request
+    workload: Workload
+    latency: Measurement | None  # None where it was not to be measured
+    original_latency: Measurement | None
+    loss_before: float  # on held-out data as cut, and after healing: the distance from the original, or the task's loss
+    loss_after: float
+    held_out: str  # what that loss is
+    metric: Metric | None  # of its task; None of text
+    score: TaskScore | None  # of the exported cut on the test data of its task; None of text
+    original_score: TaskScore | None
+    estimates: tuple[CostEstimate, CostEstimate] | None  # original and cut on the chip that is not here
+    cpu_s: Mapping[str, float]  # by stage; those shared by methods are charged to each
+
+    def shown(self, loss: float) -> str:
+        """A loss on held-out data in the words of its task."""
+        return f"{loss:.4f}" if self.metric is None else self.metric.text(loss)
+
+    @property
+    def ratio(self) -> float | None:
+        """Median latency over the original's: measured here, predicted for a chip that is not here."""
+        if self.estimates is not None:
+            whole, cut = (seconds_of(each, self.workload) for each in self.estimates)
+            return cut / whole
+        if self.latency is None or self.original_latency is None:
+            return None
+        return request_of(self.latency) / request_of(self.original_latency)
+
+
+def shrink_model(
+    folder: str | Path,
+    *,
+    latency: str | float | None = "60 %",
+    memory: str | float | None = None,
+    method: Method = "exact",
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    tokens: int = 32,
+    new_tokens: int = 16,
+    longest: int = 64,
+    weights: str = "fp32",
+    healing: Healing | None = None,
+    shared: Healing | None = None,
+    trials: int = 60,
+    widths: Sequence[float] = (1.0,),
+    device: str | None = None,
+    runtime: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    measured: bool = True,
+    seed: int = 0,
+    on_progress: OnProgress = lambda stage, done, total: None,
+) -> Shrunk:
+    """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
+
+    Args:
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
+            model of another task, such as an image classifier (ViT) or a winner.
+        latency: Limit of a request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
+        memory: Limit of the weights: a share or a size (``40 MB``).
+        method: ``exact`` (blocks scored one by one, an integer programme chooses), ``shared`` (search over weights that
+            all cuts share), or ``truncate`` (the first layers, the baseline).
+        data: A text source, text files, a run file, or the fields of such: the text to score and heal with. A run file
+            of another task names its data; a winner is cut on that of its own run unless another is named.
+        tokens: Tokens of a request's text or prompt.
+        new_tokens: Tokens that a decoder generates in a request.
+        longest: Tokens that a text is cut to in healing.
+        weights: Format in which it will be served.
+        healing: Steps and rates of healing.
+        shared: The same of training shared weights.
+        trials: Cuts that the search over shared weights looks at.
+        widths: Shares of the stream's width that it looks at; the other methods keep the width.
+        device: The chip that latency is limited on, predicted by its data sheet; this machine unless given.
+        runtime: Of that chip; its own unless given.
+        out: Folder; ``runs/shrink-<name>`` unless given.
+        resume: Go on with what the folder holds.
+        measured: Whether the result and the original are measured alternately at the end.
+        seed: Of batches and draws.
+        on_progress: Called with the stage, what is done and the total.
+
+    Raises:
+        InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
+        Unsupported: The model has blocks that are not built or cut here.
+        StudyError: The folder holds a run of another model or text, or one and ``resume`` is not given.
+    """
+    if method not in METHODS:
+        raise UnknownName("method", method, METHODS)
+    for limit, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
+        limit_of(limit, 1.0, kind, name)
+    source = Path(folder)
+    target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
+    material: TextMaterial | TaskMaterial
+    if (run := run_of(source, data)) is not None:
+        material, workload = TaskMaterial(source, run, data_of(source, run)), run.workload
+    else:
+        require_folder(source)
+        spec, base = data_spec(data)
+        material = TextMaterial(source, load_corpus(spec, base=base), longest=longest)
+        workload = Workload(prompt_tokens=tokens, new_tokens=new_tokens)
+    if tuple(widths) != (1.0,) and not orders_width(material.arch):
+        raise Unsupported(f"{source}: the width of a {material.arch.reads} model with tables or a projector is not cut")
+    clock = None if device is None else ChipClock(workload, weights, device, runtime, material.arch.causal)
+    if clock is None and runtime is not None:
+        raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
+    work = Shrinking(material, target, workload=workload, form=weights, seed=seed, on_progress=on_progress, clock=clock)
+    claim(target, work.about, resume=resume)
+    limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
+    limits = Limits(
+        times_s={} if limit_s is None else {"request": limit_s},
+        memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
+    )
+    plan = Plan(
+        method=method,
+        limits=limits,
+        healing=healing or Healing(),
+        shared=shared or Healing(steps=150),
+        trials=trials,
+        widths=tuple(widths),
+    )
+    place = target / method
+    cut = work.heal(plan, *work.choose(plan))
+    work.write(cut, place)
+    times = work.measure(place) if measured and clock is None else (None, None)
+    scores = _scores(work, material, cut, place) if isinstance(material, TaskMaterial) else (None, None)
+    estimates = None if clock is None else clock.estimates([work.arch, cut.arch])
+    result = Shrunk(
+        folder=place / "model",
+        method=method,
+        arch=cut.arch,
+        sizes=cut.sizes,
+        parameters=cut.arch.parameters(),
+        original_parameters=work.arch.parameters(),
+        limit_s=limit_s,
+        predicted_s=work.costs["request"].cut_s(work.arch, cut.sizes),
+        workload=workload,
+        latency=times[0],
+        original_latency=times[1],
+        loss_before=cut.loss_before,
+        loss_after=cut.loss_after,
+        held_out=material.held_out,
+        metric=material.run.asked.metric if isinstance(material, TaskMaterial) else None,
+        score=scores[0],
+        original_score=scores[1],
+        estimates=None if estimates is None else (estimates[0], estimates[1]),
+        cpu_s=dict(work.cpu_s),
+    )
+    write_json(place / "result.json", summary(result))
+    return result
+
+
+def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
+    """The cut's and the original's exported graphs on the test data."""
+    design = Design(arch=cut.arch, weights=work.form)
+    score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
+    material.promise(design, score, place / "model")
+
+    def original() -> Any:
+        weights = {name: value.numpy() for name, value in work.original.items()}
+        return plain(material.score(Design(arch=work.arch, weights=work.form), weights, work.state))
+
+    return score, TaskScore(**work.kept("original-score", original))
+
+
+def seconds_of(found: CostEstimate, workload: Workload) -> float:
+    """Predicted seconds of a request."""
+    after = (workload.new_tokens - 1) * found.tpot_s if "tpot_p50" in found.metrics else 0.0
+    return found.ttft_s + after
+
+
+def request_of(found: Measurement) -> float:
+    """Median seconds of a request: the pass over the text, and of a decoder the tokens after the first."""
+    steps = 0.0 if found.encodes else (found.workload.new_tokens - 1) * found.percentile("tpot", 0.5)
+    return found.percentile("ttft", 0.5) + steps
+
+
+def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> float | None:
+    """A limit in SI units: a share of ``whole`` (``60 %``), a quantity, or None.
+
+    Raises:
+        InputError: It cannot be read, or is not positive.
+    """
+    if limit is None:
+        return None
+    text = str(limit).strip()
+    try:
+        if text.endswith("%"):
+            value = float(text[:-1]) / 100 * whole
+        else:
+            value = units.parse(text, kind) if isinstance(limit, str) else float(limit)
+    except (UnitError, ValueError):
+        raise InputError(f"--{name} is a share of the original such as '60 %', or a quantity, not {text!r}") from None
+    if not value > 0:
+        raise InputError(f"--{name} must be positive, not {text!r}")
+    return value
+
+
+def summary(found: Shrunk) -> dict[str, Any]:
+    """The result as JSON can hold it, samples left out."""
+    times = {}
+    for name, item in (("latency", found.latency), ("original_latency", found.original_latency)):
+        if item is not None:
+            times[name] = {
+                "request_p50_s": request_of(item),
+                "ttft_p50_s": item.percentile("ttft", 0.5),
+                "ttft_p99_s": item.percentile("ttft", 0.99),
+                "clean": item.clean,
+                "reasons": list(item.reasons),
+            }
+    return {
+        "method": found.method,
+        "folder": str(found.folder),
+        "sizes": plain(found.sizes),
+        "parameters": found.parameters,
+        "original_parameters": found.original_parameters,
+        "limit_s": found.limit_s,
+        "predicted_s": found.predicted_s,
+        "ratio": found.ratio,
+        **times,
+        "loss_before": found.loss_before,
+        "loss_after": found.loss_after,
+        "held_out": found.held_out,
+        **({} if found.score is None else {"score": plain(found.score), "original_score": plain(found.original_score)}),
+        **({} if found.estimates is None else {"predicted": _predicted(found)}),
+        "cpu_s": dict(found.cpu_s),
+    }
+
+
+def _predicted(found: Shrunk) -> dict[str, Any]:
+    """Seconds of a request on the chip, of original and cut."""
+    assert found.estimates is not None
+    whole, cut = (seconds_of(each, found.workload) for each in found.estimates)
+    return {"device": found.estimates[0].device, "original_request_s": whole, "request_s": cut}
+
+
+def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:
+    """Makes the folder this run's own, or finds that it is.
+
+    Raises:
+        StudyError: It holds another run, or this one and ``resume`` is not given.
+    """
+    path, wanted = target / "about.json", json.loads(json.dumps(about))
+    if path.exists():
+        held = read_mapping(path)
+        if differs := [name for name in wanted if held.get(name) != wanted[name]]:
+            raise StudyError(
+                f"{target}: this folder holds a run that differs in {', '.join(differs)}; choose another --out"
+            )
+        if not resume:
+            raise StudyError(f"{target}: this folder already holds this run; go on with --resume, or choose --out")
+        return
+    with storage(target):
+        (target / "state").mkdir(parents=True, exist_ok=True)
+    write_json(path, wanted)

@@ -1,0 +1,209 @@
+"""Smaller models inside a pretrained one: what can be cut, and which rows and columns of the weights are left.
+
+Every axis of every weight has a label: ``width`` (the residual stream), ``layers.3.query`` and ``layers.3.kv`` (rows of
+heads), ``layers.3.ffn`` (neurons), or none. One order of a label's entries reorders the model without changing what it
+computes; the first entries of an ordered label are the smaller model.
+
+Heads are cut by KV head with all the query heads that were trained with it: a query head on another's keys is lost.
+Cross-attention is kept whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chipwise.errors import SpecError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.walk.weights import weight_shapes
+
+Index = npt.NDArray[np.int64]
+Labels = tuple[str | None, ...]
+WIDTH = "width"
+_INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # projections into a block, and their rows
+_POINTWISE = {"gate": "query", "norm": "query"}  # of pointwise attention
+_BACK = {"out": "query", "down": "ffn"}  # projections back to the stream, and their columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block), and the width."""
+
+    heads: tuple[int, ...]  # KV heads a layer, each with its query heads
+    neurons: tuple[int, ...]
+    width: int
+
+    def block(self, layer: int, kind: str) -> int:
+        """The size of one block; ``kind`` is ``attention`` or ``ffn``."""
+        return self.of_kind(kind)[layer]
+
+    def of_kind(self, kind: str) -> tuple[int, ...]:
+        """The size of every layer's block of one kind."""
+        return self.heads if kind == "attention" else self.neurons
+
+    def with_kind(self, kind: str, sizes: tuple[int, ...]) -> Sizes:
+        """The same but for all blocks of one kind."""
+        return replace(self, heads=sizes) if kind == "attention" else replace(self, neurons=sizes)
+
+    def with_block(self, layer: int, kind: str, size: int) -> Sizes:
+        """The same but for one block."""
+        sizes = self.of_kind(kind)
+        return self.with_kind(kind, (*sizes[:layer], size, *sizes[layer + 1 :]))
+
+
+def whole_sizes(arch: ArchSpec) -> Sizes:
+    """All of ``arch``."""
+    return Sizes(
+        heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
+        neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),
+        width=arch.d_model,
+    )
+
+
+def blocks(arch: ArchSpec) -> Iterator[tuple[int, str]]:
+    """Layer and kind of each block, in order."""
+    for i, layer in enumerate(arch.layers):
+        if layer.attention is not None:
+            yield i, "attention"
+        if layer.ffn is not None:
+            yield i, "ffn"
+
+
+def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
+    """The smaller model, with as many layers as ``whole``: a layer may be left without blocks.
+
+    Raises:
+        SpecError: Something is larger than in ``whole``.
+    """
+    _check(whole, sizes)
+    layers = []
+    for layer, heads, neurons in zip(whole.layers, sizes.heads, sizes.neurons, strict=True):
+        attention = ffn = None
+        if layer.attention is not None and heads:
+            group = layer.attention.heads // layer.attention.kv_heads
+            attention = replace(layer.attention, heads=heads * group, kv_heads=heads)
+        if layer.ffn is not None and neurons:
+            ffn = replace(layer.ffn, width=neurons)
+        taps = (layer.attention_conv if attention else 0, layer.ffn_conv if ffn else 0)
+        layers.append(replace(layer, attention=attention, ffn=ffn, attention_conv=taps[0], ffn_conv=taps[1]))
+    return replace(whole, layers=tuple(layers), d_model=sizes.width)
+
+
+def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The smaller model's weights: views of those of ``whole``, by the names of :func:`cut_arch`."""
+    sub = cut_arch(whole, sizes)
+    length = {WIDTH: sizes.width}
+    for i, layer in enumerate(sub.layers):
+        if layer.attention is not None:
+            length[f"layers.{i}.query"] = layer.attention.query_width
+            length[f"layers.{i}.kv"] = layer.attention.kv_width
+            length[f"layers.{i}.heads"] = layer.attention.heads
+        if layer.ffn is not None:
+            length[f"layers.{i}.ffn"] = layer.ffn.width
+    found = {}
+    for name in weight_shapes(sub):
+        value = weights[name]
+        for axis, label in enumerate(labels(name)):
+            if label is not None and length[label] != value.shape[axis]:
+                value = value.narrow(axis, 0, length[label])
+        found[name] = value
+    return found
+
+
+def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[str, Tensor]:
+    """``weights`` with the entries of each label in ``order`` in that order; the model computes what it did."""
+    found = {}
+    for name, value in weights.items():
+        for axis, label in enumerate(labels(name)):
+            if label is not None and label in order:
+                value = value.index_select(axis, torch.from_numpy(order[label]))
+        found[name] = value.contiguous()
+    return found
+
+
+def labels(name: str) -> Labels:
+    """The label of each axis of the weight ``name``; axes behind the last one have none."""
+    place, _, kind = name.rpartition(".")
+    layer = re.match(r"layers\.\d+", place)
+    last = place.rpartition(".")[2]
+    if layer is None and (found := _outside(place, kind)) is not None:
+        return found
+    if place.endswith((".attention.gate", ".attention.norm")) and layer is not None:
+        rows = f"{layer[0]}.{_POINTWISE[last]}"
+        return (rows, WIDTH) if last == "gate" and kind == "weight" else (rows,)
+    if last in ("q_norm", "k_norm"):
+        return (None,)
+    if layer is not None and place.startswith(f"{layer[0]}.cross"):  # kept whole
+        return ()
+    if last.endswith("_conv"):
+        return (WIDTH, None, None)
+    if layer is None or last.endswith("_norm"):
+        matrix = kind == "weight" and last in ("embedding", "positions", "token_types", "head")
+        return (None, WIDTH) if matrix else (WIDTH,)
+    if last in _INNER:
+        inner = f"{layer[0]}.{_INNER[last]}"
+        return (inner, WIDTH) if kind == "weight" else (inner,)
+    return (WIDTH, f"{layer[0]}.{_BACK[last]}") if kind == "weight" else (WIDTH,)
+
+
+def _outside(place: str, kind: str) -> Labels | None:
+    """Labels of weights of stems and heads; None of those that models of text have too."""
+    if place == "stem.projection":
+        return (WIDTH, None) if kind == "weight" else (WIDTH,)
+    if place in ("stem.prefix", "words"):
+        return (None, WIDTH)
+    if number := re.fullmatch(r"positions\.(\d+)", place):  # by distance, of each head
+        return (None, f"layers.{number[1]}.heads")
+    if place.startswith(("stem.", "projector.")) or (place, kind) == ("head", "bias"):
+        return ()
+    return None
+
+
+def orders_width(arch: ArchSpec) -> bool:
+    """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
+    return arch.stem is None or (isinstance(arch.stem, ImageStem) and arch.projector is None)
+
+
+def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
+    """The same model without the layers that have no block (a model keeps at least one layer)."""
+    kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
+    number = {old: new for new, old in enumerate(kept)}
+    renamed = {}
+    for name, value in weights.items():
+        match = re.match(r"(layers|positions)\.(\d+)\.(.*)", name)
+        renamed[f"{match[1]}.{number[int(match[2])]}.{match[3]}" if match else name] = value
+    return replace(arch, layers=tuple(arch.layers[i] for i in kept)), renamed
+
+
+def require_cuttable(arch: ArchSpec) -> None:
+    """Checks that smaller models can be cut from ``arch``.
+
+    Raises:
+        Unsupported: Layers share weights or stand in stages, or there is a pooler, whose outputs no cut keeps.
+    """
+    if isinstance(arch.stem, ImageStem) and arch.stem.stages:
+        raise Unsupported(f"{arch.name}: layers in stages at finer grids are not cut; cut a model with one grid (ViT)")
+    if any(layer.shares is not None for layer in arch.layers):
+        raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
+    if arch.head == "pooler":
+        raise Unsupported(f"{arch.name}: a pooler is not cut; start from the encoder without it (embeddings by mean)")
+
+
+def _check(whole: ArchSpec, sizes: Sizes) -> None:
+    most = whole_sizes(whole)
+    if not 1 <= sizes.width <= most.width:
+        raise SpecError(f"must lie between 1 and {most.width}, not {sizes.width}", field="width")
+    for name in ("heads", "neurons"):
+        found, limit = getattr(sizes, name), getattr(most, name)
+        if len(found) != len(limit):
+            raise SpecError(f"has {len(found)} layers, the model {len(limit)}", field=name)
+        for i, (size, top) in enumerate(zip(found, limit, strict=True)):
+            if not 0 <= size <= top:
+                raise SpecError(f"must lie between 0 and {top}, not {size}", field=f"{name}[{i}]")

@@ -1,0 +1,395 @@
+"""The stages from an original to a cut of it: data, importance, costs, block losses, choice, healing, files, measuring.
+
+Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
+limit pays only for what is its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from chipwise.core import units
+from chipwise.core.digest import digest, plain
+from chipwise.core.dtypes import dtype_of
+from chipwise.core.files import read_json, write_json
+from chipwise.deploy.export.onnx import check_size, export
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.shrink.block_costs import Clock, Costs, LocalClock, measure_costs
+from chipwise.design.shrink.block_losses import Replacement, replacement_losses
+from chipwise.design.shrink.block_selection import (
+    Limits,
+    Method,
+    Sampler,
+    bytes_of,
+    choose_exactly,
+    choose_first_layers,
+    options_of,
+    search_shared,
+)
+from chipwise.design.shrink.distillation import Distiller, Healing
+from chipwise.design.shrink.importance import (
+    Statistics,
+    gather,
+    importance_order,
+    load_statistics,
+    reordered,
+    repaired,
+    save_statistics,
+)
+from chipwise.design.shrink.material import Comparison, Material
+from chipwise.design.shrink.sizes import Sizes, compact, cut_arch, cut_weights, reorder, require_cuttable, whole_sizes
+from chipwise.errors import Infeasible, InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.nn.precision import Precision, kept_precision
+from chipwise.model.ops.workload import Workload
+from chipwise.training.loop.checkpoint import fingerprint
+
+Named = dict[str, Tensor]
+OnProgress = Callable[[str, int, int], None]  # stage, how much is done, of how much
+SCORING_BATCHES = 2
+_TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
+_WIDTH_STEP = 16
+_PACE = Healing(steps=4)  # steps that are timed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings of one cut."""
+
+    method: Method
+    limits: Limits
+    healing: Healing
+    shared: Healing
+    trials: int
+    widths: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.widths or not all(0 < share <= 1 for share in self.widths):
+            raise InputError(f"widths are shares above 0 and up to 1, not {self.widths}")
+
+    @property
+    def choosing(self) -> str:
+        """Identity of what the choice depends on."""
+        parts = [self.method, self.limits]
+        return digest([*parts, self.shared, self.trials, self.widths] if self.method == "shared" else parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A healed cut."""
+
+    arch: ArchSpec
+    sizes: Sizes
+    weights: Named
+    loss_before: float
+    loss_after: float
+
+
+class Shrinking:
+    """One original with data, one workload, one chip.
+
+    Args:
+        material: The original, and what it is cut on.
+        target: Where results and ``state/`` are.
+        clock: What says how long models take.
+        workload: A request.
+        form: Weight format in which it will be served.
+        seed: Of batches and draws.
+        on_progress: Called with the stage, what is done and the total.
+    """
+
+    def __init__(
+        self,
+        material: Material,
+        target: Path,
+        *,
+        workload: Workload,
+        form: str,
+        seed: int,
+        on_progress: OnProgress,
+        clock: Clock | None = None,
+    ) -> None:
+        self.material, self.arch = material, material.arch
+        require_cuttable(self.arch)
+        check_size(Design(arch=self.arch, weights=form))
+        self.original: Named = dict(material.weights)
+        self.target, self.state = target, target / "state"
+        self.clock = clock or LocalClock(workload, weights=form)
+        self.workload, self.form, self.seed, self.on_progress = workload, form, seed, on_progress
+        self.value_bytes = float(dtype_of(form).bits) / 8
+        self.about = {
+            "arch": self.arch.digest,
+            "weights": fingerprint(self.original),
+            **material.about,
+            "workload": plain(workload),
+            "format": form,
+            "seed": seed,
+            **self.clock.about,
+        }
+        self.cpu_s: dict[str, float] = {}
+
+    @functools.cached_property
+    def costs(self) -> dict[str, Costs]:
+        """Seconds of every size of every block, measured once; by name of the time."""
+
+        def make() -> Any:
+            on_progress = functools.partial(self.on_progress, "time blocks")
+            return plain(measure_costs(self.arch, options_of(self.arch), self.clock, on_progress=on_progress))
+
+        def read(kept: Any) -> Costs:
+            block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
+            return Costs(base_s=kept["base_s"], block_s=block_s)
+
+        return {name: read(kept) for name, kept in self.kept("costs", make, key="by time").items()}
+
+    @functools.cached_property
+    def precision(self) -> Precision:
+        """The format of matrix products, the same in every call of this run."""
+        return kept_precision(self.state / "precision.json")
+
+    @property
+    def whole_bytes(self) -> float:
+        """Bytes of the original's weights in the format."""
+        return bytes_of(self.arch, whole_sizes(self.arch), self.value_bytes)
+
+    @functools.cached_property
+    def ordered(self) -> tuple[Named, Statistics]:
+        """The original's weights in the order of importance, and the statistics in that order."""
+        begun = time.process_time()
+        self.on_progress("order by importance", 0, 1)
+        file = self.state / "statistics.safetensors"
+        found = load_statistics(file)
+        if found is None:
+            found = gather(self.arch, self.original, self.material.examples)
+            save_statistics(found, file)
+        order = importance_order(self.arch, self.original, found)
+        self.on_progress("order by importance", 1, 1)
+        self.cpu_s["order"] = time.process_time() - begun
+        return reorder(self.original, order), reordered(found, order)
+
+    @functools.cached_property
+    def comparison(self) -> Comparison:
+        """The original on the training data."""
+        stage = "original on training data"
+        with self._timed(stage):
+            on_part = functools.partial(self.on_progress, stage)
+            return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
+
+    def judge(self, arch: ArchSpec, weights: Named, *, quick: bool = False) -> float:
+        """What a cut loses on held-out data: see :class:`chipwise.design.shrink.material.Material`."""
+        return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
+
+    def replacements(self) -> list[Replacement]:
+        """The loss of every block at every size; those that an earlier run computed are read."""
+        weights, found = self.ordered
+        path = self.state / "replacements.json"
+        known = [Replacement(**item) for item in read_json(path)] if path.exists() else []
+
+        def keep(done: list[Replacement]) -> None:
+            if len(done) > len(known):
+                write_json(path, [asdict(item) for item in done])
+
+        comparison = self.comparison
+        with self._timed("score blocks"):
+            return replacement_losses(
+                self.arch,
+                weights,
+                found,
+                options_of(self.arch),
+                comparison,
+                batches=SCORING_BATCHES,
+                known=known,
+                keep=keep,
+                on_progress=functools.partial(self.on_progress, "score blocks"),
+            )
+
+    def choose(self, plan: Plan) -> tuple[Named, Sizes]:
+        """The cut that the plan's method takes, and the weights that it is cut from."""
+        if plan.method == "shared":
+            return self._search(plan)
+        weights, found = self.ordered
+        replacements = self.replacements() if plan.method == "exact" else []
+
+        def pick(within: Limits) -> Sizes:
+            if plan.method == "truncate":
+                return choose_first_layers(self.arch, self.costs, within, value_bytes=self.value_bytes)
+            return choose_exactly(self.arch, replacements, self.costs, within, value_bytes=self.value_bytes)
+
+        sizes = self._choice(plan, pick)
+        return repaired(self.arch, weights, found, sizes), sizes
+
+    def heal(self, plan: Plan, weights: Named, sizes: Sizes) -> Cut:
+        """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
+        arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
+        distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
+        healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
+        self.cpu_s["heal"] = healed.cpu_s
+        before, after = self.judge(arch, part), self.judge(arch, healed.weights)
+        return Cut(
+            arch=replace(arch, name=f"{self.arch.name}-cut"),
+            sizes=sizes,
+            weights=healed.weights if after < before else {name: value.contiguous() for name, value in part.items()},
+            loss_before=before,
+            loss_after=min(before, after),
+        )
+
+    def healing_step_s(self, weights: Named, sizes: Sizes) -> float:
+        """CPU seconds of a step of healing this cut: a few are made and thrown away."""
+        arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
+        return self._pace(self._healer(arch, part, _PACE, "pace"))
+
+    def sharing_step_s(self, limits: Limits) -> float:
+        """CPU seconds of a step of training shared weights, likewise."""
+        plan = Plan(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
+        return self._pace(self._sharer(plan, "pace"))
+
+    def _pace(self, distiller: Distiller) -> float:
+        begun = time.process_time()
+        distiller.run(lambda *_: None)
+        distiller.path.unlink()
+        return (time.process_time() - begun) / _PACE.steps
+
+    def _healer(self, arch: ArchSpec, part: Named, healing: Healing, name: str) -> Distiller:
+        return Distiller(
+            arch,
+            part,
+            self.comparison,
+            healing=healing,
+            seed=self.seed,
+            path=self.state / f"{name}.safetensors",
+            precision=self.precision,
+        )
+
+    def _sharer(self, plan: Plan, name: str) -> Distiller:
+        weights, drawn = self.ordered[0], self._sampler(plan, plan.limits)
+        return Distiller(
+            self.arch,
+            weights,
+            self.comparison,
+            healing=plan.shared,
+            seed=self.seed + 1,
+            path=self.state / f"{name}.safetensors",
+            precision=self.precision,
+            turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
+        )
+
+    def write(self, cut: Cut, place: Path) -> None:
+        """A Hugging Face folder ``model`` and ``model.onnx`` beside it."""
+        arrays = {name: value.numpy() for name, value in cut.weights.items()}
+        design = Design(arch=cut.arch, weights=self.form)
+        self.material.write(design, arrays, place / "model")
+        export(design, arrays, place / "model.onnx")
+
+    def measure(self, place: Path) -> tuple[Measurement, Measurement]:
+        """The cut's file and the original's, measured in turns.
+
+        Raises:
+            MeasurementError: One of them cannot be measured.
+        """
+        self.on_progress("measure", 0, 1)
+        found = []
+        for item in measure_alternately(
+            [place / "model.onnx", self.original_file], self.workload, rounds=3, attempts=1
+        ):
+            if not isinstance(item, Measurement):
+                raise item
+            found.append(item)
+        self.on_progress("measure", 1, 1)
+        return found[0], found[1]
+
+    @property
+    def original_file(self) -> Path:
+        """The original's ``model.onnx``, exported once."""
+        path = self.state / "original.onnx"
+        if not path.exists():
+            arrays = {name: value.numpy() for name, value in self.original.items()}
+            export(Design(arch=self.arch, weights=self.form), arrays, path)
+        return path
+
+    def _search(self, plan: Plan) -> tuple[Named, Sizes]:
+        """Weights that cuts near the limits share, and the best cut found among them."""
+        trained = self._sharer(plan, "shared").run(
+            lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
+        )
+        self.cpu_s["train shared weights"] = trained.cpu_s
+
+        def loss(sizes: Sizes) -> float:
+            part = cut_weights(self.arch, sizes, trained.weights)
+            return self.judge(cut_arch(self.arch, sizes), part, quick=True)
+
+        def pick(within: Limits) -> Sizes:
+            on_progress = functools.partial(self.on_progress, "search")
+            return search_shared(self._sampler(plan, within), loss, trials=plan.trials, on_progress=on_progress)[0]
+
+        with self._timed("search", key=plan.choosing):
+            return trained.weights, self._choice(plan, pick)
+
+    def _sampler(self, plan: Plan, within: Limits) -> Sampler:
+        widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in plan.widths}
+        return Sampler(
+            self.arch,
+            options_of(self.arch),
+            self.costs,
+            within,
+            widths=[min(width, self.arch.d_model) for width in sorted(widths)],
+            value_bytes=self.value_bytes,
+            seed=self.seed,
+        )
+
+    def _choice(self, plan: Plan, pick: Callable[[Limits], Sizes]) -> Sizes:
+        """A choice that is measured within the limit of latency, or the one that was made before.
+
+        Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
+        """
+        kept = self.kept(f"choice-{plan.method}", lambda: plain(self._within(pick, plan.limits)), key=plan.choosing)
+        return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
+
+    def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
+        within, nearest = limits, ""
+        whole = whole_sizes(self.arch)
+        for _ in range(_TIGHTENINGS):
+            sizes = pick(within)
+            if not limits.times_s or sizes == whole:
+                return sizes
+            cut, full = self.clock.requests([cut_arch(self.arch, sizes), self.arch])
+            shares = {name: cut[name] / full[name] for name in limits.times_s}
+            over = {
+                name: shares[name] / (limit_s / self.costs[name].cut_s(self.arch, whole))
+                for name, limit_s in limits.times_s.items()
+            }
+            if max(over.values()) <= 1:
+                return sizes
+            nearest = ", ".join(
+                f"{name} {units.show(share, 'share')} of the original's" for name, share in shares.items()
+            )
+            tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
+            within = replace(within, times_s=tighter)
+        raise Infeasible(f"no choice keeps the limits of latency {self.clock.where}; nearest: {nearest}; loosen them")
+
+    @contextmanager
+    def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:
+        """Notes the CPU seconds of a stage: those of the call that did the work, not of one that found it done."""
+        begun = time.process_time()
+        yield
+        spent = time.process_time() - begun
+        self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
+
+    def kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
+        """Result of ``make``, read from its file if it exists for the same key."""
+        path = self.state / f"{name}.json"
+        if path.exists():
+            held = read_json(path)
+            if held["key"] == key:
+                return held["value"]
+        write_json(path, {"key": key, "value": make()})
+        return read_json(path)["value"]

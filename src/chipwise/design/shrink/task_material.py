@@ -1,0 +1,194 @@
+"""The data of any task as what a model with a stem is cut on: images, sounds, questions about images, items to rank.
+
+A data set calls the model and says what it loses (:class:`chipwise.training.data.dataset.Dataset`), and what the
+model's
+head gave is what a cut is held against. Squared errors of outputs add up where those of single blocks are independent,
+which is what choosing block by block assumes; and outputs that are matched teach as well as their distributions do.
+
+References:
+    Errors of outputs in distillation: Kim et al. 2021, arXiv:2105.08919. Labels beside them: Touvron et al. 2021
+    (DeiT), arXiv:2012.12877.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.core.files import storage, write_json
+from chipwise.deploy.export.hf import load_pretrained, require_folder
+from chipwise.design.phases.one_model import TaskScore, opened, promises_of_model
+from chipwise.design.run.folder import PROMISES
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.shrink.forward import Bound, Weights
+from chipwise.design.shrink.material import OnPart
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.nn.precision import Precision, torch_dtype
+from chipwise.training.data.dataset import Dataset
+from chipwise.training.loop.trainer import Recipe
+from chipwise.training.tasks.protocol import Exported
+
+CALIBRATION_EXAMPLES = 256
+_HELD_SEED, _FIRST = 7, 1_000_000  # batches that cuts are scored on are none that a training begins with
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answered:
+    """A batch of the data set, and all that the original's head gave for it, in one row."""
+
+    tensors: Tensors
+    given: Tensor
+
+
+class TaskExamples:
+    """A few batches of the training data (:class:`chipwise.design.shrink.material.Examples`)."""
+
+    def __init__(self, data: Dataset, batches: Sequence[Tensors]) -> None:
+        self._data, self._batches = data, batches
+
+    def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[None, Callable[[], object]]]:
+        """Every position counts."""
+        for batch in self._batches:
+            yield None, functools.partial(_run, self._data, Bound(arch, weights), batch, torch.float32)
+
+
+class TaskComparison:
+    """See :class:`chipwise.design.shrink.material.Comparison`; the original runs beside its cuts, on changed inputs
+    too.
+
+    Args:
+        data: The data set.
+        recipe: How many examples a batch holds.
+        arch: The original's.
+        weights: The original's.
+        precision: Of matrix products.
+    """
+
+    def __init__(
+        self, data: Dataset, recipe: Recipe, arch: ArchSpec, weights: Weights, *, precision: Precision
+    ) -> None:
+        self._data, self._recipe, self._arch, self._weights = data, recipe, arch, weights
+        self._dtype = torch_dtype(precision)
+        self._spread: list[Answered] = []
+
+    @property
+    def identity(self) -> str:
+        """That of the data set."""
+        return digest(list(self._data.identity))
+
+    def spread(self, batches: int) -> Sequence[Answered]:
+        """The same few batches for all cuts."""
+        for number in range(len(self._spread), batches):
+            self._spread.append(self._answered(_FIRST + number, seed=_HELD_SEED))
+        return self._spread[:batches]
+
+    def lesson(self, step: int, *, tokens: int, seed: int) -> Answered:
+        """Batch number ``step`` of the data set; its recipe says how large it is."""
+        return self._answered(step, seed=seed)
+
+    def size(self, batch: Answered) -> int:
+        """Examples in it."""
+        return len(batch.tensors[0])
+
+    def distance(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
+        """Mean square of the outputs' errors over the variance of the original's outputs."""
+        return self._both(arch, weights, batch)[0]
+
+    def loss(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
+        """The distance and the task's own loss of the batch."""
+        apart, own = self._both(arch, weights, batch)
+        return apart + own
+
+    def _both(self, arch: ArchSpec, weights: Weights, batch: Answered) -> tuple[Tensor, Tensor]:
+        given, own = _run(self._data, Bound(arch, weights), batch.tensors, self._dtype)
+        return (given - batch.given).square().mean() / batch.given.var(), own
+
+    def _answered(self, number: int, *, seed: int) -> Answered:
+        tensors = self._data.batch(self._arch, self._recipe, number, seed=seed)
+        with torch.no_grad():
+            given, _ = _run(self._data, Bound(self._arch, self._weights), tensors, self._dtype)
+        return Answered(tensors=tensors, given=given)
+
+
+class TaskMaterial:
+    """See :class:`chipwise.design.shrink.material.Material`.
+
+    Args:
+        source: The original's folder.
+        run: The run file that names the data.
+        folder: Where the data is kept.
+
+    Raises:
+        InputError: The folder is no model that is cut, or does not fit the data.
+        Unsupported: A model that makes images in steps.
+    """
+
+    def __init__(self, source: Path, run: RunSpec, folder: Path) -> None:
+        require_folder(source, text=False)
+        self.arch, arrays = load_pretrained(source)
+        if not isinstance(self.arch.stem, ImageStem | RankingStem) or self.arch.denoiser is not None:
+            raise Unsupported(
+                f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, "
+                "answer questions about images or rank candidates are"
+            )
+        self.weights = {name: torch.from_numpy(value) for name, value in arrays.items()}
+        self.run = run
+        self.data = opened(run, folder, self.arch)
+        file = self.data.data(self.arch)
+        self._dataset = file.load()
+        self._dataset.require_fit(self.arch)
+        self._recipe = Recipe(**self.data.recipe)
+        self.about = {"task": run.task, "data": digest(list(self._dataset.identity))}
+        self.held_out = f"{run.asked.metric.title}, validation data"
+
+    @property
+    def examples(self) -> TaskExamples:
+        """The first batches, of a few hundred examples."""
+        count = -(-CALIBRATION_EXAMPLES // self._recipe.batch_windows)
+        batches = [self._dataset.batch(self.arch, self._recipe, _FIRST - 1 - i, seed=_HELD_SEED) for i in range(count)]
+        return TaskExamples(self._dataset, batches)
+
+    def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> TaskComparison:
+        """The original on the training data."""
+        return TaskComparison(self._dataset, self._recipe, self.arch, weights, precision=precision)
+
+    def judge(
+        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
+    ) -> float:
+        """The task's loss on validation data, such as the share of errors."""
+        most = self.data.quick if quick else None
+        return float(self._dataset.judge(Bound(arch, weights), most=most, dtype=torch_dtype(precision)).loss)
+
+    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+        """What the task's winners are shipped as."""
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})
+
+    def score(self, design: Design, weights: Mapping[str, Any], folder: Path) -> TaskScore:
+        """The exported graph on the test data, in the task's metric; ``folder`` is for files that it needs."""
+        item = Exported(design=design, weights=weights, folder=folder)
+        return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")
+
+    def promise(self, design: Design, score: TaskScore, folder: Path) -> None:
+        """Writes ``chipwise.json``, by which other commands know a folder's design and task."""
+        write_json(folder / PROMISES, promises_of_model(self.run, design, score.value))
+
+
+def _run(data: Dataset, model: Any, batch: Tensors, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """All that the model's head gives for a batch, in one row, and what the data set says that it loses."""
+    loss = data.loss(model, batch, dtype)
+    return torch.cat([each.float().flatten() for each in model.given]), loss

@@ -1,0 +1,78 @@
+"""Text as what a model is cut on: its own tokens, and its original's states as what cuts are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chipwise.deploy.export.hf import load_pretrained, require_folder, save_pretrained
+from chipwise.design.shrink.forward import Weights
+from chipwise.design.shrink.material import OnPart, mean_distance
+from chipwise.design.shrink.texts import Targets, Texts, encode, make_targets
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.encoder.form import without_head
+from chipwise.model.nn.precision import Precision
+from chipwise.training.data.text import Corpus
+
+CALIBRATION_TEXTS, QUICK_BATCHES, VALIDATION_BATCHES = 256, 2, 4
+_MOST_TOKENS = 800_000  # of text: their states take 2 bytes per value on disk
+
+
+class TextMaterial:
+    """See :class:`chipwise.design.shrink.material.Material`.
+
+    Args:
+        source: The original's folder, with its tokenizer.json.
+        corpus: The text.
+        longest: Tokens that a text is cut to.
+
+    Raises:
+        InputError: The folder is no model that is cut, or there are too few texts.
+    """
+
+    held_out = "distance from the original, held-out text"
+
+    def __init__(self, source: Path, corpus: Corpus, *, longest: int) -> None:
+        require_folder(source)
+        arch, arrays = load_pretrained(source)
+        self.arch = without_head(arch) if arch.head == "pooler" else arch
+        self.weights = {
+            name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
+        }
+        self.tokenizer = source / "tokenizer.json"
+        longest = min(longest, self.arch.max_tokens)
+        texts = encode(self.tokenizer, corpus.train, longest=longest)
+        self.texts = {
+            "train": texts.first(int((texts.starts[1:] <= _MOST_TOKENS).sum())),
+            "validation": encode(self.tokenizer, corpus.validation, longest=longest),
+        }
+        self.about = {"text": corpus.digest, "longest": longest}
+        self._held: Targets | None = None
+
+    @property
+    def examples(self) -> Texts:
+        """The first texts."""
+        return self.texts["train"].first(CALIBRATION_TEXTS)
+
+    def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Targets:
+        """The original's states of the training text."""
+        path = state / "targets-train.npy"
+        return make_targets(self.arch, weights, self.texts["train"], path, precision=precision, on_progress=on_part)
+
+    def judge(
+        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
+    ) -> float:
+        """Mean distance from the original on validation text."""
+        if self._held is None:
+            path = state / "targets-validation.npy"
+            self._held = make_targets(self.arch, original, self.texts["validation"], path, precision=precision)
+        with torch.no_grad():
+            return mean_distance(self._held, arch, weights, QUICK_BATCHES if quick else VALIDATION_BATCHES)
+
+    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+        """A Hugging Face folder with the original's tokenizer."""
+        save_pretrained(design.arch, weights, self.tokenizer, folder)

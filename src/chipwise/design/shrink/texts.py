@@ -1,0 +1,216 @@
+"""Texts in a pretrained model's own tokens, in batches of like length, and the original's states of each token."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from chipwise.core.digest import digest
+from chipwise.core.files import read_json, storage, write_json
+from chipwise.design.shrink.forward import Weights, autocast, distance, head_of, states
+from chipwise.errors import DataError, InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.nn.precision import Precision
+from chipwise.training.data.tokenizer import load_tokenizer
+
+Tokens = npt.NDArray[np.int64]
+BATCH_TOKENS = 2048
+LEAST_TEXTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """Tokens of each text, all texts one after the other."""
+
+    tokens: Tokens
+    starts: Tokens  # where each text starts, and where the last ends
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def digest(self) -> str:
+        """Identity of the texts."""
+        return digest([self.tokens[:4096].tolist(), len(self.tokens), len(self)])
+
+    def batches(self, *, tokens: int = BATCH_TOKENS) -> list[Tokens]:
+        """Numbers of texts, those of like length together, about ``tokens`` tokens with the padding."""
+        lengths = np.diff(self.starts)
+        found: list[Tokens] = []
+        rows: list[int] = []
+        for number in np.argsort(lengths, kind="stable"):
+            if rows and (len(rows) + 1) * lengths[number] > tokens:
+                found.append(np.array(rows))
+                rows = []
+            rows.append(int(number))
+        return [*found, np.array(rows)]
+
+    def padded(self, numbers: Sequence[int] | Tokens) -> tuple[Tensor, Tensor]:
+        """Tokens (B, T) of these texts with padding (token 0) after them, and where there is text."""
+        lengths = np.diff(self.starts)[numbers]
+        block = np.zeros((len(numbers), int(lengths.max())), np.int64)
+        for row, number in enumerate(numbers):
+            block[row, : lengths[row]] = self.tokens[self.starts[number] : self.starts[number + 1]]
+        return torch.from_numpy(block), torch.from_numpy(np.arange(block.shape[1])[None] < lengths[:, None])
+
+    def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+        """For each batch where there is text, and what runs the model over it."""
+        for numbers in self.batches():
+            tokens, mask = self.padded(numbers)
+            yield mask, functools.partial(states, arch, weights, tokens, mask)
+
+    def first(self, count: int) -> Texts:
+        """The first texts."""
+        starts = self.starts[: count + 1]
+        return Texts(tokens=self.tokens[: starts[-1]], starts=starts)
+
+
+def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts:
+    """``texts`` as the tokenizer divides them, its special tokens with them, each cut to ``longest`` tokens.
+
+    Raises:
+        DataError: Too few texts.
+    """
+    tokenizer: Any = load_tokenizer(tokenizer_path)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
+    if len(rows) < LEAST_TEXTS:
+        raise DataError(f"{len(rows)} texts are too few to score cuts; give at least {LEAST_TEXTS}")
+    return Texts(
+        tokens=np.concatenate([np.array(row, np.int64) for row in rows]),
+        starts=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
+    )
+
+
+class Targets:
+    """The original's states of every token of ``texts``, computed once and kept in a file of half floats.
+
+    A :class:`chipwise.design.shrink.material.Comparison`, whose batches are numbers of texts.
+
+    Args:
+        texts: The texts.
+        values: Their states (tokens, D).
+        head: Of a decoder, the original's head (V, D); of an encoder nothing.
+        precision: Of matrix products.
+    """
+
+    def __init__(
+        self, texts: Texts, values: npt.NDArray[np.float16], head: Tensor, *, precision: Precision = "fp32"
+    ) -> None:
+        self.texts, self._values, self._head, self._precision = texts, values, head, precision
+        self._divided: dict[int, list[Tokens]] = {}
+
+    @property
+    def identity(self) -> str:
+        """That of the texts."""
+        return self.texts.digest
+
+    def spread(self, batches: int) -> list[Tokens]:
+        """Batches taken evenly by length."""
+        work = self.texts.batches()
+        return work[:: max(1, len(work) // batches)][:batches]
+
+    def lesson(self, step: int, *, tokens: int, seed: int) -> Tokens:
+        """One batch after the other, each epoch in another order."""
+        if tokens not in self._divided:
+            self._divided[tokens] = self.texts.batches(tokens=tokens)
+        work = self._divided[tokens]
+        return work[next(itertools.islice(order_of_batches(len(work), seed=seed), step, None))]
+
+    def size(self, batch: Tokens) -> int:
+        """Texts in it."""
+        return len(batch)
+
+    def distance(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
+        """See :func:`chipwise.design.shrink.forward.distance`."""
+        tokens, mask = self.texts.padded(batch)
+        with autocast(self._precision):
+            found = states(arch, weights, tokens, mask)
+        target = self.of(batch, tokens.shape[1])
+        return distance(arch, found, target, mask, (head_of(arch, weights), self._head))
+
+    def loss(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
+        """The distance: texts need no labels."""
+        return self.distance(arch, weights, batch)
+
+    def of(self, numbers: Tokens, tokens: int) -> Tensor:
+        """States (B, T, D) of these texts, zero at padding."""
+        block = np.zeros((len(numbers), tokens, self._values.shape[1]), np.float32)
+        for row, number in enumerate(numbers):
+            start, end = self.texts.starts[number : number + 2]
+            block[row, : end - start] = self._values[start:end]
+        return torch.from_numpy(block)
+
+
+def make_targets(
+    arch: ArchSpec,
+    weights: Weights,
+    texts: Texts,
+    path: Path,
+    *,
+    precision: Precision = "fp32",
+    on_progress: Callable[[int, int], None] = lambda a, b: None,
+) -> Targets:
+    """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
+
+    A computation that was stopped goes on after the last batch that it finished.
+
+    BF16 as the ``precision`` of matrix products changes a thousandth of what a cut does.
+    """
+    shape = (len(texts.tokens), arch.d_model)
+    if path.exists():
+        return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
+    part, count = path.with_suffix(".part.npy"), path.with_suffix(".part.json")
+    with storage(path), torch.no_grad():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = texts.batches()
+        about = {"texts": texts.digest, "shape": list(shape), "precision": precision, "batches": len(work)}
+        begun = _finished(part, count, about)
+        mode: Literal["r+", "w+"] = "r+" if begun else "w+"
+        values = np.lib.format.open_memmap(part, mode=mode, dtype=np.float16, shape=shape)
+        for done, numbers in enumerate(work):
+            if done < begun:
+                continue
+            tokens, mask = texts.padded(numbers)
+            with autocast(precision):
+                found = states(arch, weights, tokens, mask).float().numpy()
+            for row, number in enumerate(numbers):
+                start, end = texts.starts[number : number + 2]
+                values[start:end] = found[row, : end - start]
+            values.flush()
+            write_json(count, {**about, "done": done + 1})
+            on_progress(done + 1, len(work))
+        part.rename(path)
+        count.unlink(missing_ok=True)
+    return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
+
+
+def _finished(part: Path, count: Path, about: Mapping[str, Any]) -> int:
+    """Batches of a stopped computation that are in its file; 0 where it is of something else, or damaged."""
+    if not (part.exists() and count.exists()):
+        return 0
+    try:
+        held = read_json(count)
+        shape = np.load(part, mmap_mode="r").shape
+    except (InputError, ValueError, OSError):
+        return 0
+    same = isinstance(held, dict) and {**held, "done": None} == {**about, "done": None}
+    return int(held["done"]) if same and list(shape) == about["shape"] else 0
+
+
+def order_of_batches(count: int, *, seed: int) -> Iterator[int]:
+    """Numbers of batches without end, each epoch in another order."""
+    epoch = 0
+    while True:
+        yield from np.random.default_rng([seed, epoch]).permutation(count).tolist()
+        epoch += 1

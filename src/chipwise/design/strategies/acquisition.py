@@ -1,0 +1,192 @@
+"""Acquisition: expected hypervolume improvement of candidates, or expected improvement for one objective.
+
+References:
+    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free
+    the expectation is a sum of one-dimensional expected improvements over the steps of the front. With more it is the
+    integral over the space above the front of the chance that the candidate dominates a place there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import normal_cdf, normal_density
+from chipwise.design.strategies.pareto import covered, non_dominated
+
+_ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three or more objectives
+_PLACES = 1_500  # enough places above the front
+_CELLS = 2_000_000  # candidates times places at once
+_CORNER = 1.1  # reference point, in spans of the front past its ideal
+_SHORTLIST = 300  # candidates whose mutual covariance is taken into account
+
+
+def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Array) -> Float64Array:
+    """Expectation of max(0, best - value) for normal values; arrays broadcast."""
+    s = np.maximum(std, 1e-12)
+    z = (best - mean) / s
+    return np.asarray(s * np.maximum(z * normal_cdf(z) + normal_density(z), 0))
+
+
+def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array) -> Float64Array:
+    """Hypervolume that each candidate is expected to add to ``front`` (k, m) below ``corner`` (m,)."""
+    m = mean.shape[1]
+    if m == 1:
+        best = np.minimum(front.min(initial=np.inf), corner[0])
+        return expected_improvement(mean[:, 0], std[:, 0], np.asarray(best))
+    expensive = np.flatnonzero((std > 0).any(axis=0))
+    if m == 2 and len(expensive) == 1:
+        return _gain_one_expensive(mean, std[:, expensive[0]], front, corner, int(expensive[0]))
+    return _gain_sampled(mean, std, front, corner, expensive)
+
+
+def _gain_one_expensive(
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: int
+) -> Float64Array:
+    free = 1 - expensive
+    below = front[(front < corner).all(axis=1)] if len(front) else np.zeros((0, 2))
+    below = below[non_dominated(below)]
+    below = below[np.argsort(below[:, free], kind="stable")]
+    edges = np.r_[-np.inf, below[:, free], corner[free]]
+    heights = np.r_[corner[expensive], below[:, expensive]]
+    cost = mean[:, free : free + 1]
+    widths = np.maximum(edges[1:] - np.maximum(edges[:-1], cost), 0.0)
+    widths[cost[:, 0] >= corner[free]] = 0.0
+    return np.asarray(
+        (widths * expected_improvement(mean[:, expensive, None], std[:, None], heights[None])).sum(axis=1)
+    )
+
+
+def _gain_sampled(
+    mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: NDArray[np.int64]
+) -> Float64Array:
+    """The expectation as an integral, over the space above the front, of the chance that a place is dominated."""
+    optimistic = mean - 2 * std
+    hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
+    result = np.zeros(len(mean))
+    if not len(hopeful):
+        return result
+    reach = optimistic[hopeful]
+    places, volume = _undominated(front, reach[non_dominated(reach)], corner)
+    free = np.setdiff1d(np.arange(len(corner)), expensive)
+    for part in np.array_split(hopeful, max(1, len(hopeful) * len(places) // _CELLS)):
+        chance = np.ones((len(part), len(places)))
+        for j in free:
+            chance *= mean[part, j, None] <= places[:, j]
+        for j in expensive:
+            z = (places[:, j] - mean[part, j, None]) / np.maximum(std[part, j, None], 1e-12)
+            chance *= normal_cdf(z)
+        result[part] = chance.sum(axis=1) * volume
+    return result
+
+
+def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array) -> tuple[Float64Array, float]:
+    """Places spread evenly over the region that ``reach`` dominates and ``front`` does not, and their volumes."""
+    low = reach.min(axis=0)
+    kept: list[Float64Array] = []
+    drawn = 0
+    while drawn < _DRAWS and sum(len(part) for part in kept) < _PLACES:
+        places = low + (corner - low) * lattice(_ROUND, len(corner), start=drawn)
+        drawn += _ROUND
+        places = places[~covered(places, front)]
+        kept.append(places[covered(places, reach)])
+    found = np.vstack(kept)
+    return found, float(np.prod(corner - low)) / drawn
+
+
+def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
+    """Points ``start`` … ``start + count`` of a sequence that fills the unit cube evenly, (count, dimensions).
+
+    References:
+        Additive recurrence by the powers of the root of x^(d+1) = x + 1 (Roberts 2018), a generalised golden ratio.
+    """
+    root = 1.5
+    for _ in range(60):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    steps = root ** -np.arange(1.0, dimensions + 1)
+    return np.asarray((0.5 + np.arange(start + 1, start + count + 1)[:, None] * steps) % 1.0)
+
+
+def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Ideal and span of the front of ``points`` (n, m), by which objectives are scaled."""
+    front = points[non_dominated(points)]
+    low, high = front.min(axis=0), front.max(axis=0)
+    span = np.where(high > low, high - low, np.where(points.max(axis=0) > low, points.max(axis=0) - low, 1.0))
+    return low, span
+
+
+def adding_most(
+    points: Float64Array, front: Float64Array, *, expensive: list[int], doubt: float, count: int
+) -> list[int]:
+    """Places of the ``count`` points (n, m) that, one after another, add most to ``front`` (k, m).
+
+    Objectives are scaled by :func:`frame`; the columns ``expensive`` have a standard deviation of ``doubt``.
+    """
+    deviation = np.zeros_like(points)
+    deviation[:, expensive] = doubt
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(points)):
+        worth = expected_gain(points, deviation, front, np.full(points.shape[1], _CORNER))
+        worth[chosen] = -1.0
+        chosen.append(int(np.argmax(worth)))
+        front = np.vstack([front, points[chosen[-1]]])
+    return chosen
+
+
+def most_informative(
+    mean: Float64Array,
+    std: Float64Array,
+    covariance: Callable[[NDArray[np.int64], int], Float64Array],
+    observed: Float64Array,
+    count: int,
+    *,
+    chance: Float64Array | None = None,
+    noise: Float64Array | None = None,
+) -> NDArray[np.int64]:
+    """The ``count`` candidates that together are expected to add most to the front, the best first.
+
+    After each choice its predicted values join the front and the posterior is conditioned on it, so a batch has no
+    redundant candidates.
+
+    Args:
+        mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
+        std: Their standard deviations, 0 where free, (n, m).
+        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in an expensive objective.
+        observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
+        count: How many to choose.
+        chance: Probability that a candidate holds all expensive limits, (n,).
+        noise: Variance of an observation of each objective around the truth, (m,).
+    """
+    n, m = mean.shape
+    likely = np.ones(n) if chance is None else chance
+    low, span = frame(np.vstack([observed, mean[likely > 0.5] if (likely > 0.5).any() else mean]))
+    corner = np.full(m, _CORNER)
+    centre, spread = (mean - low) / span, std / span
+    front = (observed - low) / span
+    front = front[non_dominated(front)]
+    worth = expected_gain(centre, spread, front, corner) * likely
+    fallback = -centre.sum(axis=1) + spread.sum(axis=1)
+    short = np.lexsort((-fallback, -worth))[: max(_SHORTLIST, 2 * count)]
+    centre, spread, likely = centre[short], spread[short].copy(), likely[short]
+    expensive = np.flatnonzero((std > 0).any(axis=0))
+    shared = {int(j): covariance(short, int(j)) / span[j] ** 2 for j in expensive}
+    left = np.ones(len(short), bool)
+    chosen: list[int] = []
+    worth = worth[short]
+    while len(chosen) < min(count, n):
+        best = int(np.argmax(np.where(left, worth, -np.inf)))
+        if worth[best] <= 0:
+            best = int(np.flatnonzero(left)[0])
+        chosen.append(best)
+        left[best] = False
+        front = np.vstack([front, centre[best]])
+        front = front[non_dominated(front)]
+        for j, cov in shared.items():
+            jitter = 1e-12 if noise is None else noise[j] / span[j] ** 2
+            cov -= np.outer(cov[:, best], cov[best]) / (cov[best, best] + jitter + 1e-15)
+            spread[:, j] = np.sqrt(np.maximum(np.diag(cov), 0))
+        worth = expected_gain(centre, spread, front, corner) * likely
+    return short[chosen]

@@ -1,0 +1,101 @@
+"""The search strategies, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from chipwise.core.tables import Table
+from chipwise.design.strategies.strategy import Problem, Strategy
+from chipwise.design.strategies.wrappers import FullTrials, SoftLimits
+
+STRATEGIES = Table(
+    "strategy",
+    "chipwise.strategies",
+    {
+        "auto": "chipwise.design.strategies.algorithms.auto:Auto",
+        "random": "chipwise.design.strategies.algorithms.random_search:RandomSearch",
+        "evolution": "chipwise.design.strategies.algorithms.evolution:Evolution",
+        "grid": "chipwise.design.strategies.algorithms.grid:Grid",
+        "nsga2": "chipwise.design.strategies.algorithms.pymoo_genetic:Nsga2",
+        "nsga3": "chipwise.design.strategies.algorithms.pymoo_genetic:Nsga3",
+        "tpe": "chipwise.design.strategies.algorithms.optuna_samplers:Tpe",
+        "gp": "chipwise.design.strategies.algorithms.optuna_samplers:Gp",
+        "vizier": "chipwise.design.strategies.algorithms.vizier_designers:Vizier",
+        "reinforce": "chipwise.design.strategies.algorithms.reinforce:Reinforce",
+        "gradient": "chipwise.design.strategies.algorithms.gradient:Gradient",
+        "proxy": "chipwise.design.strategies.algorithms.proxy:Proxy",
+        "halving": "chipwise.design.strategies.algorithms.halving:SuccessiveHalving",
+        "asha": "chipwise.design.strategies.algorithms.halving:Asha",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyInfo:
+    """When to use a strategy, and which extra it needs."""
+
+    when: str
+    extra: str = ""
+
+
+_INFO = {
+    "auto": StrategyInfo(when="the default: screens by cost, learns quality with a Gaussian process"),
+    "random": StrategyInfo(when="as a baseline"),
+    "evolution": StrategyInfo(when="thousands of cheap trials (regularised evolution)"),
+    "grid": StrategyInfo(when="small spaces, or even coverage"),
+    "nsga2": StrategyInfo(when="two objectives and many cheap trials", extra="pymoo"),
+    "nsga3": StrategyInfo(when="three to five objectives and many cheap trials", extra="pymoo"),
+    "tpe": StrategyInfo(when="to compare with Optuna's default; few variables, one objective", extra="search"),
+    "gp": StrategyInfo(when="to compare with black-box Bayesian optimisation; slow to propose", extra="search"),
+    "vizier": StrategyInfo(when="to compare with Google Vizier's designers (gp, eagle, nsga2)", extra="vizier"),
+    "reinforce": StrategyInfo(when="to compare with reinforcement learning; needs thousands of trials"),
+    "gradient": StrategyInfo(when="costs nearly add up over choices, few trials; to compare with FBNet and DARTS"),
+    "proxy": StrategyInfo(when="without training: the front of a prior (or of the costs) and the costs"),
+    "halving": StrategyInfo(when="successive halving: short trials rank designs well (needs fidelities)"),
+    "asha": StrategyInfo(when="asynchronous successive halving, for workers of unequal speed (needs fidelities)"),
+}
+
+
+def strategy_info(name: str) -> StrategyInfo:
+    """When to use the strategy ``name``; for one of another package, the first line of its docstring.
+
+    Raises:
+        UnknownName: No strategy has this name.
+    """
+    if name in _INFO:
+        return _INFO[name]
+    lines = (STRATEGIES.load(name).__doc__ or "").strip().splitlines()
+    return StrategyInfo(when=lines[0] if lines else "(no description)")
+
+
+def make_strategy(name: str, problem: Problem, *, seed: int, **options: Any) -> Strategy:
+    """Makes the strategy ``name`` for ``problem``, with whatever limits and fidelities it has.
+
+    Args:
+        name: One of ``STRATEGIES``.
+        problem: What to search. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
+            design in full.
+        seed: Of all random draws.
+        options: Of the strategy itself, such as ``population``.
+
+    Raises:
+        UnknownName: No strategy has this name.
+        MissingExtra: It needs a package that is not installed.
+    """
+    kind = STRATEGIES.load(name)
+
+    def plain(one: Problem) -> Strategy:
+        return cast(Strategy, kind(one, seed=seed, **options))
+
+    def full(one: Problem) -> Strategy:
+        if one.fidelities and not getattr(kind, "fidelity_aware", False):
+            return FullTrials(one, plain)
+        return plain(one)
+
+    if any(limit.penalty is not None for limit in problem.limits):
+        return SoftLimits(problem, full)
+    return full(problem)
+
+
+__all__ = ["STRATEGIES", "StrategyInfo", "make_strategy", "strategy_info"]

@@ -1,0 +1,118 @@
+"""Successive halving and ASHA: many short trials, and more for those that do well.
+
+Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes
+on to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With several
+objectives the best are those of the first layers of non-domination, the least crowded first. Where a problem has no
+fidelities every trial is full, nothing can be promoted, and both are random search.
+
+References:
+    Jamieson and Talwalkar, Non-stochastic Best Arm Identification, AISTATS 2016; Li et al., A System for Massively
+    Parallel Hyperparameter Tuning, MLSys 2020.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chipwise.design.strategies.algorithms.random_search import draw_new
+from chipwise.design.strategies.history import History
+from chipwise.design.strategies.pareto import crowding, ranks
+from chipwise.design.strategies.strategy import Problem, Rows
+from chipwise.design.strategies.wrappers import at_share, designs
+
+
+class Asha:
+    """Asynchronous successive halving (ASHA): promotes the best of the results so far.
+
+    Args:
+        problem: What to search.
+        seed: Of all random draws.
+        eta: One design in this many is promoted.
+    """
+
+    fidelity_aware = True
+
+    def __init__(self, problem: Problem, *, seed: int, eta: int = 3) -> None:
+        self.problem, self.eta = problem, eta
+        self.history = History(problem)
+        self._rungs = max(1, len(problem.fidelities))
+        self._designs = designs(problem, 0) if problem.fidelities else problem
+        self._begun = History(self._designs)
+        self._rng = np.random.default_rng(seed)
+
+    def ask(self, count: int) -> Rows:
+        """Promotions, the longest trials first, then new designs at the smallest share."""
+        found = self.history.rows[:0]
+        for rung in range(self._rungs - 2, -1, -1):
+            rows = self._promoted(rung)[: count - len(found)]
+            self.history.mark_pending(rows)
+            found = np.vstack([found, rows])
+        if len(found) < count:
+            new = draw_new(self._designs, self._begun, count - len(found), self._rng)
+            self._begun.mark_pending(new)
+            rows = at_share(new, 0) if self.problem.fidelities else new
+            self.history.mark_pending(rows)
+            found = np.vstack([found, rows])
+        return found
+
+    def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
+        """Adds results of any fidelity."""
+        self.history.tell(rows, objectives, violations)
+        found = self.problem.canonicalise(rows)
+        self._begun.mark_pending(found[:, :-1] if self.problem.fidelities else found)
+
+    def _promoted(self, rung: int) -> Rows:
+        """Rows to promote from ``rung``."""
+        at = np.flatnonzero(self.history.rows[:, -1] == rung)
+        return self._best(at, len(at) // self.eta, rung)
+
+    def _best(self, at: NDArray[np.int64], most: int, rung: int) -> Rows:
+        """The best ``most`` of the trials ``at`` as rows of the next share, less those that were asked for."""
+        points = self.history.objectives[at]
+        excess = np.maximum(self.history.violations[at], 0).sum(axis=1)
+        order = np.lexsort((-crowding(points), ranks(points, excess)))[:most] if len(at) else at
+        rows = at_share(self.history.rows[at[order], :-1], rung + 1)
+        return rows[self.history.is_new(rows)]
+
+
+class SuccessiveHalving(Asha):
+    """Successive halving in cohorts, in the order of results.
+
+    Args:
+        problem: What to search.
+        seed: Of all random draws.
+        eta: One design in this many is promoted.
+    """
+
+    def _promoted(self, rung: int) -> Rows:
+        cohort = self.eta ** (self._rungs - 1)
+        begun = np.flatnonzero(self.history.rows[:, -1] == 0)
+        rows = [self._best_of(begun[i : i + cohort], rung) for i in range(0, len(begun) // cohort * cohort, cohort)]
+        return np.vstack([self.history.rows[:0], *rows])
+
+    def _best_of(self, members: NDArray[np.int64], rung: int) -> Rows:
+        """Rows of one cohort to promote from ``rung``, once all that reached it have finished."""
+        pending = {row.tobytes() for row in self.history.pending}
+        for level in range(rung + 1):
+            most = self.eta ** (self._rungs - 2 - level)
+            rows = self._best(members, most, level)
+            if level == rung:
+                return rows
+            if len(rows):  # some have not been asked for yet
+                return rows[:0]
+            chosen = self._chosen(members, most, level)
+            if any(row.tobytes() in pending for row in chosen):
+                return rows[:0]
+            members = self._trained(chosen)
+        raise AssertionError("the last level returns")
+
+    def _chosen(self, members: NDArray[np.int64], most: int, level: int) -> Rows:
+        points = self.history.objectives[members]
+        excess = np.maximum(self.history.violations[members], 0).sum(axis=1)
+        order = np.lexsort((-crowding(points), ranks(points, excess)))[:most]
+        return np.ascontiguousarray(at_share(self.history.rows[members[order], :-1], level + 1))
+
+    def _trained(self, rows: Rows) -> NDArray[np.int64]:
+        wanted = {row.tobytes() for row in rows}
+        return np.array([i for i, row in enumerate(self.history.rows) if row.tobytes() in wanted], np.int64)

@@ -1,0 +1,143 @@
+"""Optuna's samplers behind the strategies' contract: TPE and the Gaussian process.
+
+The sampler sees every objective as a black box and all limits as constraints, as it would without chipwise, in a study
+in memory that holds the results. What the cost model knows is used around it: a suggestion that breaks a free limit,
+or that was tried, gives way to a row near it that does neither, and the sampler learns that this row is running.
+
+References:
+    Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective Tree-Structured Parzen Estimator, JAIR 2022.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.design.strategies.algorithms.base import BaseStrategy
+from chipwise.design.strategies.algorithms.random_search import draw_new
+from chipwise.design.strategies.strategy import Problem, Rows
+from chipwise.errors import MissingExtra
+
+
+class OptunaSampler(BaseStrategy):
+    """A sampler of Optuna's as a strategy.
+
+    Args:
+        problem: What to search.
+        seed: Of the sampler.
+        initial: Random trials before the sampler's model decides.
+
+    Raises:
+        MissingExtra: Optuna, or what its sampler needs, is not installed.
+    """
+
+    def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
+        super().__init__(problem, seed=seed)
+        try:
+            import optuna
+        except ImportError:
+            raise MissingExtra("optuna", "search") from None
+        self._optuna = optuna
+        self.initial = 10 if initial is None else initial
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(sampler=self._sampler(seed), directions=["minimize"] * len(problem.goals))
+        self._space = {f"x{i}": self._distribution(int(count)) for i, count in enumerate(problem.cardinalities)}
+        self._running: dict[bytes, int] = {}
+
+    def _sampler(self, seed: int) -> Any:
+        raise NotImplementedError
+
+    def _distribution(self, count: int) -> Any:
+        """The sampler's distribution of a choice among ``count``: whole numbers."""
+        return self._optuna.distributions.IntDistribution(0, count - 1)
+
+    def propose(self, count: int) -> Rows:
+        """Suggestions of the sampler, one row after the other."""
+        if len(self.history) < self.initial:
+            rows = self.initial_rows(count)
+            self.history.mark_pending(rows)
+            return rows
+        found = self.history.rows[:0]
+        for _ in range(count):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                trial = self._study.ask(self._space)
+            drawn = np.rint([trial.params[name] for name in self._space]).astype(np.int64)
+            suggested = np.clip(drawn, 0, self.problem.cardinalities - 1)[None]
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+            rows = self.repaired(suggested)
+            if not len(rows):
+                break
+            self.history.mark_pending(rows)  # so that no other suggestion is mended to it
+            self._running[np.ascontiguousarray(rows[0]).tobytes()] = self._add(rows[0], "RUNNING")
+            found = np.vstack([found, rows])
+        return found
+
+    def ask(self, count: int) -> Rows:
+        """Up to ``count`` rows, suggested or random."""
+        suggested = self.propose(count)
+        if len(suggested) == count:
+            return suggested
+        rest = draw_new(self.problem, self.history, count - len(suggested), self.rng)
+        self.history.mark_pending(rest)
+        return np.vstack([suggested, rest])
+
+    def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
+        """Adds the trials to the sampler's study; failed ones leave it."""
+        before = len(self.history)
+        self.history.tell(rows, objectives, violations)
+        for row in np.ascontiguousarray(self.problem.canonicalise(rows)):
+            number = self._running.pop(row.tobytes(), None)
+            if number is not None:
+                self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+        for i in range(before, len(self.history)):
+            self._add(
+                self.history.rows[i],
+                "COMPLETE",
+                values=[float(v) for v in self.history.objectives[i]],
+                constraints={f"c{j}": float(v) for j, v in enumerate(self.history.violations[i])},
+            )
+
+    def _add(self, row: Rows, state: str, **more: Any) -> int:
+        params = dict(zip(self._space, (int(v) for v in row), strict=True))
+        trial = self._optuna.trial.create_trial(
+            state=getattr(self._optuna.trial.TrialState, state), params=params, distributions=self._space, **more
+        )
+        self._study.add_trial(trial)
+        return len(self._study.get_trials(deepcopy=False)) - 1
+
+
+class Tpe(OptunaSampler):
+    """Tree-structured Parzen estimators over all variables together."""
+
+    def _sampler(self, seed: int) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._optuna.samplers.TPESampler(
+                seed=seed, multivariate=True, constant_liar=True, n_startup_trials=self.initial
+            )
+
+
+class Gp(OptunaSampler):
+    """Optuna's Gaussian process with expected (hypervolume) improvement.
+
+    Choices are real numbers to it, rounded to the nearest: all of them then climb the improvement together by its
+    gradient, where whole numbers are searched one variable after the other, which takes five to twenty times as long.
+    The range ends at the first and the last choice: nothing half a step beyond them is ever tried.
+    """
+
+    def _distribution(self, count: int) -> Any:
+        return self._optuna.distributions.FloatDistribution(0.0, count - 1.0)
+
+    def _sampler(self, seed: int) -> Any:
+        try:
+            import scipy  # noqa: F401
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra(str(error.name), "search") from None
+        return self._optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=self.initial, warn_independent_sampling=False
+        )

@@ -1,0 +1,95 @@
+"""Policy gradient: independent policies over the choices, one for each trade-off, rewarded by what their trials gave.
+
+Every trial teaches every policy, weighted by how much likelier that policy was to draw it than all together. Rows that
+break a free limit cost no trial: they are drawn, priced, and taught as losses at once.
+
+References:
+    Williams, REINFORCE, 1992; Zoph and Le, Neural Architecture Search with Reinforcement Learning, ICLR 2017. The
+    importance weights are clipped as usual off policy; rewards are ranks, so no scale has to be known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.core.arrays import Float64Array
+from chipwise.design.strategies.acquisition import frame, lattice
+from chipwise.design.strategies.algorithms.base import BaseStrategy
+from chipwise.design.strategies.algorithms.choice_table import ChoiceTable, gumbel
+from chipwise.design.strategies.strategy import Problem, Rows
+
+_POLICIES = 10  # trade-offs, where there are several objectives
+_RATE, _FREE_RATE = 0.35, 0.05
+_CLIP = 2.0
+_DRAWN, _ROUNDS = 48, 12
+_OPENING = 20  # trials from all strata before the policies draw, where limits are free
+_FORGET = 0.995  # what is left of the logits after each update, so that no choice is ruled out for good
+
+
+class Reinforce(BaseStrategy):
+    """REINFORCE with a rank baseline.
+
+    Args:
+        problem: What to search.
+        seed: Of all random draws.
+        rate: How far one trial moves a policy's logits.
+    """
+
+    def __init__(self, problem: Problem, *, seed: int, rate: float = _RATE) -> None:
+        super().__init__(problem, seed=seed)
+        self._rate, self._table = rate, ChoiceTable(problem, [])
+        m = len(problem.goals)
+        shares = -np.log(np.clip(lattice(_POLICIES if m > 1 else 1, m), 1e-3, 1 - 1e-3))
+        self._weights = 0.02 + shares / shares.sum(axis=1, keepdims=True)
+        self._logits = np.zeros((len(self._weights), self._table.width))
+        self._turn = 0
+
+    def propose(self, count: int) -> Rows:
+        """Draws of the policies, in turns."""
+        if self.history.trial_count + len(self.history.pending) < _OPENING and self.problem.free_limits:
+            return self.initial_rows(count)
+        found = self.history.rows[:0]
+        for _ in range(count):
+            policy = self._turn % len(self._logits)
+            self._turn += 1
+            for _ in range(_ROUNDS):
+                drawn = self._draw(policy)
+                excess = self.violation(drawn)
+                usable = self.usable(drawn[excess <= 0])
+                usable = usable[~(usable[:, None] == found[None]).all(axis=2).any(axis=1)]
+                if (excess > 0).mean() > 0.5:  # updates without trials, until most draws hold the limits
+                    self._learn(policy, drawn, _FREE_RATE * (excess.mean() - excess) / (excess.std() + 1e-9))
+                if len(usable):
+                    found = np.vstack([found, usable[:1]])
+                    break
+        return found
+
+    def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
+        """Teaches every policy what these trials are worth to it."""
+        before = len(self.history)
+        self.history.tell(rows, objectives, violations)
+        if len(self.history) == before:
+            return
+        points = self.history.objectives
+        low, span = frame(points)
+        excess = np.maximum(self.history.violations, 0).sum(axis=1)
+        new = self.history.rows[before:]
+        logs = np.log(np.maximum(self._table.probabilities(self._logits), 1e-12))
+        likely = self._table.one_hot(new) @ logs.T  # (new, policies)
+        share = np.exp(likely - np.logaddexp.reduce(likely, axis=1, keepdims=True)) * len(logs)
+        for policy, weights in enumerate(self._weights):
+            scaled = weights * (points - low) / span
+            loss = scaled.max(axis=1) + 0.1 * scaled.sum(axis=1)
+            loss = np.where(excess > 0, loss.max() + excess, loss)
+            rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that did better
+            self._learn(policy, new, self._rate * np.minimum(share[:, policy], _CLIP) * (0.5 - rank) * 2)
+            self._logits[policy] *= _FORGET ** len(new)
+
+    def _draw(self, policy: int) -> Rows:
+        return self._table.rows(self._logits[policy] + gumbel(self.rng, (_DRAWN, self._table.width)))
+
+    def _learn(self, policy: int, rows: Rows, advantage: Float64Array) -> None:
+        """One step along the gradient of the log likelihood of ``rows``, each times its advantage, (n,)."""
+        chance = self._table.probabilities(self._logits[policy : policy + 1])
+        self._logits[policy] += advantage @ (self._table.one_hot(rows) - chance)

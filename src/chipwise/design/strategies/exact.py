@@ -1,0 +1,77 @@
+"""The best choice of one option for each part under limits on sums, solved exactly as an integer programme.
+
+Where the costs of parts add up (a block's error, seconds, bytes), no search is needed: HiGHS, through scipy, finds the
+proven optimum of the multiple-choice knapsack.
+
+References:
+    Multiple-choice knapsack: Kellerer, Pferschy and Pisinger 2004, Knapsack Problems, chapter 11.
+    Choosing a network's blocks by one: Molchanov et al. 2022, LANA, arXiv:2107.10624.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.errors import Infeasible, InputError, MissingExtra
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option for a part: its loss, and its costs by name."""
+
+    loss: float
+    costs: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(value) for value in (self.loss, *self.costs.values())):
+            raise InputError(f"an option's loss and costs must be finite, not {self.loss} and {dict(self.costs)}")
+
+
+def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> list[int]:
+    """Chooses an option for each part with the least total loss, such that total costs keep ``limits``.
+
+    Raises:
+        Infeasible: No choice keeps a limit, or all of them at once; the message gives the least possible value.
+        InputError: A part has no options, or an option lacks a limited cost.
+        MissingExtra: scipy is not installed.
+    """
+    try:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+    except ImportError:
+        raise MissingExtra("scipy", "search") from None
+    _check(parts, limits)
+    flat = [option for part in parts for option in part]
+    part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    one_each = (part_of[None] == np.arange(len(parts))[:, None]).astype(float)
+    rules = [LinearConstraint(one_each, 1, 1)]
+    for name, limit in limits.items():
+        scale = max(abs(limit), 1e-300)  # seconds and bytes alike become shares of their limit
+        costs = np.array([option.costs[name] for option in flat])
+        rules.append(LinearConstraint(costs[None] / scale, -np.inf, limit / scale))
+    losses = np.array([option.loss for option in flat])
+    spread = float(np.ptp(losses)) or 1.0
+    found = milp(losses / spread, constraints=rules, integrality=np.ones(len(flat)), bounds=Bounds(0, 1))
+    if found.status == 2:
+        raise Infeasible(f"no choice keeps all limits together ({', '.join(limits)}); loosen one")
+    if found.x is None:
+        raise Infeasible(f"the solver gave up: {found.message}")
+    starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    return [int(np.argmax(found.x[a:b])) for a, b in itertools.pairwise(starts)]
+
+
+def _check(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> None:
+    for number, part in enumerate(parts):
+        if not part:
+            raise InputError(f"part {number} has no option")
+        for name in limits:
+            if any(name not in option.costs for option in part):
+                raise InputError(f"an option of part {number} does not say its {name}, which is limited")
+    for name, limit in limits.items():
+        least = sum(min(option.costs[name] for option in part) for part in parts)
+        if least > limit:
+            raise Infeasible(f"{name}: at least {least:.4g} is needed, the limit is {limit:.4g}")

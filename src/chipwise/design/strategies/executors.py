@@ -1,0 +1,235 @@
+"""Where evaluations run: in this process, in worker processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from chipwise.core.workers import Event, WorkerPool
+from chipwise.design.strategies.references import reference_to
+from chipwise.design.strategies.strategy import Rows
+from chipwise.errors import InputError, MissingExtra
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Result of an evaluation.
+
+    Args:
+        objectives: In the problem's order: all of them, or those alone that no cost model knows.
+        violations: Of all limits, or of those alone that no cost model knows.
+    """
+
+    objectives: Sequence[float]
+    violations: Sequence[float] = ()
+
+
+Evaluate = Callable[[Any], "Outcome | Sequence[float]"]
+
+
+class Executor(Protocol):
+    """Evaluates several rows at the same time."""
+
+    @property
+    def idle(self) -> int:
+        """Number of rows that may be submitted now."""
+        ...
+
+    def submit(self, trial: int, row: Rows) -> None:
+        """Starts an evaluation; one worker must be idle."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Events of ended jobs, after waiting at most ``timeout_s`` for the first; ``job`` is the trial's number."""
+        ...
+
+    def close(self) -> None:
+        """Ends all workers."""
+        ...
+
+
+class InProcess:
+    """Evaluates in this process, one row at a time."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self._waiting: tuple[int, Rows] | None = None
+
+    @property
+    def idle(self) -> int:
+        """One or none."""
+        return int(self._waiting is None)
+
+    def submit(self, trial: int, row: Rows) -> None:
+        """Keeps the row for the next poll."""
+        self._waiting = trial, row
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Evaluates what was submitted."""
+        if self._waiting is None:
+            return []
+        trial, row = self._waiting
+        self._waiting = None
+        return [_event(trial, *attempt(self._evaluate, row))]
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to end."""
+
+
+def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"], Any]:
+    """Evaluates one row: its :class:`Outcome`, or why it failed."""
+    try:
+        value = evaluate(row)
+    except Exception as error:  # whatever a user's function raises fails its trial, not the search
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return "failed", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
+    given = value if isinstance(value, Outcome) else Outcome(objectives=value)
+    try:
+        return "result", Outcome(objectives=_numbers(given.objectives), violations=_numbers(given.violations))
+    except (TypeError, ValueError):
+        return "failed", f"the evaluation returned {value!r:.80}, which is not a list of numbers"
+
+
+def _numbers(values: Any) -> list[float]:
+    return [float(value) for value in np.asarray(values, float).reshape(-1)]
+
+
+def _event(trial: int, kind: Literal["result", "failed"], value: Any) -> Event:
+    return Event(job=trial, kind=kind, data=value if kind == "result" else {"message": value})
+
+
+class Processes:
+    """Evaluates in worker processes, each of which is replaced when it dies.
+
+    Args:
+        evaluate: A function that a new process can import.
+        workers: How many.
+        timeout_s: Seconds after which an evaluation counts as hung; its worker is killed.
+        clock: Seconds that never go back.
+
+    Raises:
+        InputError: A new process cannot import ``evaluate``.
+    """
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        workers: int,
+        *,
+        timeout_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._count = workers
+        self._trials: dict[int, int] = {}  # by the pool's number of the job
+        self._pool = WorkerPool(
+            [sys.executable, "-m", "chipwise.design.strategies.evaluation_worker"],
+            workers,
+            name="evaluation worker",
+            silence_s=timeout_s,
+            setup=reference_to(evaluate),
+            environment={},
+            echo=True,
+            clock=clock,
+        )
+
+    @property
+    def idle(self) -> int:
+        """Workers without an evaluation."""
+        return self._count - self._pool.unfinished
+
+    def submit(self, trial: int, row: Rows) -> None:
+        """Gives the row to an idle worker."""
+        self._trials[self._pool.submit({"row": row.tolist()})] = trial
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Results, failures, and evaluations whose worker died or hung."""
+        events = []
+        for event in self._pool.poll(timeout_s):
+            data = Outcome(**event.data) if event.kind == "result" else event.data
+            events.append(Event(job=self._trials.pop(event.job), kind=event.kind, data=data, died=event.died))
+        return events
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        self._pool.close()
+
+
+class RayTasks:
+    """Evaluates as tasks of a Ray cluster: the one that this process is connected to, else one on this machine.
+
+    Args:
+        evaluate: What is evaluated.
+        workers: Tasks at the same time.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+    """
+
+    def __init__(self, evaluate: Evaluate, workers: int) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra("ray", "ray") from None
+        self._ray, self._workers = ray, workers
+        self._mine = not ray.is_initialized()
+        if self._mine:
+            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        self._task = ray.remote(num_cpus=1, max_retries=0)(attempt)
+        self._evaluate = ray.put(evaluate)
+        self._trials: dict[Any, int] = {}
+
+    @property
+    def idle(self) -> int:
+        """Tasks that may be added."""
+        return self._workers - len(self._trials)
+
+    def submit(self, trial: int, row: Rows) -> None:
+        """Starts a task."""
+        self._trials[self._task.remote(self._evaluate, row)] = trial
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """Results and failures; also of tasks whose worker or node died."""
+        if not self._trials:
+            return []
+        done, _ = self._ray.wait(list(self._trials), num_returns=1, timeout=timeout_s)
+        events = []
+        for task in done:
+            trial = self._trials.pop(task)
+            try:
+                events.append(_event(trial, *self._ray.get(task)))
+            except self._ray.exceptions.RayError:
+                events.append(Event(job=trial, kind="failed", data={"message": "its worker died"}, died=True))
+        return events
+
+    def close(self) -> None:
+        """Ends what runs; a cluster that was there before stays."""
+        for task in self._trials:
+            self._ray.cancel(task, force=True)
+        if self._mine:
+            self._ray.shutdown()
+
+
+def executor(
+    evaluate: Evaluate, workers: int, *, on: str, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
+) -> Executor:
+    """Makes the executor that ``on`` names: ``processes`` (for one worker this process itself) or ``ray``.
+
+    Raises:
+        InputError: There is no such executor, or fewer than one worker.
+    """
+    if workers < 1:
+        raise InputError(f"there must be at least one worker, not {workers}")
+    if on == "ray":
+        return RayTasks(evaluate, workers)
+    if on != "processes":
+        raise InputError(f"evaluations run on processes or on ray, not on {on!r}")
+    if workers == 1 and timeout_s is None:
+        return InProcess(evaluate)
+    return Processes(evaluate, workers, timeout_s=timeout_s, clock=clock)

@@ -1,0 +1,215 @@
+"""The study: every trial of a search, stored with Optuna so that no result is lost.
+
+What chipwise knows of a trial beyond Optuna's own fields is in its user attributes, as plain JSON. A trial starts with
+one record that holds its choices and notes, and ends with one that holds its values, so that a kill in between leaves
+a running trial, never half of one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chipwise.core.files import resumable
+from chipwise.core.files import storage as disk
+from chipwise.design.strategies.storage import REMEDY, is_url, open_storage, with_retries, without_password
+from chipwise.errors import StudyError
+
+T = TypeVar("T")
+_AFTER = "after:"  # then a trial's number: what was noted of it after its end, which Optuna's own records do not take
+_STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial: its number, state and notes."""
+
+    number: int
+    state: str  # running, complete, failed, pruned
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    values: tuple[float, ...] = ()
+
+
+class Study:
+    """Trials of one search.
+
+    Args:
+        where: The journal file, a database's URL, or None for memory; what is missing is created.
+        name: Name of the study inside the store.
+        directions: ``minimize`` or ``maximize``, one for each objective.
+        identity: Digest of what the trials mean; a study of another identity is refused.
+        choices: Every gene's name and the labels of its values, or how many values it has.
+
+    Raises:
+        StudyError: The journal is corrupt or belongs to another spec.
+        StorageError: The disk or the database refuses.
+        MissingExtra: Optuna is not installed.
+    """
+
+    def __init__(
+        self,
+        where: Path | str | None,
+        *,
+        name: str,
+        directions: list[str],
+        identity: str,
+        choices: Mapping[str, tuple[str, ...] | int],
+    ) -> None:
+        self.where = where
+        self._storage = open_storage(where)
+        import optuna
+
+        self._optuna = optuna
+        self._choices = {
+            name: optuna.distributions.IntDistribution(0, labels - 1)
+            if isinstance(labels, int)
+            else optuna.distributions.CategoricalDistribution(labels)
+            for name, labels in choices.items()
+        }
+        try:
+            self._study = self._do(
+                lambda: optuna.create_study(
+                    storage=self._storage, study_name=name, directions=directions, load_if_exists=True
+                )
+            )
+            known = self._do(lambda: self._study.user_attrs).get("identity")
+        except (ValueError, KeyError, AssertionError):
+            raise StudyError(
+                f"{self.shown}: the study cannot be read, its records do not belong together; {REMEDY}"
+            ) from None
+        if known is None:
+            self.remember(identity=identity)
+        elif known != identity:
+            raise StudyError(
+                f"{self.shown}: this study is of another spec; choose another folder with --out, "
+                "or start anew with --restart"
+            )
+        if not is_url(where):
+            self._claim_waiting()
+
+    @property
+    def shown(self) -> str:
+        """Where the study is kept, without a password."""
+        return without_password(self.where or "memory")
+
+    def _do(self, action: Callable[[], T]) -> T:
+        """Runs ``action`` on the store; its errors become errors that say what to do."""
+        if is_url(self.where):
+            return with_retries(action, self.where)
+        with resumable(), disk(str(self.where)):
+            return action()
+
+    def _claim_waiting(self) -> None:
+        """Claims waiting trials of a study of the first release; their notes describe them."""
+        for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
+            self._do(self._study.ask)
+
+    def start(self, params: Mapping[str, Any], notes: Mapping[str, Any]) -> int:
+        """Adds a running trial with its choices (as labels for dashboards) and notes; returns its number."""
+        return self._add("RUNNING", params, notes, None)
+
+    def add(self, params: Mapping[str, Any], notes: Mapping[str, Any], values: Iterable[float]) -> int:
+        """Adds a finished trial; returns its number."""
+        return self._add("COMPLETE", params, notes, [float(value) for value in values])
+
+    def _add(self, state: str, params: Mapping[str, Any], notes: Mapping[str, Any], values: list[float] | None) -> int:
+        now = datetime.datetime.now()
+        trial = self._optuna.trial.FrozenTrial(
+            number=-1,
+            trial_id=-1,
+            state=self._optuna.trial.TrialState[state],
+            value=None,
+            values=values,
+            datetime_start=now,
+            datetime_complete=None if values is None else now,
+            params=dict(params),
+            distributions={name: self._choices[name] for name in params},
+            user_attrs=dict(notes),
+            system_attrs={},
+            intermediate_values={},
+        )
+        trial._validate()
+        identity = self._do(lambda: self._storage.create_new_trial(self._study._study_id, template_trial=trial))
+        return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
+
+    def note(self, number: int, **notes: Any) -> None:
+        """Adds to what is known of a trial, also of one that has ended; JSON-able values only."""
+        identity = self._identity(number)
+        if self._do(lambda: self._storage.get_trial(identity)).state.is_finished():
+            self.remember(**{f"{_AFTER}{number}": self._noted_after().get(number, {}) | notes})
+            return
+        for key, value in notes.items():
+            self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
+
+    def finish(self, number: int, values: tuple[float, ...]) -> bool:
+        """Ends a trial with its objectives' values; False where it had ended already with others, or failed."""
+        return self._end(number, "COMPLETE", [float(value) for value in values])
+
+    def fail(self, number: int, reason: str, **notes: Any) -> bool:
+        """Ends a trial that could not be finished, with its reason; False where it had ended already."""
+        if self.trial(number).state != "running":
+            return False
+        self.note(number, reason=reason, **notes)
+        return self._end(number, "FAIL", None)
+
+    def _end(self, number: int, state: str, values: list[float] | None) -> bool:
+        wanted = self._optuna.trial.TrialState[state]
+        identity = self._identity(number)
+        try:
+            self._do(lambda: self._storage.set_trial_state_values(identity, state=wanted, values=values))
+        except (self._optuna.exceptions.UpdateFinishedTrialError, RuntimeError):
+            found = self.trial(number)  # it may have been stored before the connection was cut
+            return found.state == _STATES[state] and (values is None or list(found.values) == values)
+        return True
+
+    def remember(self, **notes: Any) -> None:
+        """Adds notes to the whole study."""
+        for key, value in notes.items():
+            self._do(lambda key=key, value=value: self._study.set_user_attr(key, value))  # type: ignore[misc]
+
+    def forget(self, *names: str) -> None:
+        """Removes notes from the whole study."""
+        known = self.memory
+        self.remember(**{name: None for name in names if name in known})
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The notes of the whole study that are not None; see :meth:`remember`."""
+        held = self._do(lambda: self._study.user_attrs)
+        return {key: value for key, value in held.items() if value is not None and not key.startswith(_AFTER)}
+
+    def _noted_after(self) -> dict[int, dict[str, Any]]:
+        """Notes on trials after their end, by number."""
+        found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
+        return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
+
+    def trials(self) -> list[Trial]:
+        """All trials in order of number."""
+        after = self._noted_after()
+        return [
+            _trial(item, after.get(item.number)) for item in self._do(lambda: self._study.get_trials(deepcopy=False))
+        ]
+
+    def trial(self, number: int) -> Trial:
+        """One trial."""
+        identity = self._identity(number)
+        item = self._do(lambda: self._storage.get_trial(identity))
+        return _trial(item, self._noted_after().get(number) if item.state.is_finished() else None)
+
+    def _identity(self, number: int) -> int:
+        """The store's own name of a trial."""
+        return int(
+            self._do(lambda: self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
+        )
+
+
+def _trial(item: Any, after: Mapping[str, Any] | None = None) -> Trial:
+    return Trial(
+        number=item.number,
+        state=_STATES[item.state.name],
+        notes={**item.user_attrs, **(after or {})},
+        values=tuple(item.values or ()),
+    )

@@ -1,0 +1,67 @@
+"""Measures exported candidates on a reachable machine: this one, or another over ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import storage
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure.harness import measure, measure_alternately
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import MeasurementStore
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.start_spec import StartSpec
+from chipwise.errors import MeasurementError
+from chipwise.model.arch.design import Design
+
+CANDIDATE_S = 60.0  # time limit of a candidate that does not respond
+MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measures for a run; results are also kept in the user's store.
+
+    ``anchors`` are those of the run's profile, against which drift is computed. ``host`` is reached over ssh.
+    """
+
+    spec: RunSpec | StartSpec
+    anchors: Mapping[str, float] | None = None
+    timeout_s: float = CANDIDATE_S
+    host: str | None = None
+
+    def candidate(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights: latency and memory are those that it will have when trained.
+
+        Raises:
+            MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
+            StorageError: The disk is full.
+        """
+        with storage(folder):
+            path = export_for(self.spec.target.runtime, design, folder, stem="random")
+        try:
+            found = measure(
+                path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
+        return found
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns, so that the machine's drift affects all alike; errors in their places."""
+        return measure_alternately(paths, self.spec.workload, timeout_s=self.timeout_s, **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        target = self.spec.target
+        settings: dict[str, Any] = {
+            "runtime": target.runtime,
+            "threads": target.threads,
+            "attempts": 2,
+            "calibrated": self.anchors,
+        }
+        return settings if self.host is None else {**settings, "remote": self.host}

@@ -1,0 +1,98 @@
+"""How likely limits hold on what is predicted: a value and its 90 % interval as a normal distribution of the logarithm.
+
+A limit on something measured holds or does not. Where no interval was validated, nobody can say how likely the limit
+holds: then the value decides, and the chance is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+from chipwise.core.statistics import Z90
+from chipwise.design.limits import Constraint
+
+Bounds = Sequence[float | None]  # a value and the ends of its 90 % interval, None where it has none
+
+
+def spread_of(bounds: Bounds) -> float | None:
+    """The standard deviation of the logarithm; None where there is no interval."""
+    value, low, high = bounds
+    if low is None or high is None or value is None or low <= 0:
+        return None
+    return math.log(high / low) / (2 * Z90)
+
+
+def chance(limit: Constraint, bounds: Bounds) -> float | None:
+    """The probability that ``limit`` holds of a prediction; None where it has no interval.
+
+    The median of the distribution is the middle of the interval in logarithms.
+    """
+    value, low, high = bounds
+    spread = spread_of(bounds)
+    if spread is None or low is None or high is None or value is None:
+        return None
+    if spread == 0:
+        return 1.0 if limit.holds(value) else 0.0
+    below = NormalDist().cdf((math.log(limit.limit) - 0.5 * math.log(low * high)) / spread)
+    return below if limit.op == "<=" else 1.0 - below
+
+
+def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
+    """Whether a limit on a prediction counts as held: with probability ``confidence``, else by the value alone."""
+    likely = chance(limit, bounds)
+    if likely is None:
+        assert bounds[0] is not None
+        return limit.holds(bounds[0])
+    return likely >= confidence
+
+
+def kept(
+    limits: Iterable[Constraint], predicted: Mapping[str, Bounds], measured: Mapping[str, float], confidence: float
+) -> bool:
+    """Whether all hard limits hold: as measured, where that was done, else as predicted."""
+    for limit in limits:
+        if not limit.hard:
+            continue
+        if limit.metric in measured:
+            if not limit.holds(measured[limit.metric]):
+                return False
+        elif limit.metric in predicted and not holds(limit, predicted[limit.metric], confidence):
+            return False
+    return True
+
+
+def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) -> dict[str, float | None]:
+    """How likely each limit holds, by metric, the least likely of several; None where nobody can say."""
+    found: dict[str, float | None] = {}
+    for limit in limits:
+        if limit.metric in predicted:
+            likely, before = chance(limit, predicted[limit.metric]), found.get(limit.metric, 1.0)
+            found[limit.metric] = None if likely is None or before is None else min(before, likely)
+    return found
+
+
+def margin(spread: float, confidence: float) -> float:
+    """The factor by which a predicted value must stay on the right side of its limit to hold with ``confidence``."""
+    return math.exp(NormalDist().inv_cdf(confidence) * spread)
+
+
+def values_of(predicted: Mapping[str, Bounds]) -> dict[str, float]:
+    """The values alone."""
+    return {metric: float(bounds[0]) for metric, bounds in predicted.items() if bounds[0] is not None}
+
+
+def tightened(limits: Iterable[Constraint], spreads: Mapping[str, float], confidence: float) -> tuple[Constraint, ...]:
+    """Hard limits as limits on predicted values, so that each holds with ``confidence``; their texts say so."""
+    found = []
+    for limit in limits:
+        spread = spreads.get(limit.metric)
+        if limit.hard and spread:
+            factor = margin(spread, confidence)
+            value = limit.limit / factor if limit.op == "<=" else limit.limit * factor
+            text = f"{limit.text} with {100 * confidence:.0f} % confidence (predicted {limit.op} {limit.show(value)})"
+            limit = replace(limit, limit=value, text=text)
+        found.append(limit)
+    return tuple(found)

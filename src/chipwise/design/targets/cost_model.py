@@ -1,0 +1,170 @@
+"""The cost model of a run: a calibrated machine, a priced space, and corrections learnt from measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.deploy.calibrate.learning import (
+    Correction,
+    Prepared,
+    correction,
+    held_out_predictions,
+    learn,
+    prepare,
+    stored_bytes,
+)
+from chipwise.design.limits import MEASURED_METRICS
+from chipwise.design.prices.price_table import PriceTable, ProfilePricer
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.estimate import estimate
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.residual import AMPLITUDE, doubt
+from chipwise.predict.cost.spending import Rates, real_time, spent
+
+UNSTATED = Rates()
+_PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
+
+
+@dataclass(frozen=True)
+class NotedMeasurement:
+    """A measured design as a trial notes it. See :class:`chipwise.deploy.calibrate.learning.Observed`."""
+
+    design: Design
+    workload: Workload
+    values: Mapping[str, float]
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Most resident memory, if it could be read."""
+        return self.values.get("peak_memory")
+
+    def seconds(self, phase: Phase, share: float) -> float:
+        """The percentile ``share`` of a pass; P50 is noted, and P99 of a quiet machine (else NaN)."""
+        one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
+        name = f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"
+        return self.values.get(name, math.nan) / self.design.arch.passes
+
+
+def _check_name(metric: str) -> str:
+    """The name of a metric's check in a profile: ``tpot_p99`` is ``decode_p99``, ``ttft_p50`` is ``prefill``."""
+    quantity, tail = metric.split("_")
+    return "memory" if metric == "peak_memory" else _PHASE[quantity].value + ("_p99" if tail == "p99" else "")
+
+
+class CostModel:
+    """Predicted costs of designs and rows, by a profile that learns from the run's measurements.
+
+    Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
+    each on top. Joules and dollars are the medians at ``rates``.
+    """
+
+    def __init__(
+        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = UNSTATED
+    ) -> None:
+        self.profile, self._calibrated, self._workload = profile, profile, workload
+        self._rates, self._space = rates, space
+        self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
+        self._measured = {name for name in MEASURED_METRICS if not (self._one_pass and name.startswith("tpot"))}
+        self._pricer = ProfilePricer(profile)
+        self._table = PriceTable(space, workload, self._pricer)
+        self._corrections: dict[str, Correction] = {}
+        self._medians: dict[Design, dict[str, float]] = {}
+        self._prepared: dict[Design, Prepared] = {}
+        self.learn([])
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far; replaces what was learnt before."""
+        medians = {name for name in self._measured if name.endswith("_p50")}
+        known = [(design, values) for design, values in measured if values.keys() >= medians]
+        joint = self._joint(known)
+        self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
+        self._medians = {}
+        # Errors of tails and memory are of models that the fit excluded.
+        excluded = {} if joint is None else held_out_predictions(self._calibrated, joint, memory=False)
+        for metric in self._measured:
+            pairs = []
+            if not metric.endswith("_p50") and joint is not None:
+                predicted = excluded[_check_name(metric)]
+                pairs = [
+                    (float(p) * (1 if metric == "peak_memory" else design.arch.passes), v[metric])
+                    for p, (design, v) in zip(predicted, known, strict=True)
+                    if metric in v
+                ]
+            self._corrections[metric] = correction(pairs, error=self._error(metric))
+
+    def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
+        """The measured designs, priced. Memory is left out: the price table was made with the calibrated fit."""
+        joint: Prepared | None = None
+        for design, values in known:
+            item = NotedMeasurement(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
+            held = self._prepared.get(design)
+            if held is None or held.observed[0] != item:
+                held = self._prepared[design] = prepare(self._calibrated, [item])
+            joint = held if joint is None else joint + held
+        return joint
+
+    def _error(self, metric: str) -> float:
+        """Standard deviation of log(measured / predicted) in the profile's own check."""
+        checks, name = self.profile.checks, _check_name(metric)
+        return checks.get(name, checks[name.removesuffix("_p99")]).spread
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of the learnt profile, with every operator."""
+        prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
+        return estimate(design, prefill, decode, self._workload, self.profile)
+
+    def _uncorrected(self, design: Design) -> dict[str, float]:
+        if design not in self._medians:
+            self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
+        return self._medians[design]
+
+    def predict(self, design: Design) -> dict[str, list[float]]:
+        """Each metric's corrected value and its 90 % interval, which is wider above the sizes that were checked."""
+        cost, size = self._uncorrected(design), stored_bytes(design, self._workload)
+        predicted = {}
+        for metric, known in self._corrections.items():
+            usual, here = self._error(metric), self.profile.check(_check_name(metric), size).spread
+            extra = math.sqrt(max(0.0, here**2 - usual**2))
+            predicted[metric] = list(known.interval(cost[metric], extra=extra))
+        count = float(design.arch.parameters())
+        if self._one_pass:
+            by_end = [real_time(end, self._space.spec.sound_s) for end in predicted["ttft_p50"]]
+            factors = {name: [each[name] for each in by_end] for name in by_end[0]}
+            return {**predicted, "parameters": [count, count, count], **factors}
+        ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
+        each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
+        costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
+        return {**predicted, "parameters": [count, count, count], **costs}
+
+    def unsure(self, design: Design) -> float:
+        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
+        figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, {})]).tables
+        residuals = self.profile.residuals
+        found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
+        return float(max(found, default=AMPLITUDE)) / AMPLITUDE
+
+    def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
+        """Corrected free metrics of canonical rows, each (n,)."""
+        costs = self._table(rows)
+        values = {"peak_memory": costs.peak_memory_bytes}
+        for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):
+            if quantity == "tpot" and self._one_pass:
+                continue
+            tail = self.profile.tails[_PHASE[quantity].value]
+            values[f"{quantity}_p50"] = median
+            values[f"{quantity}_p99"] = tail.p99_s(median, passes=self._space.passes(rows))
+        corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
+        if self._one_pass:
+            factors = real_time(corrected["ttft_p50"], self._space.spec.sound_s)
+            return {**corrected, "parameters": costs.parameters, **factors}
+        costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
+        return {**corrected, "parameters": costs.parameters, **costs_of}

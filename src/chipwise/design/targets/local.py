@@ -1,0 +1,159 @@
+"""Targets predicted by a calibration: this machine, or another one by its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import saved_profile
+from chipwise.design.limits import Constraint
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.targets.bench import Bench
+from chipwise.design.targets.chance import Bounds, spread_of
+from chipwise.design.targets.cost_model import CostModel
+from chipwise.design.targets.sustained import with_cold_limits
+from chipwise.errors import MeasurementError
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.design import Design
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.predict.cost.model import CostEstimate
+
+CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
+FAST = 0.7  # of the usual time of a calibration: what a fast machine takes
+CALIBRATION_TOKENS_PER_S = 100_000.0  # tokens of a budget per second of calibration
+
+
+class CalibratedTarget:
+    """A machine with a calibrated profile; it can measure if it is this machine.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        profile: The calibration.
+        bench: What measures there; nothing where None.
+    """
+
+    def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
+        self.profile, self._bench = profile, bench
+        self._costs = CostModel(space, spec.workload, profile, rates=spec.target.rates)
+        self.limits: tuple[Constraint, ...] = ()
+
+    @property
+    def measures(self) -> bool:
+        """Whether it is the machine that the search runs on."""
+        return self._bench is not None
+
+    @property
+    def title(self) -> str:
+        """The processor's name."""
+        return self.profile.machine.name
+
+    def restated(self, spec: RunSpec) -> RunSpec:
+        """See :func:`chipwise.design.targets.sustained.with_cold_limits`."""
+        return with_cold_limits(spec, self.profile)
+
+    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
+        """Predicted metrics of canonical rows, each (n,)."""
+        return self._costs.metrics(rows)
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric's corrected value and its 90 % interval."""
+        return {**self._costs.predict(design)}
+
+    def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
+        """Spreads of the first design; a calibration's hardly differ between designs."""
+        found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
+        return {metric: spread for metric, spread in found.items() if spread}
+
+    def unsure(self, design: Design) -> float:
+        """Novelty of a design; see :class:`chipwise.design.targets.target.Target`."""
+        return self._costs.unsure(design)
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far."""
+        self._costs.learn(measured)
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of the learnt profile, with every operator."""
+        return self._costs.estimate(design)
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights."""
+        return self._reached.candidate(design, folder)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns."""
+        return self._reached.alternately(paths)
+
+    @property
+    def _reached(self) -> Bench:
+        if self._bench is None:
+            raise MeasurementError(f"{self.title} is known only by its profile and cannot be measured from here")
+        return self._bench
+
+
+def open_local(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> CalibratedTarget:
+    """Opens this machine; calibrates it unless the run's folder has a calibration."""
+    profile = _calibrated(spec, space, folder, on_detail)
+    return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
+
+
+def open_profile(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> CalibratedTarget:
+    """Opens a machine by a profile that ``chipwise calibrate --out`` wrote there.
+
+    Raises:
+        SpecError: The file is missing or no profile; file and field are named.
+    """
+    profile = MachineProfile.load(Path(spec.folder) / spec.target.device)
+    return CalibratedTarget(spec, space, profile, None)
+
+
+def _calibrated(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
+) -> MachineProfile:
+    if folder.profile.exists():
+        return MachineProfile.load(folder.profile)
+    target = spec.target
+    profile = calibrate(
+        runtime=target.runtime,
+        threads=target.threads,
+        seconds=min(CALIBRATION_S, _suitable_s(spec.allowance)),
+        on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
+        images=spec.space.image is not None,
+        ranking=spec.space.ranking is not None,
+        sounds=spec.space.sound is not None,
+        partial=folder.calibrating,
+        own=None if spec.space.own is None else space.drawn,
+    )
+    known = saved_profile(target.runtime, target.threads)
+    if known is not None:
+        profile = replace(profile, thermal=known.thermal)
+    profile.save(folder.profile)
+    return profile
+
+
+def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
+    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 where it is begun or not needed."""
+    if not spec.target.local or folder.profile.exists() or folder.calibrating.exists():
+        return 0.0
+    nodes = spec.target.runtime in NODES_TIMED
+    models, _ = MODELS["with nodes" if nodes else "alone"]
+    return FAST * (models * MODEL_S + (CASES_S if nodes else 0.0))
+
+
+def _suitable_s(allowed: Allowance) -> float:
+    """CPU seconds of calibration for the size of a search: a share of its budget, or by its tokens."""
+    if allowed.unit == "tokens":
+        return allowed.total / CALIBRATION_TOKENS_PER_S
+    return CALIBRATION_SHARE * allowed.total if allowed.whole else CALIBRATION_S

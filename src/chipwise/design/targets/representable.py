@@ -1,0 +1,57 @@
+"""Whether a runtime can serve the designs of a space: its file format must hold every choice."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from chipwise.deploy.export.gguf import layout
+from chipwise.design.targets.formats import format_there, suffix_there
+from chipwise.errors import MissingExtra, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import FFN_KINDS
+
+
+def check_space(space: SearchSpace, runtime: str) -> None:
+    """Checks that ``runtime`` has a weight format for each of the space's, and computes each of its blocks.
+
+    Raises:
+        Unsupported: It does not; the message names the choice.
+        MissingExtra: The package that writes its files is not installed.
+    """
+    spec = space.spec
+    for name in (*spec.formats, *(spec.layer.weights or ())):
+        format_there(name, runtime)
+    if suffix_there(runtime) != ".gguf":
+        return
+    if spec.own is not None:
+        raise Unsupported(f"{runtime} serves models of text, not of {spec.own.noun}; name another, such as onnxruntime")
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtra("gguf", "gguf")
+    heads, kv_heads = spec.attention_choices()[0]
+    for conv in spec.conv:
+        for kind in spec.layer.ffn:
+            layout(_smallest(space, conv, kind, heads, kv_heads))
+
+
+def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: int) -> ArchSpec:
+    """A design with one layer of these choices."""
+    spec = space.spec
+    activation, gated = FFN_KINDS[kind]
+    layer = Layer(
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_size=spec.head_size[0]),
+        ffn=FeedForward(width=spec.layer.ffn_width[0], activation=activation, gated=gated),
+        attention_conv=spec.conv_taps if conv in ("attention", "both") else 0,
+        ffn_conv=spec.conv_taps if conv in ("ffn", "both") else 0,
+    )
+    return ArchSpec(
+        name="a design of the space",
+        vocab_size=256,
+        d_model=spec.d_model[0],
+        layers=(layer,),
+        max_tokens=spec.max_tokens,
+        norm=spec.norm,
+    )

@@ -1,0 +1,200 @@
+"""Prices a space's blocks as :func:`chipwise.estimate` prices whole models on a device with a data sheet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.design.targets.formats import format_there
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES, Runtime, runtime_named
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.formats import mixed
+from chipwise.model.arch.layer import Layer
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.predict.kernels import cores
+from chipwise.predict.kernels.times import Situation
+from chipwise.predict.served.batching import constants, tpot_s
+from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.memory import CONTEXT_BYTES, HEAD, activation_bytes, device_memory
+from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.steps import PassTimes
+
+
+class ServedPricer:
+    """A device, its runtime and a plan as the pricer of a space; see
+    :class:`chipwise.design.prices.price_table.Pricer`.
+
+    A pass has two columns: the seconds of its kernels and how many kernels it launches. On CPU cores it has a third:
+    the seconds of its bytes, of which caches save a part that depends on the whole pass. Where waiting prompts share a
+    pass, a prompt's pass has as many more, those of the shared one.
+
+    Args:
+        template: Device, runtime, KV-cache format, plan and lengths; its model and weights are not read.
+        device: The data sheet that the template names.
+        one_pass: Whether designs read an image or a request at once, and nothing follows.
+    """
+
+    def __init__(self, template: Request, device: DeviceProfile, *, one_pass: bool = False) -> None:
+        self._template, self.device = template, device
+        self._known: dict[Op, tuple[Float64Array, Situation]] = {}
+        self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, of the first design that had them
+        self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the previous design
+        self._constants = constants()
+        self._in_flight = template.batch
+        self._replica_batch = -(-template.batch // (template.dp * template.pp))
+        runtime = runtime_named(str(template.runtime))
+        others = max(self._in_flight // template.dp - 1, 0)
+        self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
+        self._one_pass = one_pass
+
+    def setting(self, design: Design) -> Setting:
+        """Setting of a served design.
+
+        Raises:
+            Unsupported: The runtime has no such weight format, or is not written for the device.
+            SpecError: The plan does not divide it.
+        """
+        key = (design.weights, len(design.arch.layers) if mixed(design.weights) else 0)
+        if key not in self._shared:
+            self._shared[key] = resolved(self.request(design)).setting
+        return replace(self._shared[key], arch=design.arch)
+
+    def request(self, design: Design) -> Request:
+        """The request whose estimate is that of ``design``."""
+        weights = format_there(design.weights, str(self._template.runtime))
+        return replace(self._template, model=design.arch, device=self.device, weights=weights)
+
+    def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
+        """Seconds of the pass's kernels, and their number; of a prompt's pass also of one that prompts share."""
+        setting, (prefill, decode) = self.setting(design), self._steps(design)
+        if phase is Phase.DECODE:
+            return self._columns(setting, decode)
+        alone = self._columns(setting, prefill)
+        if self._in_flight == 1 or self._one_pass:
+            return alone
+        return np.concatenate(
+            [alone, alone if self._together == 1 else self._columns(setting, self._prefill(self._together))]
+        )
+
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Median TTFT and TPOT, (n,) each, as :func:`chipwise.predict.served.estimate.estimate` adds them up."""
+        setting = next(iter(self._shared.values()))
+        runtime, known = setting.runtime, self._constants
+        host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
+        ttft_s = self._spaced_s(prefill, runtime) + host_s
+        if self._one_pass:
+            return ttft_s, ttft_s
+        step_s = self._spaced_s(decode, runtime)
+        step_s = step_s + known.host_step_s(runtime, sequences=self._replica_batch, tp=setting.plan.tp)
+        if self._in_flight == 1:
+            return ttft_s, step_s
+        shared_s = self._spaced_s(prefill[:, prefill.shape[1] // 2 :], runtime)
+        waited_s = known.waited_pass_s(shared_s, host_s, runtime, self._together)
+        return ttft_s, tpot_s(
+            step_s,
+            waited_s,
+            in_flight=max(self._in_flight / setting.plan.dp, 1),
+            new_tokens=self._template.new_tokens,
+            share=known.prefill_share if runtime.mixes else 1.0,
+        )
+
+    def _spaced_s(self, columns: Float64Array, runtime: Runtime) -> Float64Array:
+        """Seconds of a pass on the device by its columns."""
+        busy_s = columns[:, 0]
+        if runtime.stack == CORES:
+            busy_s = busy_s - cores.saved_s(columns[:, 2], self.device)
+        return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        """Weights and cache on the fullest device."""
+        setting = self.setting(design)
+        prefill, decode = (self._parts(setting, step) for step in self._steps(design))
+        memory = device_memory(
+            setting,
+            self.device,
+            prefill=prefill,
+            decode=decode,
+            tokens=self._template.prompt_tokens + self._template.new_tokens,
+            microbatches=-(-self._in_flight // setting.plan.dp) / self._replica_batch,
+            rows=1,
+        )
+        return float(memory.weights[0] + memory.cache[0])
+
+    def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
+        """See :func:`chipwise.predict.served.memory.activation_bytes`."""
+        setting = self.setting(design)
+        if layer is not None:
+            setting = replace(setting, arch=replace(design.arch, layers=(layer,)))
+        prefill, decode = (
+            [part for part in lower_pass(setting, step) if _belongs(part, layer)] for step in self._steps(design)
+        )
+        return float(activation_bytes(setting, prefill, decode))
+
+    def base_bytes(self) -> float:
+        """Bytes of a serving process without a model."""
+        return CONTEXT_BYTES[self.device.kind]
+
+    def _steps(self, design: Design) -> tuple[Step, Step]:
+        """The passes of a design: a prompt's and a token's, or one pass over all images or requests."""
+        if not self._one_pass:
+            return self._prefill(1), self._decode()
+        arch = design.arch
+        whole = Step(
+            batch=self._replica_batch,
+            query_tokens=arch.request_tokens,
+            past_tokens=0,
+            encoder_tokens=arch.image_tokens if arch.crosses else 0,
+            encode=arch.crosses,
+        )
+        return whole, whole
+
+    def _prefill(self, prompts: int) -> Step:
+        return Step(batch=prompts, query_tokens=self._template.prompt_tokens, past_tokens=0)
+
+    def _decode(self) -> Step:
+        past = self._template.prompt_tokens + self._template.new_tokens // 2
+        return Step(batch=self._replica_batch, query_tokens=1, past_tokens=past)
+
+    def _columns(self, setting: Setting, step: Step) -> Float64Array:
+        times = self._times(setting, self._parts(setting, step))
+        found = [float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)]
+        if setting.runtime.stack == CORES:
+            found.append(float(times.counts.sum(axis=0) @ times.figure("memory_s")[:, 0]))
+        return np.array(found)
+
+    def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
+        """The kernels of a pass; those of the previous design are discarded."""
+        key = (setting, step)
+        if key not in self._lowered:
+            if len(self._lowered) > 8:
+                self._lowered.clear()
+            self._lowered[key] = lower_pass(setting, step)
+        return self._lowered[key]
+
+    def _times(self, setting: Setting, parts: tuple[Part, ...]) -> PassTimes:
+        """The times of a pass; each distinct kernel is priced once."""
+        new = list(dict.fromkeys(part.op for part in parts if part.op not in self._known))
+        if new:
+            calls = [Call(op=op, device=self.device, stack=setting.runtime.stack, rows=1) for op in new]
+            found = time_kernels(calls)
+            for i, op in enumerate(new):
+                self._known[op] = found.figures[:, i], found.situations[i]
+        known = [self._known[part.op] for part in parts]
+        figures = np.stack([each for each, _ in known], axis=1).reshape(len(FIGURES), len(parts), 1)
+        return PassTimes.of(parts, figures, tuple(situation for _, situation in known))
+
+
+def _belongs(part: Part, layer: Layer | None) -> bool:
+    """Whether a kernel of a one-layer model is the layer's, or the head's where it is None; the embedding is both's."""
+    if layer is None:
+        return part.place == HEAD or isinstance(part.op, EmbeddingOp)
+    return part.place != HEAD

@@ -1,0 +1,433 @@
+"""Targets known by a data sheet: predicted as ``chipwise estimate`` predicts, corrected by what was measured there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90, nnls
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.teach.machine import teach_rows
+from chipwise.deploy.teach.observations import MeasuredRow
+from chipwise.design.limits import POWER_METRICS, Constraint, Objective
+from chipwise.design.prices.price_table import Costs, PriceTable
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec, TargetSpec
+from chipwise.design.targets.bench import Bench
+from chipwise.design.targets.chance import Bounds, spread_of
+from chipwise.design.targets.learnt import Learnt
+from chipwise.design.targets.representable import check_space
+from chipwise.design.targets.served_pricer import ServedPricer
+from chipwise.errors import MeasurementError, SpecError, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile, with_cores
+from chipwise.hardware.runtime import CORES, on_device, runtime_named
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.spending import Rates, spent
+from chipwise.predict.served import image_law
+from chipwise.predict.served.estimate import cost_of, estimate_of
+from chipwise.predict.served.request import Request
+
+MEDIAN_OF_TAIL = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50"}
+SAMPLE = 48  # designs to whose estimates energy, and times as they were taught, are fitted
+
+
+class SheetTarget:
+    """A device that is not here, in the runtime that will serve it.
+
+    Args:
+        space: The designs.
+        device: The data sheet, with what a run states of power and price.
+        served: Runtime, KV-cache format and plan.
+        workload: Of the requests.
+        seed: Of the designs to which energy, and times as they were taught, are fitted.
+        energy: Whether rows are priced in watts and joules too, where the device lists its board power.
+        source: What teaches it, for the profile.
+        bench: What measures there; nothing where None.
+
+    Raises:
+        Unsupported: The runtime has no format for the space's weights, or the device lacks a rate that they need.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        device: DeviceProfile,
+        *,
+        served: TargetSpec,
+        workload: Workload,
+        seed: int,
+        energy: bool,
+        source: str = "a search",
+        bench: Bench | None = None,
+    ) -> None:
+        self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
+        steps = space.spec.image is not None and bool(space.spec.image.steps)
+        if steps or space.spec.sound is not None:
+            kind = "models that make images in steps" if steps else "models that transcribe"
+            raise Unsupported(
+                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single "
+                "model there with `chipwise estimate`, or search with target: {device: local}"
+            )
+        if self._one_pass and energy:
+            raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
+        self._space, self._sheet, self._bench = space, device, bench
+        self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
+        self.device = device  # with what was taught
+        template = Request(
+            model="",
+            device=device,
+            runtime=served.runtime,
+            kv=served.kv,
+            tp=served.tp,
+            pp=served.pp,
+            batch=workload.batch,
+            prompt_tokens=workload.prompt_tokens,
+            new_tokens=workload.new_tokens,
+        )
+        self._pricer = ServedPricer(template, device, one_pass=self._one_pass)
+        if self._one_pass:
+            self._require_one_law()
+        self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * served.tp * served.pp)
+        self._learnt = Learnt({})
+        self._scale: Float64Array | None = None  # see _taught_scale
+        self._estimates: dict[Design, CostEstimate] = {}
+        text = f"<= {units.show(device.usable_bytes, 'bytes')} (the device's memory)"
+        self.limits = (Constraint(metric="peak_memory", op="<=", limit=device.usable_bytes, text=text),)
+
+    def _require_one_law(self) -> None:
+        """Refuses a space of which a law of whole runs prices some designs, and kernels the others: the two differ.
+
+        Raises:
+            Unsupported: It is one.
+        """
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 29]))
+        asked = {image_law.answers(self._pricer.setting(self._space.design(row))) for row in sample}
+        if len(asked) > 1:
+            raise Unsupported(
+                "in this runtime plain vision transformers are priced by a law of whole runs and the other designs of "
+                "this space kernel by kernel, which do not compare; name another runtime, such as onnxruntime, or keep "
+                "to patches, layers alike and heads that fill the width"
+            )
+
+    @property
+    def measures(self) -> bool:
+        """Whether it can be reached."""
+        return self._bench is not None
+
+    @property
+    def title(self) -> str:
+        """The data sheet's title."""
+        return self.device.title
+
+    def restated(self, spec: RunSpec) -> RunSpec:
+        """``spec`` as it is: limits on sustained speed are refused when the file is read."""
+        return spec
+
+    @cached_property
+    def _table(self) -> PriceTable:
+        return PriceTable(self._space, self._workload, self._pricer)
+
+    @cached_property
+    def _joules(self) -> Float64Array | None:
+        """Joules of a new token by the seconds of its share of the prompt's pass and of its step, (2,).
+
+        None where the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
+        is known now; decisions on single designs use their own estimates.
+        """
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
+        rows, joules = [], []
+        for row in sample:
+            found = self.estimate(self._space.design(row))
+            energy = found.metrics.get("joules_per_token")
+            if energy is None:
+                return None
+            rows.append([found.ttft_s / self._workload.new_tokens, found.tpot_s])
+            joules.append(energy.value)
+        scaled = np.array(rows) / np.array(joules)[:, None]  # relative errors count
+        return nnls(scaled, np.ones(len(joules)))
+
+    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
+        """Predicted metrics of canonical rows, each (n,)."""
+        costs, workload = self._table(rows), self._workload
+        ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
+        if self.device.taught is not None or self._one_pass:  # laws of whole runs price images on many chips
+            layers = self._space.values(rows, "depth").astype(float)
+            ttft_s, tpot_s = (
+                each[0] * seconds + each[1] * layers + each[2]
+                for each, seconds in zip(self._taught_scale(), (ttft_s, tpot_s), strict=True)
+            )
+        if self._one_pass:
+            return self._of_pass(ttft_s, costs)
+        found = {
+            "ttft_p50": ttft_s,
+            "tpot_p50": tpot_s,
+            "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
+            "parameters": costs.parameters,
+        }
+        if self.measures:  # a P99 is at least the P50
+            found |= {
+                name: max(1.0, self._learnt.factor(name)) * found[median] for name, median in MEDIAN_OF_TAIL.items()
+            }
+        found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
+        if self._energy and self._joules is not None:
+            ttft_j, step_j = self._joules
+            token_j = ttft_j * found["ttft_p50"] / workload.new_tokens + step_j * found["tpot_p50"]
+            token_j = token_j * self._learnt.factor("joules_per_token")
+            request_s = found["ttft_p50"] + (workload.new_tokens - 1) * found["tpot_p50"]
+            found["joules_per_token"] = token_j
+            found["power"] = token_j * workload.new_tokens * workload.batch / request_s
+        return found
+
+    def _of_pass(self, pass_s: Float64Array, costs: Costs) -> Mapping[str, Float64Array]:
+        """Metrics of models whose request is one pass."""
+        median_s = pass_s * self._learnt.factor("ttft_p50")
+        found = {
+            "ttft_p50": median_s,
+            "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
+            "parameters": costs.parameters,
+        }
+        return found | ({"ttft_p99": max(1.0, self._learnt.factor("ttft_p99")) * median_s} if self.measures else {})
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric of the design's own estimate, corrected by what was measured there, with its 90 % interval."""
+        found, workload = self.estimate(design), self._workload
+        known: dict[str, Bounds] = {
+            name: (item.value, item.low, item.high)
+            for name, item in found.metrics.items()
+            if name in ("ttft_p50", "tpot_p50", "joules_per_token")
+        }
+        known["peak_memory"] = (found.peak_memory_bytes, None, None)
+        known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
+        known |= self._tails(known)
+        count = float(design.arch.parameters())
+        known["parameters"] = (count, count, count)
+        if self._one_pass:
+            return {metric: list(bounds) for metric, bounds in known.items()}
+        each = [
+            {} if ttft is None or tpot is None else spent(ttft, tpot, workload, self._rates)
+            for ttft, tpot in zip(known["ttft_p50"], known["tpot_p50"], strict=True)
+        ]
+        for metric in each[0]:
+            value, *ends = (found.get(metric) for found in each)
+            low, high = sorted(end for end in ends if end is not None) if None not in ends else (None, None)
+            known[metric] = (value, low, high)  # rates fall as times rise
+        if "joules_per_token" in known:
+            known["power"] = self._power(known, workload.new_tokens * workload.batch)
+        return {metric: list(bounds) for metric, bounds in known.items()}
+
+    def _tails(self, known: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """P99s as the medians times the ratio that was measured there; none before, as no data sheet knows of tails."""
+        found: dict[str, Bounds] = {}
+        for name, median in MEDIAN_OF_TAIL.items():
+            if median not in known:
+                continue
+            ratio = self._learnt.corrected(name, (1.0, None, None))
+            own, usual = spread_of(ratio), spread_of(known[median])
+            if own is None:
+                continue
+            value = max(1.0, _value(ratio)) * _value(known[median])
+            half = None if usual is None else math.exp(Z90 * math.hypot(own, usual))
+            found[name] = (value, None, None) if half is None else (value, value / half, value * half)
+        return found
+
+    def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
+        """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
+        request_s = _value(known["ttft_p50"]) + (self._workload.new_tokens - 1) * _value(known["tpot_p50"])
+        watts = _value(known["joules_per_token"]) * tokens / request_s
+        whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
+        if whole is None or time is None:
+            return (watts, None, None)
+        half = Z90 * math.sqrt(max(whole**2 - time**2, 0.0))
+        return (watts, watts * math.exp(-half), watts * math.exp(half))
+
+    def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
+        """The largest of the designs', by metric; metrics without an interval are absent."""
+        found: dict[str, float] = {}
+        for design in designs:
+            for metric, bounds in self.predict(design).items():
+                spread = spread_of(bounds)
+                if spread:
+                    found[metric] = max(found.get(metric, 0.0), spread)
+        return found
+
+    def unsure(self, design: Design) -> float:
+        """1 until something was measured there, then 0."""
+        return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far; replaces what was learnt before.
+
+        Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get
+        one factor each.
+        """
+        needed = {"ttft_p50"} if self._one_pass else {"ttft_p50", "tpot_p50"}
+        known = [(design, values) for design, values in measured if values.keys() >= needed]
+        self._forget()
+        self.device = self._sheet
+        if not known:
+            return
+        if self._one_pass:  # rows that teach a machine are of generated tokens
+            self._learnt = Learnt({**self._pairs(known, "ttft_p50", "peak_memory"), **_tail_pairs(known)})
+            return
+        rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
+        taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=self._source)
+        self.device = replace(self._sheet, taught=taught)
+        self._learnt = Learnt({**self._pairs(known, "peak_memory", "joules_per_token"), **_tail_pairs(known)})
+
+    def _pairs(
+        self, known: Sequence[tuple[Design, Mapping[str, float]]], *metrics: str
+    ) -> dict[str, list[tuple[Bounds, float]]]:
+        """What was predicted and measured of these metrics."""
+        pairs: dict[str, list[tuple[Bounds, float]]] = {metric: [] for metric in metrics}
+        for design, values in known:
+            predicted = self.predict(design)
+            for metric in pairs.keys() & values.keys() & predicted.keys():
+                pairs[metric].append((predicted[metric], values[metric]))
+        return pairs
+
+    def _forget(self) -> None:
+        """Drops what was computed of the device as it was known before."""
+        self._learnt, self._scale, self._estimates = Learnt({}), None, {}
+        self.__dict__.pop("_joules", None)
+
+    def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
+        asked = self._pricer.request(design)
+        return MeasuredRow(
+            number=number,
+            model=design.arch,
+            runtime=str(asked.runtime),
+            weights=asked.weights,
+            kv=asked.kv,
+            batch=asked.batch,
+            prompt_tokens=asked.prompt_tokens,
+            new_tokens=asked.new_tokens,
+            ttft_s=values["ttft_p50"],
+            tpot_s=values["tpot_p50"],
+        )
+
+    def _taught_scale(self) -> Float64Array:
+        """What a second of TTFT and of TPOT of the data sheet, a kernel and a pass count as by what was taught, (2, 3).
+
+        Fitted to the estimates of a sample of the space; decisions on single designs use their own estimates.
+        """
+        if self._scale is None:
+            sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 23]))
+            costs = self._table(sample)
+            layers = self._space.values(sample, "depth").astype(float)
+            found = [self.estimate(self._space.design(row)) for row in sample]
+            fits = []
+            for sheet_s, taught_s in (
+                (costs.ttft_s, np.array([each.ttft_s for each in found])),
+                (costs.tpot_s, np.array([each.ttft_s if self._one_pass else each.tpot_s for each in found])),
+            ):
+                columns = np.stack([sheet_s, layers * sheet_s.min(), np.full(len(layers), sheet_s.min())], axis=1)
+                fits.append(
+                    nnls(columns / taught_s[:, None], np.ones(len(layers))) * [1.0, sheet_s.min(), sheet_s.min()]
+                )
+            self._scale = np.array(fits)
+        return self._scale
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of a design, kernel by kernel, whether it fits or not."""
+        if design not in self._estimates:
+            self._estimates[design] = estimate_of(cost_of(replace(self._pricer.request(design), device=self.device)), 0)
+        return self._estimates[design]
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights."""
+        return self._reached.candidate(design, folder)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns."""
+        return self._reached.alternately(paths)
+
+    @property
+    def _reached(self) -> Bench:
+        if self._bench is None:
+            raise MeasurementError(
+                f"{self.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
+                "import takes the result"
+            )
+        return self._bench
+
+
+def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
+    """Measured tails over the medians that were measured with them."""
+    return {
+        name: [((values[median], None, None), values[name]) for _, values in known if name in values]
+        for name, median in MEDIAN_OF_TAIL.items()
+    }
+
+
+def _value(bounds: Bounds) -> float:
+    value = bounds[0]
+    assert value is not None
+    return value
+
+
+def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
+    """A device known by its data sheet or by a taught profile.
+
+    Raises:
+        SpecError: The runtime cannot serve designs of the space; names the field.
+    """
+    return sheet_target(spec, space)
+
+
+def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
+    """A machine that is measured over ssh and predicted as the data sheet that the run says it is like."""
+    host = spec.target.device.removeprefix("ssh:")
+    return sheet_target(spec, space, Bench(spec, host=host))
+
+
+def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) -> SheetTarget:
+    """The target of a run that names a data sheet.
+
+    Raises:
+        SpecError: The runtime cannot serve designs of the space.
+    """
+    try:
+        check_space(space, spec.target.runtime)
+    except Unsupported as error:
+        raise SpecError(str(error), field="space") from None
+    return SheetTarget(
+        space,
+        stated(spec.target),
+        served=spec.target,
+        workload=spec.workload,
+        seed=spec.seed,
+        energy=needs_energy((*spec.limits, *spec.goals)),
+        source=f"the run {spec.name}",
+        bench=bench,
+    )
+
+
+def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
+    """Whether a limit or an objective is one on watts or joules."""
+    return any(item.metric in POWER_METRICS for item in wanted)
+
+
+def stated(target: TargetSpec) -> DeviceProfile:
+    """A target's data sheet with the power and price that a run states, and as many CPU cores as it has threads."""
+    from chipwise.hardware.facts import Power, PriceRate
+
+    sheet = target.sheet
+    assert sheet is not None
+    if on_device(runtime_named(target.runtime), sheet).stack == CORES:
+        sheet = with_cores(sheet, target.threads)
+    rates = target.rates
+    if rates.power_w is not None:
+        sheet = replace(sheet, board_power=Power(value=str(target.power), source="stated in the run file"))
+    if rates.usd_per_s is not None:
+        sheet = replace(sheet, price=PriceRate(value=str(target.price), source="stated in the run file"))
+    return sheet

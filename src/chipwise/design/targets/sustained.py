@@ -1,0 +1,45 @@
+"""Limits on sustained speed, which are stated for a hot machine and checked on a cold one.
+
+``tpot_sustained: <= 3 ms`` on a machine that keeps two thirds of its speed is ``tpot_p50: <= 2 ms`` as it is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from chipwise.design.limits import parse_constraints
+from chipwise.design.run.spec import RunSpec
+from chipwise.errors import Unsupported
+from chipwise.hardware.device import MachineProfile, Thermal
+
+SUSTAINED = "tpot_sustained"
+
+
+def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
+    """``spec`` with its limits on sustained speed as limits on the cold median.
+
+    Raises:
+        Unsupported: There is such a limit, and the machine was never observed under sustained load.
+    """
+    if SUSTAINED not in spec.constraints:
+        return spec
+    if profile.thermal is None:
+        raise Unsupported(
+            f"constraints.{SUSTAINED}: how much of its speed {profile.machine.name} keeps under load is not known; "
+            f"run: chipwise calibrate --runtime {profile.runtime}, then: chipwise measure MODEL --sustained 10m"
+        )
+    return replace(spec, constraints=cold(spec.constraints, profile.thermal))
+
+
+def cold(constraints: Mapping[str, Any], thermal: Thermal) -> dict[str, Any]:
+    """``constraints`` with those on sustained speed restated for a cold machine."""
+    rest = {name: value for name, value in constraints.items() if name != SUSTAINED}
+    restated: list[Any] = []
+    for limit in parse_constraints({SUSTAINED: constraints[SUSTAINED]}):
+        text = f"{limit.op} {limit.limit * thermal.sustained_share:.9g} s"
+        restated.append(text if limit.hard else {"limit": text, "penalty": limit.penalty})
+    known = rest.get("tpot_p50", [])
+    rest["tpot_p50"] = [*(known if isinstance(known, list) else [known]), *restated]
+    return rest

@@ -1,0 +1,148 @@
+"""Target: the device and runtime that will serve a model, with its predictions and measurements.
+
+A search uses its target only through this protocol. The kinds are the rows of ``TARGETS``; the conformance suite is
+``api/testing/target_suite.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.tables import Table
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.limits import Constraint
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.targets.chance import Bounds, tightened
+from chipwise.errors import MeasurementError
+from chipwise.model.arch.design import Design
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.predict.cost.model import CostEstimate
+
+SPREAD_DESIGNS = 16  # designs of the space from which the width of intervals is read
+
+TARGETS = Table(
+    "target",
+    "chipwise.targets",
+    {
+        "local": "chipwise.design.targets.local:open_local",
+        "ssh": "chipwise.design.targets.sheet:open_ssh",
+        "profile": "chipwise.design.targets.local:open_profile",
+        "sheet": "chipwise.design.targets.sheet:open_sheet",
+    },
+)
+"""``open(spec, space, folder, on_detail) -> Target`` by the kind of device that ``target.device`` names."""
+
+
+class Target(Protocol):
+    """A device with a runtime, as a search sees it. Metrics are named as in ``design/limits.py``, in SI units."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether exported models can be measured there now; else everything stays a prediction."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The device's title."""
+        ...
+
+    @property
+    def limits(self) -> tuple[Constraint, ...]:
+        """Limits of the device itself, such as its memory."""
+        ...
+
+    def restated(self, spec: RunSpec) -> RunSpec:
+        """``spec`` with its limits on sustained speed as limits on the cold median.
+
+        Raises:
+            Unsupported: There is such a limit, and nothing is known of the device under sustained load.
+        """
+        ...
+
+    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
+        """Predicted metrics of canonical rows, each (n,)."""
+        ...
+
+    def predict(self, design: Design) -> dict[str, Bounds]:
+        """Each metric's predicted value and the ends of its 90 % interval, None where no interval was validated."""
+        ...
+
+    def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
+        """The standard deviation of ln(measured / predicted) by metric, as it is for designs like these."""
+        ...
+
+    def unsure(self, design: Design) -> float:
+        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
+        ...
+
+    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
+        """Learns from all measurements of the run so far; replaces what was learnt before."""
+        ...
+
+    def estimate(self, design: Design) -> CostEstimate:
+        """The estimate of a design, operator by operator."""
+        ...
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights.
+
+        Raises:
+            MeasurementError: It hangs, crashes, takes too much memory, or the target cannot measure.
+        """
+        ...
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns; errors in their places."""
+        ...
+
+
+def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> tuple[Constraint, ...]:
+    """The run's limits and the device's own, for screening; on values alone where measurements decide, else tightened.
+
+    A tightened limit is one on the predicted value that leaves the limit itself the run's confidence.
+    """
+    limits = (*spec.limits, *target.limits)
+    if target.measures:
+        return limits
+    return tightened(limits, spreads_in(space, target, seed=spec.seed), spec.confidence_share)
+
+
+def spreads_in(space: SearchSpace, target: Target, *, seed: int) -> Mapping[str, float]:
+    """The spreads that ``target`` has for a few designs of ``space``, by metric."""
+    sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([seed, 19]))
+    return target.spreads([space.design(row) for row in sample])
+
+
+def kind_of(device: str) -> str:
+    """The row of ``TARGETS`` that opens ``device``."""
+    if device == "local":
+        return "local"
+    if device.startswith("ssh:"):
+        return "ssh"
+    return "profile" if device.endswith(".json") else "sheet"
+
+
+def open_target(
+    spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None] = lambda detail: None
+) -> Target:
+    """The target of a run. What is calibrated for it is kept in the run's folder.
+
+    Args:
+        spec: The run.
+        space: Its space.
+        folder: Its folder.
+        on_detail: Called with what is being done, where opening takes long.
+
+    Raises:
+        UnknownName: There is no such device or runtime.
+        Unsupported: The runtime does not exist there, or cannot serve designs of the space.
+    """
+    opened: Any = TARGETS.load(kind_of(spec.target.device))
+    found: Target = opened(spec, space, folder, on_detail)
+    return found

@@ -1,0 +1,6 @@
+"""What a model is, what it computes, and which models could be.
+
+``arch`` holds architectures as values, ``kinds`` one folder for each kind of model that is built, ``blocks`` what kinds
+share, ``walk`` the ways from an architecture to weights, operators, torch and ONNX. ``ops`` counts FLOPs and bytes,
+``published`` reads Hugging Face configs, ``space`` describes choices. Nothing here knows a chip.
+"""

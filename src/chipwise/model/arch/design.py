@@ -1,0 +1,73 @@
+"""A deployable design: an architecture and the formats of its matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.digest import digest
+from chipwise.core.fields import check_fields, later
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.formats import WeightFormats, matrix_of, read_formats
+from chipwise.model.kinds.ranking.stem import RankingStem
+
+FUSIONS = ("qkv", "up", "tables")
+"""What may be one operator of a ranking model's graph: the projections of attention, the gate and what it gates, and
+the look-ups of an item and its tags."""
+USUALLY_FUSED = ("qkv",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """A deployable design: an architecture and the format of its matrices.
+
+    ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
+    ``int4/int8 head:int8``, ``fp32 0.up:int8``); a matrix of patches has the head's unless it is named. The token
+    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table (but in GGUF files, whose
+    token table has the head's format). Layers that share weights share their format.
+
+    ``fused`` says which operators of a ranking model are written as one in its graph (:data:`FUSIONS`); the values are
+    the same. Other models have one way.
+    """
+
+    arch: ArchSpec
+    weights: str = "fp32"
+    fused: tuple[str, ...] = later(USUALLY_FUSED)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if unknown := set(self.fused) - set(FUSIONS):
+            raise SpecError(f"{min(unknown)!r} is none of {', '.join(FUSIONS)}", field="fused")
+        object.__setattr__(self, "fused", tuple(name for name in FUSIONS if name in self.fused))
+        if self.fused != USUALLY_FUSED and not isinstance(self.arch.stem, RankingStem):
+            raise SpecError("is a choice of ranking models alone", field="fused")
+        formats = self.formats
+        for i, layer in enumerate(self.arch.layers):
+            if layer.shares is not None and formats.layers[i] != formats.layers[layer.shares]:
+                raise SpecError(
+                    f"layer {i} uses the weights of layer {layer.shares} and cannot hold them as {formats.layers[i]} "
+                    f"where that one holds {formats.layers[layer.shares]}",
+                    field="weights",
+                )
+        for name, _ in formats.matrices:
+            number, inside, _ = name.partition(".")
+            owner = self.arch.layers[int(number)].shares if inside else None
+            if owner is not None:
+                raise SpecError(f"layer {number} uses the weights of layer {owner}; name {owner}.…", field="weights")
+        object.__setattr__(self, "weights", str(formats))  # one spelling for each choice of formats
+
+    @property
+    def formats(self) -> WeightFormats:
+        """The formats of the layers, by number, and of the head."""
+        return read_formats(self.weights, len(self.arch.layers))
+
+    def format_of(self, name: str) -> str:
+        """The format of the weight ``name``, as the torch module's state dict calls it."""
+        matrix = matrix_of(name)
+        return "fp32" if matrix is None else self.formats.of(matrix)
+
+    @property
+    def digest(self) -> str:
+        """Identity of architecture and formats."""
+        written = [] if self.fused == USUALLY_FUSED else [self.fused]
+        return digest([self.arch.digest, self.weights, *written])

@@ -1,0 +1,79 @@
+"""Blocks that work on each position alone: a feed-forward, or many of which a router picks a few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core.fields import check_fields, later, positive
+from chipwise.errors import SpecError
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """Two matrices with an activation between, or three when ``gated`` (SwiGLU is gated SiLU, GeGLU gated GELU)."""
+
+    width: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    sub_norm: bool = later(False)  # a LayerNorm before the last matrix (EVA02)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "width")
+
+    def parameters(self, d_model: int) -> int:
+        """Weights and biases of the two or three projections, and of the norm before the last."""
+        matrices = 3 if self.gated else 2
+        biases = (self.width * (matrices - 1) + d_model) if self.bias else 0
+        return matrices * d_model * self.width + biases + 2 * self.width * self.sub_norm
+
+    def active_parameters(self, d_model: int) -> int:
+        """Parameters that one token meets: all."""
+        return self.parameters(d_model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts:
+    """``experts`` feed-forwards of which a router picks ``active`` for each token; all tokens meet ``shared``."""
+
+    experts: int
+    active: int
+    expert: FeedForward
+    shared: FeedForward | None = None  # several shared experts are one of their summed width
+    shared_gate: bool = False  # a sigmoid of one projection scales the shared expert (Qwen2-MoE)
+    router_bias: bool = False
+    score_bias: bool = False  # a correction of each expert's score that only chooses (DeepSeek-V3)
+    latent_size: int | None = None  # routed experts work on a projection of this width (Nemotron 3)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "experts", "active")
+        if self.active > self.experts:
+            raise SpecError(f"{self.active} of {self.experts} experts cannot be picked", field="active")
+        if self.shared_gate and self.shared is None:
+            raise SpecError("there is no shared expert to scale", field="shared_gate")
+        if self.latent_size is not None:
+            positive(self, "latent_size")
+
+    def expert_parameters(self, d_model: int) -> int:
+        """Parameters of one routed expert."""
+        return self.expert.parameters(self.latent_size or d_model)
+
+    def parameters(self, d_model: int) -> int:
+        """All experts, the router and the shared expert."""
+        return self.active_parameters(d_model) + (self.experts - self.active) * self.expert_parameters(d_model)
+
+    def active_parameters(self, d_model: int) -> int:
+        """Parameters that one token meets: its experts', the router and the shared expert."""
+        router = self.experts * (d_model + self.router_bias + self.score_bias)
+        shared = self.shared.parameters(d_model) if self.shared is not None else 0
+        latent = 2 * d_model * self.latent_size if self.latent_size is not None else 0
+        gate = d_model if self.shared_gate else 0
+        return self.active * self.expert_parameters(d_model) + router + shared + latent + gate
+
+
+FeedForwardBlock = FeedForward | MixtureOfExperts

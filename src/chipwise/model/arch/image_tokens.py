@@ -1,0 +1,187 @@
+"""How many passes of a tower an image takes, and how many tokens of the decoder it becomes, by the model's own rule.
+
+References:
+    The processors of transformers 5 (``processing_*.py`` and ``image_processing_*.py`` of each family), which decide
+    both; the tests compare with them where they are installed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.sound.stem import LONGEST_S, SoundStem
+
+MOST_PIXELS = 100_000  # on a side
+THIN = 200  # times as long as wide: more is a mistake
+SLACK = 1.1  # beyond the bound, each way, before LLaVA-OneVision shrinks what it has read
+LARGEST_SIDE = 4096  # of an image that Idefics 3 cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What reading one image (or stretch of sound) takes: passes of the tower, their positions, tokens they become."""
+
+    passes: int
+    positions: int  # of each pass
+    tokens: int
+
+
+def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
+    """How ``tower`` reads an image of ``height`` by ``width`` pixels.
+
+    Raises:
+        SpecError: The size is not from 1 to 100,000, or one side is over 200 times the other.
+    """
+    for name, value in (("height", height), ("width", width)):
+        if not 1 <= value <= MOST_PIXELS:
+            raise SpecError(f"must be from 1 to {MOST_PIXELS:,} pixels, not {value}", field=f"image_size.{name}")
+    if max(height, width) > THIN * min(height, width):
+        raise SpecError(f"{height} x {width} is over {THIN} times as long as wide", field="image_size")
+    stem, projector = tower.stem, tower.projector
+    if not isinstance(stem, ImageStem) or projector is None:
+        raise SpecError(f"{tower.name} is no tower: it has no stem or no projector", field="towers")
+    return RULES[projector.tiling](stem, projector, height, width)
+
+
+def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
+    """How ``tower`` reads so many seconds of sound, in windows of its own length, which are filled up with silence.
+
+    Raises:
+        SpecError: Not above zero, or longer than the model reads.
+    """
+    stem, projector = tower.stem, tower.projector
+    if not isinstance(stem, SoundStem) or projector is None:
+        raise SpecError(f"{tower.name} is no tower that hears", field="towers")
+    if not 0 < seconds <= LONGEST_S:
+        raise SpecError(f"must be above 0 and at most a day, not {seconds}", field="audio_s")
+    several = projector.pool * projector.join
+    if projector.tiling == "seconds":
+        if seconds > stem.seconds:
+            raise SpecError(f"the model reads at most {stem.seconds:g} s, not {seconds:g}", field="audio_s")
+        positions = replace(stem, seconds=float(seconds)).tokens
+        return Read(passes=1, positions=stem.tokens, tokens=max(1, positions // several) + projector.marks)
+    passes = math.ceil(seconds / stem.seconds)
+    return Read(passes=passes, positions=stem.tokens, tokens=passes * (stem.tokens // several) + projector.marks)
+
+
+def _each(stem: ImageStem, projector: Projector) -> int:
+    """Tokens on each side of one pass over a picture of the tower's own size."""
+    return stem.grid // projector.pool // projector.join
+
+
+def _whole(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    each = _each(stem, projector) ** 2
+    return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
+
+
+def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    """Both sides rounded to whole tokens, shrunk or enlarged into the bounds."""
+    factor = stem.patch * projector.join * projector.pool
+    rows, columns = round(height / factor), round(width / factor)
+    pixels = rows * columns * factor**2
+    if pixels > projector.most_pixels:
+        shrunk = math.sqrt(height * width / projector.most_pixels)
+        rows, columns = (max(1, math.floor(side / shrunk / factor)) for side in (height, width))
+    elif pixels < projector.least_pixels:
+        grown = math.sqrt(projector.least_pixels / (height * width))
+        rows, columns = (math.ceil(side * grown / factor) for side in (height, width))
+    tokens = max(1, rows) * max(1, columns)
+    patches = tokens * (projector.join * projector.pool) ** 2
+    return Read(passes=1, positions=patches + stem.prefix_tokens, tokens=tokens + projector.marks)
+
+
+def _longest(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    """The longest side becomes ``longest``; tiles in rows, each with marks, a newline after each row, and the whole."""
+    ratio, most = width / height, min(projector.longest, LARGEST_SIDE)
+    if width >= height:
+        width, height = projector.longest, _even(int(projector.longest / ratio))
+        width, height = (most, int(most / ratio)) if width > most else (width, height)
+    else:
+        width, height = _even(int(projector.longest * ratio)), projector.longest
+        width, height = (int(most * ratio), most) if height > most else (width, height)
+    rows, columns = (max(1, math.ceil(side / stem.image_size)) for side in (height, width))
+    each = _each(stem, projector) ** 2
+    if rows * columns == 1:
+        return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
+    tiles = rows * columns * (each + projector.tile_marks) + rows
+    return Read(passes=rows * columns + 1, positions=stem.tokens, tokens=tiles + each + projector.marks)
+
+
+def _even(side: int) -> int:
+    return max(1, side + side % 2)
+
+
+def _grids(tiles: int) -> list[tuple[int, int]]:
+    """Rows and columns of all grids of at most ``tiles`` tiles, the smallest first."""
+    every = [(rows, columns) for columns in range(1, tiles + 1) for rows in range(1, tiles // columns + 1)]
+    return sorted(every, key=lambda grid: grid[0] * grid[1])
+
+
+def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    """The grid whose shape is nearest; of grids as near, a larger one if the image fills half of it."""
+    side, best, nearest = stem.image_size, (1, 1), math.inf
+    for rows, columns in _grids(projector.tiles):
+        off = abs(width / height - columns / rows)
+        if off < nearest or (off == nearest and height * width > 0.5 * side**2 * rows * columns):
+            nearest, best = off, (rows, columns)
+    return _tiled(stem, projector, *best)
+
+
+def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    """The least enlargement that fills a grid, else the least reduction; of grids alike, the smallest."""
+    side = stem.image_size
+    scales = {grid: min(grid[0] * side / height, grid[1] * side / width) for grid in _grids(projector.tiles)}
+    larger = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(larger) if larger else max(scales.values())
+    best = min((grid for grid, scale in scales.items() if scale == chosen), key=lambda grid: grid[0] * grid[1])
+    return _tiled(stem, projector, *best)
+
+
+def _tiled(stem: ImageStem, projector: Projector, rows: int, columns: int) -> Read:
+    """A grid of tiles, each with marks, and the whole image; one tile is the whole image."""
+    each, tiles = _each(stem, projector) ** 2, rows * columns
+    if tiles == 1:
+        return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
+    tokens = (tiles + 1) * each + tiles * projector.tile_marks + projector.marks
+    return Read(passes=tiles + 1, positions=stem.tokens, tokens=tokens)
+
+
+def _pinpoints(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
+    """The size that keeps most of the image's pixels and wastes least; margins and a newline per row; and the whole."""
+    side, each = stem.image_size, _each(stem, projector)
+
+    def kept_and_wasted(pinpoint: tuple[int, ...]) -> tuple[int, int]:
+        scale = min(pinpoint[1] / width, pinpoint[0] / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        return kept, kept - pinpoint[0] * pinpoint[1]
+
+    best = max(projector.pinpoints, key=kept_and_wasted)
+    down, across = best[0] // side, best[1] // side
+    rows, columns = down * each, across * each
+    if width / height > columns / rows:
+        rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
+    else:
+        columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
+    tokens = rows * columns + rows
+    if projector.tiles > 1:
+        shrunk = math.sqrt(rows * columns / (projector.tiles * each**2))
+        if shrunk > SLACK:
+            tokens = int(rows // shrunk) * int(columns // shrunk) + int(rows // shrunk)
+    whole = each**2
+    return Read(passes=down * across + 1, positions=stem.tokens, tokens=tokens + whole + projector.marks)
+
+
+RULES: dict[str, Callable[[ImageStem, Projector, int, int], Read]] = {
+    "whole": _whole,
+    "native": _native,
+    "longest": _longest,
+    "ratio": _ratio,
+    "canvas": _canvas,
+    "pinpoints": _pinpoints,
+}

@@ -1,0 +1,68 @@
+"""A layer: a residual pair of blocks. Pure values; no torch, no costs.
+
+``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
+("Canon layers", Allen-Zhu 2025, Physics of Language Models part 4.1). Between the two an encoder-decoder's layers have
+attention to the encoder, and those of a model of questions may have attention to the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chipwise.core.fields import check_fields, later
+from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock
+from chipwise.model.arch.mixers import Attention, ConvModule, Mixer
+
+Block = Mixer | ConvModule | FeedForwardBlock
+if TYPE_CHECKING:
+    # Most packages build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
+    # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
+    AnyMixer = Any
+    AnyFeedForward = Any
+else:
+    AnyMixer = Mixer
+    AnyFeedForward = FeedForwardBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One residual layer. ``shares`` is the number of an earlier layer whose weights this one uses."""
+
+    attention: AnyMixer | None
+    ffn: AnyFeedForward | None
+    shares: int | None = None
+    cross: Attention | None = later(None)  # noqa: RUF009  (attention to the encoder's results, or to the image's tokens)
+    parallel: bool = later(False)  # both blocks read the stream as it came in
+    attention_norm: bool = later(True)
+    ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
+    attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
+    ffn_conv: int = later(0)
+    scale: bool = later(False)  # a learned factor of each value of each block's result (DINOv2, BEiT)
+    first_ffn: FeedForward | None = later(None)  # noqa: RUF009  (before attention; it and ``ffn`` count half: Conformer)
+    conv: ConvModule | None = later(None)  # noqa: RUF009  (between attention and ``ffn``)
+    last_norm: bool = later(False)  # of the layer's result
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def convs(self) -> int:
+        """Taps of both convolutions."""
+        return self.attention_conv + self.ffn_conv
+
+    def conv_state_values(self, d_model: int) -> int:
+        """Values that the convolutions keep between passes: their last inputs."""
+        return sum(max(0, taps - 1) * d_model for taps in (self.attention_conv, self.ffn_conv))
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks that are there, in order."""
+        found = (self.first_ffn, self.attention, self.cross, self.conv, self.ffn)
+        return (block for block in found if block is not None)
+
+    def norms(self) -> int:
+        """Number of norms before (or after) the blocks."""
+        counted = [self.cross is not None, self.attention is not None and self.attention_norm, self.last_norm]
+        counted += [self.first_ffn is not None, self.conv is not None]
+        return sum([*counted, self.ffn is not None and self.ffn_norm])

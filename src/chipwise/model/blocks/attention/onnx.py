@@ -1,0 +1,124 @@
+"""Attention as ONNX nodes: packed projection, GroupQueryAttention with its cache, output projection.
+
+The cache's past and present may be the same buffer: bound so, a decode step copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from chipwise.errors import Unsupported
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+
+HeadNorm = Callable[..., str]
+
+
+def rotary_tables(head_size: int, max_tokens: int, theta: float) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Cosine and sine of every position's angles, each (max_tokens, head_size / 2) in FP32."""
+    frequency = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+    angle = np.outer(np.arange(max_tokens, dtype=np.float64), frequency)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def add_attention(
+    graph: GraphBuilder,
+    block: Attention,
+    *,
+    layer: int,
+    key: str,
+    x: str,
+    d_model: int,
+    max_tokens: int,
+    rope_theta: float,
+    head_norm: HeadNorm,
+) -> str:
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
+
+    ``key`` is where the weights live (``layers.0.attention``; another layer's where they are shared).
+    ``head_norm(place, key, x, heads=…, head_size=…)`` norms queries and keys per head.
+
+    Raises:
+        Unsupported: Heads of a size that the runtime's kernel refuses.
+    """
+    multiple = 16 if block.rope else 8
+    if block.head_size % multiple:
+        kind = "rotary heads" if block.rope else "heads"
+        raise Unsupported(
+            f"layer {layer}: ONNX Runtime takes {kind} whose size is a multiple of {multiple}, not {block.head_size}"
+        )
+    place = f"layers.{layer}.attention"
+    q, kv = block.query_width, block.kv_width
+    if block.qk_norm:
+        parts = []
+        for name, width, heads in (("q", q, block.heads), ("k", kv, block.kv_heads), ("v", kv, 0)):
+            part = graph.projection(
+                f"{place}.{name}",
+                x,
+                parts=[f"{key}.{name}"],
+                key=f"{key}.{name}",
+                k=d_model,
+                widths=[width],
+                bias=block.qkv_bias,
+            )
+            if heads:
+                norm = f"{name}_norm"
+                part = head_norm(f"{place}.{norm}", f"{key}.{norm}", part, heads=heads, head_size=block.head_size)
+            parts.append(part)
+    else:
+        packed = graph.projection(
+            f"{place}.qkv",
+            x,
+            parts=[f"{key}.q", f"{key}.k", f"{key}.v"],
+            key=f"{key}.qkv",
+            k=d_model,
+            widths=[q, kv, kv],
+            bias=block.qkv_bias,
+        )
+        parts = [packed, "", ""]
+    shape: list[int | str] = ["batch", block.kv_heads, "kept", block.head_size]
+    past = [graph.input(f"past.{layer}.{name}", TensorProto.FLOAT, shape) for name in ("key", "value")]
+    present = [f"present.{layer}.{name}" for name in ("key", "value")]
+    for name in present:
+        graph.output(name, shape)
+    angles = []
+    if block.rope:
+        size = block.head_size
+        cos, sin = f"rotary.{size}.cos", f"rotary.{size}.sin"
+        if cos not in graph.stored:
+            tables = rotary_tables(size, max_tokens, rope_theta)
+            graph.store(cos, lambda: tables[0])
+            graph.store(sin, lambda: tables[1])
+        angles = [cos, sin]
+    window = {} if block.window is None else {"local_window_size": block.window}
+    return graph.node(
+        "GroupQueryAttention",
+        [*parts, *past, "seqlens_k", "total_sequence_length", *angles],
+        [f"{place}.attend", *present],
+        domain=MICROSOFT,
+        num_heads=block.heads,
+        kv_num_heads=block.kv_heads,
+        do_rotary=int(block.rope),
+        rotary_interleaved=0,
+        **window,
+    )
+
+
+def add_output(
+    graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int, before: str = ""
+) -> str:
+    """The output projection of ``x``, without the residual; ``before`` stands in front of the layer's names."""
+    return graph.projection(
+        f"{before}layers.{layer}.attention.out",
+        x,
+        parts=[f"{key}.out"],
+        key=f"{key}.out",
+        k=block.query_width,
+        widths=[d_model],
+        bias=block.out_bias,
+    )

@@ -1,0 +1,84 @@
+"""Attention without causality as ONNX nodes: packed projection, MultiHeadAttention, output projection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.onnx import add_output
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
+
+
+def with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
+    found = dict(weights)
+    for i, layer in enumerate(arch.layers):
+        block = layer.attention
+        if block is not None and block.qkv_bias and not block.key_bias:
+            found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
+    return found
+
+
+def add_encoder_attention(
+    graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_model: int, mask: str | None
+) -> str:
+    """The block's output of ``x`` (B, T, D), without the residual; ``mask`` is an int32 (B, T) with 0 at padding.
+
+    Raises:
+        Unsupported: Heads of a size that the runtime's kernel refuses.
+    """
+    heads = add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=mask)
+    return add_output(graph, block, layer=layer, key=f"layers.{layer}.attention", x=heads, d_model=d_model)
+
+
+def add_heads(
+    graph: GraphBuilder,
+    block: Attention,
+    *,
+    layer: int,
+    x: str,
+    d_model: int,
+    mask: str | None,
+    bias: str | None = None,
+    before: str = "",
+    apart: int = 1,
+) -> str:
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above.
+
+    ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names.
+    Where ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
+    """
+    if block.head_size % 8:
+        raise Unsupported(
+            f"layer {layer}: ONNX Runtime takes heads whose size is a multiple of 8, not {block.head_size}"
+        )
+    key = place = f"{before}layers.{layer}.attention"
+    width = block.query_width
+    packed = graph.projection(
+        f"{place}.qkv",
+        x,
+        parts=[f"{key}.q", f"{key}.k", f"{key}.v"],
+        key=f"{key}.qkv",
+        k=d_model,
+        widths=[width] * 3,
+        bias=block.qkv_bias,
+    )
+    thirds = graph.store(f"thirds.{width}", lambda: np.full(3, width, np.int64))
+    parts = [f"{place}.{name}" for name in ("query", "key", "value")]
+    graph.node("Split", [packed, thirds], parts, axis=-1)
+    if apart > 1:
+        parts = [reshaped(graph, part, [0, -1, apart * width], f"{part}.apart") for part in parts]
+    further = [] if mask is bias is None else ["", mask or ""] if bias is None else ["", mask or "", bias]
+    return graph.node(
+        "MultiHeadAttention",
+        [*parts, *further],
+        f"{place}.attend",
+        domain=MICROSOFT,
+        num_heads=apart * block.heads,
+    )

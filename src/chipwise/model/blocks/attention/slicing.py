@@ -1,0 +1,66 @@
+"""Slices a wider attention into a narrower one by its heads.
+
+The whole's query heads are divided evenly among the smaller attention's KV heads. Each takes the first heads of its
+share, and the KV head that the first of them had: a query head so keeps the KV head that it was trained with, or the
+nearest that is left. Of a longer head the rotary pairs are taken evenly, so that their speeds are alike.
+"""
+
+from __future__ import annotations
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.cut import Index, rows
+
+
+def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Index]]:
+    """Indices by weight and axis, for axes that are not cut from the front.
+
+    Raises:
+        SpecError: ``sub`` has more heads, or longer ones, than ``whole``, or biases of other distances.
+    """
+    for name in ("heads", "kv_heads", "head_size"):
+        if getattr(sub, name) > getattr(whole, name):
+            raise SpecError(f"{getattr(sub, name)} is more than the whole's {getattr(whole, name)}", field=name)
+    if sub.relative_buckets != whole.relative_buckets:
+        raise SpecError(
+            f"{sub.relative_buckets} biases are of other distances than the whole's {whole.relative_buckets}",
+            field="relative_buckets",
+        )
+    queries, keys = chosen_heads(sub, whole)
+    within = chosen_values(sub, whole)
+    q, kv = (rows([head * whole.head_size + i for head in heads for i in within]) for heads in (queries, keys))
+    inner = {"q": q, "k": kv, "v": kv, "gate": q}
+    axes: dict[str, dict[int, Index]] = {f"{name}.{kind}": {0: i} for name, i in inner.items() for kind in _KINDS}
+    axes["out.weight"] = {1: q}
+    axes["norm.weight"] = {0: q}
+    axes["positions"] = {1: rows(queries)}  # biases by distance, a column a head
+    return axes | {f"{name}.weight": {0: rows(within)} for name in ("q_norm", "k_norm")}
+
+
+_KINDS = ("weight", "bias")
+
+
+def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]]:
+    """The whole's query heads and KV heads that make those of ``sub``, in order.
+
+    >>> eight = Attention(heads=8, kv_heads=4, head_size=32)
+    >>> chosen_heads(Attention(heads=6, kv_heads=2, head_size=32), eight)
+    ([0, 1, 2, 4, 5, 6], [0, 2])
+    """
+    begins = [number * whole.heads // sub.kv_heads for number in range(sub.kv_heads)]
+    each = sub.heads // sub.kv_heads
+    queries = [begin + i for begin in begins for i in range(each)]
+    return queries, [begin // (whole.heads // whole.kv_heads) for begin in begins]
+
+
+def chosen_values(sub: Attention, whole: Attention) -> list[int]:
+    """Values of a head to keep: with rotary positions pairs (i, i + half), evenly over the frequencies.
+
+    >>> chosen_values(Attention(heads=1, kv_heads=1, head_size=4), Attention(heads=1, kv_heads=1, head_size=8))
+    [0, 2, 4, 6]
+    """
+    if not sub.rope:
+        return list(range(sub.head_size))
+    half, whole_half = sub.head_size // 2, whole.head_size // 2
+    pairs = [i * whole_half // half for i in range(half)]
+    return pairs + [whole_half + i for i in pairs]

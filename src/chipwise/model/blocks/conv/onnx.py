@@ -1,0 +1,32 @@
+"""The short convolution as ONNX nodes: one that knows its last inputs, between two that turn positions and channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+
+
+def add_conv(graph: GraphBuilder, *, state: str, place: str, key: str, x: str, taps: int, d_model: int) -> str:
+    """``x`` and its convolution, (B, T, D).
+
+    ``state`` is what past and present are called after (``0.attention_conv``), ``key`` where the weights live. The
+    residual is in the weights: one more on the last tap, which is the position itself.
+    """
+
+    def weights() -> npt.NDArray[Any]:
+        with_residual = graph.weight(f"{key}.weight", (d_model, 1, taps)).copy()
+        with_residual[:, 0, -1] += np.float32(1)
+        return with_residual
+
+    shape: list[int | str] = ["batch", d_model, taps - 1]
+    past, present = graph.input(f"past.{state}", TensorProto.FLOAT, shape), f"present.{state}"
+    graph.output(present, shape)
+    turned = graph.node("Transpose", [x], f"{place}.turned", perm=[0, 2, 1])
+    inputs = [turned, graph.store(f"{key}.weight", weights), "", past]
+    graph.node("CausalConvWithState", inputs, [f"{place}.sum", present], domain=MICROSOFT, activation="none")
+    return graph.node("Transpose", [f"{place}.sum"], place, perm=[0, 2, 1])

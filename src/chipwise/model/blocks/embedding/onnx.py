@@ -1,0 +1,36 @@
+"""Token table, learned positions and head as ONNX nodes."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+
+
+def add_embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
+    """The residual stream (B, T, D) of the input ``tokens``."""
+    tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
+    table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, arch.d_model)))
+    x = graph.node("Gather", [table, tokens], "embedding.tokens", axis=0)
+    if arch.positions == "learned":
+        positions = graph.input("positions", TensorProto.INT64, ["batch", "tokens"])
+        rows = graph.store(
+            "positions.weight", lambda: graph.weight("positions.weight", (arch.max_tokens, arch.d_model))
+        )
+        row = graph.node("Gather", [rows, positions], "embedding.positions", axis=0)
+        x = graph.node("Add", [x, row], "embedding.add")
+    return x
+
+
+def add_head(graph: GraphBuilder, arch: ArchSpec, x: str) -> str:
+    """Logits of ``x``. An FP32 tied head reads the token table itself.
+
+    The table is then declared as an input with a default too: the runtime does not pack such tensors, so that no
+    second copy is made. At one position a pass, packing would win no time.
+    """
+    if arch.tie_embeddings and graph.format_of("head.weight") == "fp32":
+        graph.input("embedding.weight", TensorProto.FLOAT, [arch.vocab_size, arch.d_model])
+        return graph.node("FusedMatMul", [x, "embedding.weight"], "logits", domain=MICROSOFT, transB=1)
+    source = "embedding" if arch.tie_embeddings else "head"
+    return graph.projection("logits", x, parts=[source], key="head", k=arch.d_model, widths=[arch.vocab_size])

@@ -1,0 +1,65 @@
+"""Feed-forward as ONNX nodes. Each activation is one node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("Relu", {}),
+    "gelu": ("Gelu", {"domain": MICROSOFT}),
+    "gelu_tanh": ("FastGelu", {"domain": MICROSOFT}),
+    "silu": ("QuickGelu", {"domain": MICROSOFT, "alpha": 1.0}),  # x * sigmoid(alpha * x)
+}
+
+
+def add_ffn(
+    graph: GraphBuilder,
+    block: FeedForward,
+    *,
+    layer: int,
+    key: str,
+    x: str,
+    d_model: int,
+    before: str = "",
+    joined: bool = False,
+) -> str:
+    """The block's output, without the residual; ``before`` stands in front of the layer's names.
+
+    ``joined`` makes one product of the gate and what it gates.
+    """
+    place = f"{before}layers.{layer}.ffn"
+
+    def into(name: str, *parts: str) -> str:
+        return graph.projection(
+            f"{place}.{name}",
+            x,
+            parts=[f"{key}.{part}" for part in parts],
+            key=f"{key}.{name}",
+            k=d_model,
+            widths=[block.width] * len(parts),
+            bias=block.bias,
+        )
+
+    gate: str | None = None
+    if block.gated and joined:
+        gate, up = f"{place}.gate", f"{place}.up"
+        graph.node("Split", [into("into", "gate", "up")], [gate, up], axis=-1, num_outputs=2)
+    else:
+        gate = into("gate", "gate") if block.gated else None
+        up = into("up", "up")
+    op, attributes = ACTIVATIONS[block.activation]
+    hidden = graph.node(op, [up if gate is None else gate], f"{place}.activation", **attributes)
+    if gate is not None:
+        hidden = graph.node("Mul", [hidden, up], f"{place}.hidden")
+    return graph.projection(
+        f"{place}.down",
+        hidden,
+        parts=[f"{key}.down"],
+        key=f"{key}.down",
+        k=block.width,
+        widths=[d_model],
+        bias=block.bias,
+    )

@@ -1,0 +1,11 @@
+"""A norm as one operator; every norm but the first also adds the block before it to the residual stream."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.ops.norm import NormOp
+
+
+def lower(arch: ArchSpec, *, rows: int, skip: bool) -> NormOp:
+    """The norm over the model's width."""
+    return NormOp(rows=rows, width=arch.d_model, norm=arch.norm, skip=skip, bias=arch.norm_bias)

@@ -1,0 +1,140 @@
+"""Builder of ONNX graphs for the blocks' ``onnx.py``, with projections in all weight formats.
+
+Weights keep the names of the torch module's state dict; a matrix that several layers share is stored once.
+Axes: B batch, T new tokens, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from chipwise.core.arrays import Float32Array
+from chipwise.errors import SpecError, Unsupported
+from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
+
+MICROSOFT = "com.microsoft"
+
+
+@dataclass(kw_only=True)
+class GraphBuilder:
+    """Nodes, stored tensors, inputs and outputs of one graph, in the order in which they were added."""
+
+    weights: Mapping[str, npt.NDArray[Any]]
+    format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
+    nodes: list[NodeProto] = field(default_factory=list)
+    stored: dict[str, TensorProto] = field(default_factory=dict)
+    inputs: list[ValueInfoProto] = field(default_factory=list)
+    outputs: list[ValueInfoProto] = field(default_factory=list)
+
+    def node(self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: Any) -> str:
+        """Adds a node named after its first output, and returns that output. ``domain`` is an attribute too."""
+        names = [outputs] if isinstance(outputs, str) else list(outputs)
+        self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
+        return names[0]
+
+    def input(self, name: str, element: int, shape: Sequence[int | str]) -> str:
+        """Declares an input of the graph."""
+        self.inputs.append(helper.make_tensor_value_info(name, element, list(shape)))
+        return name
+
+    def output(self, name: str, shape: Sequence[int | str]) -> None:
+        """Declares an FP32 output of the graph."""
+        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
+
+    def weight(self, name: str, shape: Sequence[int]) -> Float32Array:
+        """The FP32 values of ``name``.
+
+        Raises:
+            SpecError: The weight is missing or has another shape than the architecture needs.
+        """
+        if name not in self.weights:
+            raise SpecError("the weights have no such tensor", field=name)
+        value = np.ascontiguousarray(self.weights[name], dtype=np.float32)
+        if value.shape != tuple(shape):
+            raise SpecError(f"has shape {value.shape}; the architecture needs {tuple(shape)}", field=name)
+        return value
+
+    def store(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> str:
+        """Keeps the tensor ``name``, made only if it is not there yet."""
+        if name not in self.stored:
+            self.stored[name] = numpy_helper.from_array(np.ascontiguousarray(make()), name)
+        return name
+
+    def vector(self, name: str, size: int) -> str:
+        """Keeps a norm's weight or a bias as it is."""
+        return self.store(name, lambda: self.weight(name, (size,)))
+
+    def projection(
+        self, place: str, x: str, *, parts: Sequence[str], key: str, k: int, widths: Sequence[int], bias: bool = False
+    ) -> str:
+        """``x`` (…, k) times the matrices ``parts`` (each (width, k) as torch keeps them) side by side, plus biases.
+
+        Args:
+            place: Name of the result.
+            x: The activations.
+            parts: Names of the matrices without ``.weight``.
+            key: Name under which the joined matrix is stored.
+            k: Width of ``x``.
+            widths: Rows of each matrix.
+            bias: Whether each part has a ``.bias``.
+        """
+        n = sum(widths)
+        stored = self.format_of(f"{key}.weight")
+
+        def matrix() -> Float32Array:
+            rows = [self.weight(f"{part}.weight", (w, k)) for part, w in zip(parts, widths, strict=True)]
+            return np.concatenate(rows)
+
+        biases = []
+        if bias:
+            biases = [
+                self.store(
+                    f"{key}.bias",
+                    lambda: np.concatenate(
+                        [self.weight(f"{part}.bias", (w,)) for part, w in zip(parts, widths, strict=True)]
+                    ),
+                )
+            ]
+        if stored == "fp32":
+            product = f"{place}.product" if bias else place
+            self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
+            return self.node("Add", [product, *biases], place) if bias else product
+        if stored == "int8":
+            values, scales = f"{key}.int8", f"{key}.scale"
+            if values not in self.stored:
+                quantised, scale = quantize_int8(matrix())
+                self.store(values, lambda: quantised.T)
+                self.store(scales, lambda: scale)
+            inputs = [x, values, scales, *(["", *biases] if bias else [])]
+            return self.node("DynamicQuantizeMatMul", inputs, place, domain=MICROSOFT)
+        if stored == "int4":
+            values, scales = f"{key}.int4", f"{key}.scale"
+            if values not in self.stored:
+                packed, block_scale = quantize_int4(matrix())
+                self.store(values, lambda: packed)
+                self.store(scales, lambda: block_scale)
+            inputs = [x, values, scales, *(["", "", *biases] if bias else [])]
+            return self.node(
+                "MatMulNBits",
+                inputs,
+                place,
+                domain=MICROSOFT,
+                K=k,
+                N=n,
+                bits=4,
+                block_size=32,
+                accuracy_level=4,
+            )
+        raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
+
+
+def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
+    """``x`` in another shape."""
+    name = f"shape.{'x'.join(map(str, shape))}"
+    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

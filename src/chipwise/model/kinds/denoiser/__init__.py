@@ -1,0 +1,1 @@
+"""Diffusion transformers: a pass of the denoiser, and the decoder of latents."""

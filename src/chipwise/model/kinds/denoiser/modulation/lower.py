@@ -1,0 +1,59 @@
+"""Modulation as operators."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
+from chipwise.model.walk.weights import modulation_widths
+
+Named = list[tuple[str, Op]]
+
+
+def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
+    """From times and labels to all shifts, scales and gates: waves, two matrices, the sum, one matrix for all."""
+    d, values = arch.d_model, batch * denoiser.frequencies
+    ops: Named = []
+    for name in denoiser.told:
+        ops.append((f"{name}.scaled", Elementwise(function="mul", elements=values)))
+        ops.append((f"{name}.shifted", Elementwise(function="add", elements=values)))
+        ops.append((f"{name}.waves", Elementwise(function="sin", elements=values)))
+        ops.append((f"{name}.up", Matmul(m=batch, k=denoiser.frequencies, n=d, bias=True)))
+        ops.append((f"{name}.activation", Elementwise(function="silu", elements=batch * d)))
+        ops.append((f"{name}.down", Matmul(m=batch, k=d, n=d, bias=True)))
+    ops.append(("label", EmbeddingOp(tokens=batch, width=d, rows=denoiser.rows)))
+    ops += [(f"with_{name}", Elementwise(function="add", elements=batch * d)) for name in denoiser.told]
+    ops.append(("activation", Elementwise(function="silu", elements=batch * d)))
+    width = sum(modulation_widths(arch).values())
+    ops.append(("modulation", Matmul(m=batch, k=d, n=width, weights=weights, bias=True)))
+    ops.append(("parts", Elementwise(function="split", elements=batch * width)))
+    return ops
+
+
+def lower_modulated(arch: ArchSpec, *, rows: int, skip: bool) -> Named:
+    """A norm without weights, scaled and shifted."""
+    values = rows * arch.d_model
+    return [
+        ("norm", NormOp(rows=rows, width=arch.d_model, norm="layernorm", skip=skip)),
+        ("scaled", Elementwise(function="mul", elements=values)),
+        ("shifted", Elementwise(function="add", elements=values)),
+    ]
+
+
+def lower_gate(arch: ArchSpec, *, rows: int) -> tuple[str, Op]:
+    """A block's result times its gate."""
+    return "gated", Elementwise(function="mul", elements=rows * arch.d_model)
+
+
+def lower_pixels(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
+    """The matrix back to pixels, and their order."""
+    rows, values = batch * stem.tokens, denoiser.values(stem)
+    return [
+        ("pixels", Matmul(m=rows, k=arch.d_model, n=values, weights=weights, bias=True)),
+        ("image", Elementwise(function="transpose", elements=rows * values)),
+    ]

@@ -1,0 +1,34 @@
+"""Modulation in torch. Axes: B batch, T tokens, F frequencies, D model width."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
+
+
+class Told(nn.Module):
+    """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
+
+    turns: Tensor
+    phases: Tensor
+
+    def __init__(self, frequencies: int, d_model: int) -> None:
+        super().__init__()
+        turns, phases = wave_tables(frequencies)
+        self.register_buffer("turns", torch.tensor(turns), persistent=False)
+        self.register_buffer("phases", torch.tensor(phases), persistent=False)
+        self.up = nn.Linear(frequencies, d_model)
+        self.down = nn.Linear(d_model, d_model)
+
+    def forward(self, number_B: Tensor) -> Tensor:
+        """The vectors (B, D)."""
+        waves_BF = torch.sin(number_B[:, None].float() * self.turns + self.phases)
+        return self.down(F.silu(self.up(waves_BF)))  # type: ignore[no-any-return]
+
+
+def modulated(normed_BTD: Tensor, shift_BD: Tensor, scale_BD: Tensor) -> Tensor:
+    """``normed`` scaled by 1 + scale and shifted."""
+    return normed_BTD * (1 + scale_BD[:, None]) + shift_BD[:, None]

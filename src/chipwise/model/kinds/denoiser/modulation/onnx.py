@@ -1,0 +1,92 @@
+"""Modulation as ONNX nodes. The 1 of ``1 + scale`` is part of the stored biases."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from chipwise.core.arrays import Float32Array
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.model.kinds.denoiser.denoiser import BLOCK_PARTS, END_PARTS, Denoiser
+from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.walk.weights import modulation_widths
+
+Parts = dict[str, list[str]]  # by matrix: the names of its vectors (B, 1, D), block by block shift, scale, gate
+
+
+def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
+    """Every shift, scale and gate of the inputs ``label`` (B,), ``time`` and, with shortcuts, ``step`` (B, 1)."""
+    d = arch.d_model
+    turns, phases = wave_tables(denoiser.frequencies)
+    found: list[str] = []
+    for name in denoiser.told:
+        place = f"told.{name}"
+        number = graph.input(name, TensorProto.FLOAT, ["batch", 1])
+        x = graph.node("Mul", [number, _vector(graph, "turns", turns)], f"{place}.scaled")
+        x = graph.node("Add", [x, _vector(graph, "phases", phases)], f"{place}.shifted")
+        x = graph.node("Sin", [x], f"{place}.waves")
+        sizes = {"up": (denoiser.frequencies, d), "down": (d, d)}
+        for part, (k, n) in sizes.items():
+            key = f"{place}.{part}"
+            x = graph.projection(f"{key}.out", x, parts=[key], key=key, k=k, widths=[n], bias=True)
+            if part == "up":
+                x = graph.node("QuickGelu", [x], f"{place}.activation", domain=MICROSOFT, alpha=1.0)
+        found.append(x)
+    table = graph.store("labels.weight", lambda: graph.weight("labels.weight", (denoiser.rows, d)))
+    total = graph.node("Gather", [table, graph.input("label", TensorProto.INT64, ["batch"])], "told.label", axis=0)
+    for name, x in zip(denoiser.told, found, strict=True):
+        total = graph.node("Add", [total, x], f"told.with_{name}")
+    total = graph.node("QuickGelu", [total], "told.activation", domain=MICROSOFT, alpha=1.0)
+    return _parts(graph, arch, total)
+
+
+def _parts(graph: GraphBuilder, arch: ArchSpec, told: str) -> Parts:
+    """All modulations by one matrix, cut into vectors."""
+    d, widths = arch.d_model, modulation_widths(arch)
+    names = {key: [f"{key}.{i}" for i in range(width // d)] for key, width in widths.items()}
+    graph.store("modulations.bias", lambda: np.concatenate([_bias(graph, key, w, d) for key, w in widths.items()]))
+    parts, each_width = list(widths), list(widths.values())
+    x = graph.projection("modulations.all", told, parts=parts, key="modulations", k=d, widths=each_width, bias=True)
+    shape = graph.store("shape.apart", lambda: np.array([0, 1, -1], np.int64))
+    x = graph.node("Reshape", [x, shape], "modulations.apart")
+    every = [name for parts in names.values() for name in parts]
+    each = graph.store("modulations.sizes", lambda: np.full(len(every), d, np.int64))
+    graph.node("Split", [x, each], every, axis=-1)
+    return names
+
+
+def _bias(graph: GraphBuilder, key: str, width: int, d_model: int) -> Float32Array:
+    """A modulation's bias with 1 added to its scales."""
+    rows = graph.weight(f"{key}.bias", (width,)).reshape(-1, d_model).copy()
+    rows[1 :: END_PARTS if key == "modulations.end" else BLOCK_PARTS] += 1.0
+    return rows.ravel()
+
+
+def add_modulated(
+    graph: GraphBuilder, arch: ArchSpec, place: str, x: str, skip: str | None, *, shift: str, scale: str
+) -> tuple[str, str]:
+    """Adds ``skip`` (a block's gated output, if any) to ``x``, norms and modulates the sum; (modulated, sum)."""
+    if skip is not None:
+        x = graph.node("Add", [x, skip], f"{place}.sum")
+    unit = graph.store("unit", lambda: np.ones(arch.d_model, np.float32))
+    normed = graph.node("LayerNormalization", [x, unit], f"{place}.normed", axis=-1, epsilon=arch.norm_eps)
+    scaled = graph.node("Mul", [normed, scale], f"{place}.scaled")
+    return graph.node("Add", [scaled, shift], f"{place}.shifted"), x
+
+
+def add_pixels(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, x: str) -> None:
+    """The output ``velocity`` (B, C, Y, X) of the last states."""
+    values, side = denoiser.values(stem), stem.image_size
+    x = graph.projection("pixels", x, parts=["head"], key="head", k=arch.d_model, widths=[values], bias=True)
+    cut = np.array([-1, stem.grid, stem.grid, stem.channels, stem.patch, stem.patch], np.int64)
+    x = graph.node("Reshape", [x, graph.store("shape.patches", lambda: cut)], "patches.out")
+    x = graph.node("Transpose", [x], "patches.turned", perm=[0, 3, 1, 4, 2, 5])
+    whole = np.array([-1, stem.channels, side, side], np.int64)
+    graph.node("Reshape", [x, graph.store("shape.image", lambda: whole)], "velocity")
+    graph.output("velocity", ["batch", *stem.shape])
+
+
+def _vector(graph: GraphBuilder, name: str, values: list[float]) -> str:
+    return graph.store(f"told.{name}", lambda: np.array(values, np.float32))

@@ -1,0 +1,148 @@
+"""A denoiser as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, C channels, Y and X rows and columns, T tokens, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.denoiser.form import require_denoiser
+from chipwise.model.kinds.denoiser.latents.module import Decoder
+from chipwise.model.kinds.denoiser.modulation.module import Told, modulated
+from chipwise.model.kinds.image.patches.module import Patches
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.module import ImageAttention
+from chipwise.model.walk.weights import modulation_widths
+
+
+class DenoisingLayer(nn.Module):
+    """One pre-norm residual layer, each block of which is shifted, scaled and gated."""
+
+    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
+        super().__init__()
+        self.attention = self.ffn = None
+        self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)
+        if layer.attention is not None:
+            self.attention = ImageAttention(layer.attention, arch.d_model, stem, 0)
+        if layer.ffn is not None:
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(self, x_BTD: Tensor, parts: list[Tensor]) -> Tensor:
+        """The residual stream after the layer; ``parts`` are shift, scale and gate (B, D) of each block."""
+        if self.attention is not None:
+            shift, scale, gate = parts[:3]
+            x_BTD = x_BTD + gate[:, None] * self.attention(modulated(self.norm(x_BTD), shift, scale))
+        if self.ffn is not None:
+            shift, scale, gate = parts[-3:]
+            x_BTD = x_BTD + gate[:, None] * self.ffn(modulated(self.norm(x_BTD), shift, scale))
+        return x_BTD
+
+
+class DenoisingTransformer(nn.Module):
+    """A denoiser. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        stem, denoiser = require_denoiser(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        self.stem = Patches(stem, arch.d_model)
+        self.positions = nn.Embedding(stem.tokens, arch.d_model)
+        self.labels = nn.Embedding(denoiser.rows, arch.d_model)
+        self.told = nn.ModuleDict({name: Told(denoiser.frequencies, arch.d_model) for name in denoiser.told})
+        self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, stem, x) for i, x in enumerate(arch.layers)})
+        widths = {name.removeprefix("modulations."): width for name, width in modulation_widths(arch).items()}
+        self.modulations = nn.ModuleDict({name: nn.Linear(arch.d_model, width) for name, width in widths.items()})
+        self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)
+        self.head = nn.Linear(arch.d_model, denoiser.values(stem))
+        self.decoder = (
+            None if denoiser.latents is None else Decoder(denoiser.latents, stem.channels).requires_grad_(False)
+        )
+
+    def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor, step_B: Tensor | None = None) -> Tensor:
+        """The velocity (B, C, Y, X) of images at these times; ``step_B`` is the size of the step, 0 unless given.
+
+        Only a model trained with shortcuts takes the size.
+        """
+        numbers = {"time": time_B, "step": torch.zeros_like(time_B) if step_B is None else step_B}
+        told_BD = self.labels(label_B)
+        for name, module in self.told.items():
+            told_BD = told_BD + module(numbers[name])
+        told_BD = torch.nn.functional.silu(told_BD)
+        x_BTD = self.stem(image_BCYX) + self.positions.weight
+        for name, layer in self.layers.items():
+            parts = list(self.modulations[name](told_BD).split(self.arch.d_model, dim=-1))
+            x_BTD = layer(x_BTD, parts)
+        shift, scale = self.modulations["end"](told_BD).split(self.arch.d_model, dim=-1)
+        return self._image(self.head(modulated(self.norm(x_BTD), shift, scale)))
+
+    def _image(self, patches_BTV: Tensor) -> Tensor:
+        stem = self.stem.stem
+        parts = patches_BTV.view(-1, stem.grid, stem.grid, stem.channels, stem.patch, stem.patch)
+        return parts.permute(0, 3, 1, 4, 2, 5).reshape(-1, *stem.shape)
+
+
+@torch.no_grad()
+def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, served: Denoiser) -> Tensor:
+    """Images (B, C, Y, X) that ``model`` makes of noise in the steps, by the solver and the guidance of ``served``.
+
+    With guidance each step goes so many times as far towards the label as without one; only a model that was trained
+    without labels too can be guided. Latents are decoded at the end.
+    """
+    x, last = noise_BCYX, torch.zeros_like(noise_BCYX)
+    for move in served.moves():
+        time_B = torch.full((len(x),), move.time, device=x.device)
+        size_B = torch.full_like(time_B, move.size)
+        velocity = model(x, time_B, label_B, size_B)
+        if served.guided:
+            no_label_B = torch.full_like(label_B, model.labels.num_embeddings - 1)
+            without = model(x, time_B, no_label_B, size_B)
+            velocity = without + served.guidance * (velocity - without)
+        x = x + move.now * velocity + move.before * last
+        last = velocity
+    decoder = getattr(model, "decoder", None)
+    return x if decoder is None else decoder(x)
+
+
+def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransformer:
+    """Fills the parameters: normal with 1/√fan-in; modulations and the head zero, so that a layer begins as nothing.
+
+    Positions begin as waves along rows and columns, labels and what reads numbers as normal of 0.02.
+
+    References:
+        adaLN-zero, and these values: Peebles and Xie 2023, section 3.2 and their code.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or name.startswith(("modulations", "head")):
+                parameter.zero_()
+            elif name == "positions.weight":
+                parameter.copy_(_waves(model.stem.stem, parameter.shape[1]))
+            elif name.startswith(("labels", "told")):
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                parameter.normal_(0.0, 1 / math.sqrt(parameter[0].numel()), generator=generator)
+    return model
+
+
+def _waves(stem: ImageStem, width: int) -> Tensor:
+    """Positions (T, D): a half of the values is of rows, the other of columns, as sines and cosines."""
+    quarter = max(1, width // 4)
+    turns = torch.exp(-math.log(10_000.0) * torch.arange(quarter) / quarter)
+    y, x = torch.meshgrid(torch.arange(stem.grid), torch.arange(stem.grid), indexing="ij")
+    angles = [axis.reshape(-1, 1) * turns for axis in (y, x)]
+    found = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)], dim=1)
+    return torch.nn.functional.pad(found, (0, max(0, width - found.shape[1])))[:, :width]
+
+
+def build(arch: ArchSpec, *, seed: int) -> DenoisingTransformer:
+    """A freshly initialised denoiser of ``arch``."""
+    return initialise(DenoisingTransformer(arch), seed=seed)

@@ -1,0 +1,1 @@
+"""Text encoders: one vector a text."""

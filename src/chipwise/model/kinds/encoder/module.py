@@ -1,0 +1,108 @@
+"""A BERT-style encoder as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, T tokens, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.attention.encoder import EncoderAttention
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.encoder.form import require_encoder
+
+
+class EncoderLayer(nn.Module):
+    """One residual layer with a norm after each sum."""
+
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer.attention is not None:
+            self.attention = EncoderAttention(layer.attention, arch.d_model)
+            self.attention_norm = make_norm(arch)
+        if layer.ffn is not None:
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+            self.ffn_norm = make_norm(arch)
+
+    def forward(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
+        """The residual stream after the layer."""
+        if self.attention is not None and self.attention_norm is not None:
+            x_BTD = self.attention_norm(x_BTD + self.attention(x_BTD, hidden_BT))
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = self.ffn_norm(x_BTD + self.ffn(x_BTD))
+        return x_BTD
+
+
+class Encoder(nn.Module):
+    """A text encoder. Its parameters are those of torch's own initialisation until weights are loaded."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        require_encoder(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
+        self.token_types = nn.Embedding(arch.token_types, arch.d_model) if arch.token_types else None
+        self.embedding_norm = make_norm(arch) if arch.embedding_norm else None
+        self.layers = nn.ModuleDict({str(i): EncoderLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        self.pooler = nn.Linear(arch.d_model, arch.d_model) if arch.head == "pooler" else None
+
+    def forward(self, tokens_BT: Tensor, mask_BT: Tensor | None = None, types_BT: Tensor | None = None) -> Tensor:
+        """The last layer's states (B, T, D).
+
+        ``mask_BT`` is true (or 1) where there is text; all of it unless given. ``types_BT`` are the segments; 0.
+        """
+        x_BTD = self.embed(tokens_BT, types_BT)
+        hidden_BT = hidden_of(mask_BT)
+        for layer in self.layers.values():
+            x_BTD = layer(x_BTD, hidden_BT)
+        return x_BTD
+
+    def embed(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
+        """Inputs of the first layer (B, T, D)."""
+        x_BTD = self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
+        if self.token_types is not None:
+            x_BTD = x_BTD + (self.token_types.weight[0] if types_BT is None else self.token_types(types_BT))
+        return x_BTD if self.embedding_norm is None else self.embedding_norm(x_BTD)  # type: ignore[no-any-return]
+
+    def pooled(self, x_BTD: Tensor) -> Tensor:
+        """The pooler's (B, D): the first position's state through a square matrix and tanh.
+
+        Raises:
+            Unsupported: The model has no pooler.
+        """
+        if self.pooler is None:
+            raise Unsupported(f"{self.arch.name} has no pooler")
+        return torch.tanh(self.pooler(x_BTD[:, 0]))
+
+
+def hidden_of(mask_BT: Tensor | None) -> Tensor | None:
+    """Mask to add to scores: 0 at text, minus infinity at padding."""
+    if mask_BT is None:
+        return None
+    return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))
+
+
+def mean_pooled(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """The mean of the states of the text's positions (B, D)."""
+    if mask_BT is None:
+        return x_BTD.mean(1)
+    weight = mask_BT.to(x_BTD.dtype)[..., None]
+    return (x_BTD * weight).sum(1) / weight.sum(1)
+
+
+def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Encoder:
+    """The encoder of ``arch`` with ``weights``, ready to run."""
+    model = Encoder(arch)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+    return model.eval()

@@ -1,0 +1,1 @@
+"""Image classifiers, and published encoders of images."""

@@ -1,0 +1,325 @@
+"""Choices that only spaces of models that read images have: patches, the stem, pooling, squares of patches; steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from chipwise.core.fields import check_fields, later, positive
+from chipwise.errors import SpecError
+from chipwise.model.kinds.denoiser.denoiser import MOST_GUIDANCE, MOST_SHIFT, UNGUIDED, UNSHIFTED, Denoiser, Solver
+from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
+from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
+from chipwise.model.kinds.image.windows.spec import bias_rows
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import Question
+
+IMAGE_CHOICES = ("patch", "stem", "pooling")
+POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
+DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
+SOLVER, SHIFT = "solver", "shift"  # choices where any but euler, or 1, is listed
+LATENTS, PIXELS = "latents", 1  # a choice where anything but pixels is listed
+GUIDANCE = "guidance"  # a choice where any but 1 is listed
+FRAMES_PER_S = 100  # of signals in time
+FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
+QUESTION_CHOICES = ("merge",)  # of spaces with questions
+IMAGE_IN = "image_in"  # a choice where anything but the prefix is listed
+PATCHES, EVERYWHERE = "patches", "none"
+LEARNED, RELATIVE = "learned", "relative"
+NO_MERGE, MEAN, JOIN = "none", "mean", "join"
+PREFIX, CROSS = "prefix", "cross"
+_DENOISERS_ALONE = {  # fields, and what they are of other models
+    "training": ("flow",),
+    "latents": (PIXELS,),
+    "guidance": (UNGUIDED,),
+    "solver": ("euler",),
+    "shift": (UNSHIFTED,),
+}
+_STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpace:
+    """What images are, and the choices that only image classifiers have; each lists the values that may be chosen.
+
+    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
+    which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``square`` is
+    ``none``, or ``7x7`` where positions see those of their own square of so many patches (filled up where the grid ends
+    before), chosen for each layer together with its heads; ``positions`` are ``learned``, added to the patches, or
+    ``relative``: a learned bias of each distance of two patches, for each head. Which of them go together follows from
+    the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
+
+    With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
+    take large steps, whose size is an input. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
+    ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
+    before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
+    larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
+    1: none. ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run
+    trains; 1 draws pixels. Patches are of latents then.
+
+    With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
+    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
+    how they reach the words: before them in one sequence (``prefix``), or as keys and values of cross-attention in
+    every layer, which the words pass alone (``cross``).
+    """
+
+    noun: ClassVar[str] = "images"
+    models: ClassVar[str] = "image classifiers"
+
+    size: int  # pixels on each side; images are scaled to it
+    classes: int
+    channels: int = 1
+    patch: tuple[int, ...]
+    stem: tuple[str, ...] = (PATCHES,)
+    pooling: tuple[Literal["first", "mean", "last"], ...] = ("first",)
+    square: tuple[str, ...] = (EVERYWHERE,)
+    steps: tuple[int, ...] = later(())  # passes in which a denoiser makes an image; without any, images are classified
+    training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
+    guidance: tuple[float, ...] = later((UNGUIDED,))  # of denoisers; see the class
+    latents: tuple[int, ...] = later((PIXELS,))  # of denoisers; see the class
+    solver: tuple[Solver, ...] = later(("euler",))  # of denoisers; see the class
+    shift: tuple[float, ...] = later((UNSHIFTED,))  # of denoisers; see the class
+    question: int = later(0)  # positions of a question behind the image; 0 where none is asked
+    words: int = later(0)  # of questions
+    merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
+    image_in: tuple[Literal["prefix", "cross"], ...] = later((PREFIX,))  # of questions; see the class
+    positions: tuple[Literal["learned", "relative"], ...] = later((LEARNED,))
+    axes: int = later(2)  # 1: a signal of ``size`` frames of 10 ms in slices of ``patch``, with ``channels`` bands
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "size", "classes", "channels", most=65_536)
+        for patch in self.patch:
+            if patch < 1 or self.size % patch:
+                raise SpecError(f"patches of {patch} pixels do not divide images of {self.size}", field="patch")
+        for factor in self.latents:
+            if factor not in (PIXELS, *FACTORS) or self.size % factor:
+                raise SpecError(f"are of 1, 2 or 4 pixels that divide {self.size}, not {factor}", field="latents")
+            if factor > PIXELS and not any(self.size // factor % patch == 0 for patch in self.patch):
+                raise SpecError(f"no patch divides {self.size // factor} latents on each side", field="latents")
+        for stem in self.stem:
+            if stem != PATCHES and not _STEM.fullmatch(stem):
+                raise SpecError(f"{stem!r} is no stem; write patches, conv16 or conv8-16", field="stem")
+        if self.axes not in (1, 2):
+            raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
+        if self.axes == 1 and self.square != (EVERYWHERE,):
+            raise SpecError("a signal has no squares; leave it out", field="square")
+        if self.question:
+            self._check_questions()
+        elif self.words or self.merge != (NO_MERGE,) or self.image_in != (PREFIX,) or "last" in self.pooling:
+            text = "words, merging, image_in and pooling of the last need the length of a question"
+            raise SpecError(text, field="question")
+        if self.steps:
+            self._check_denoisers()
+        else:
+            for name, only in _DENOISERS_ALONE.items():
+                if getattr(self, name) != only:
+                    raise SpecError("is for denoisers; list their steps too", field=name)
+        for square in self.square:
+            if square != EVERYWHERE and not _SQUARE.fullmatch(square):
+                raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
+
+    def _check_questions(self) -> None:
+        positive(self, "question", most=4096)
+        if not 2 < self.words <= 1_000_000:
+            raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
+        if self.axes != 2 or self.steps or self.square != (EVERYWHERE,) or self.positions != (LEARNED,):
+            raise SpecError("is asked about an image, with learned positions, no squares or steps", field="question")
+        object.__setattr__(self, "pooling", ("last",))  # the last word's state gives the answer
+
+    def _check_denoisers(self) -> None:
+        if self.stem != (PATCHES,) or self.axes != 2:
+            raise SpecError("a denoiser's stem is patches of an image; leave it out", field="stem")
+        if self.positions != (LEARNED,):
+            raise SpecError("of denoisers are learned; leave it out", field="positions")
+        object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
+        if any(steps < 1 for steps in self.steps):
+            raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
+        if self.latents != (PIXELS,) and self.square != (EVERYWHERE,):
+            raise SpecError("latents have no squares; leave it out", field="square")
+        if any(not UNGUIDED <= scale <= MOST_GUIDANCE for scale in self.guidance):
+            raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
+        if "shortcut" in self.training and UNGUIDED not in self.guidance:
+            raise SpecError("shortcuts are not guided; list 1 too", field="guidance")
+        if any(not 1 / MOST_SHIFT <= shift <= MOST_SHIFT for shift in self.shift):
+            raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}; 1 is none", field="shift")
+        if "shortcut" in self.training and "euler" not in self.solver:
+            raise SpecError("shortcuts are taken by euler; list it too", field="solver")
+        if "shortcut" in self.training and UNSHIFTED not in self.shift:
+            raise SpecError("shortcuts are not shifted; list 1 too", field="shift")
+        if "shortcut" in self.training and not any(_doubled(steps) for steps in self.steps):
+            raise SpecError("shortcuts take 1, 2, 4, 8 … steps; list one of them", field="steps")
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The choices that these models have beside those of all."""
+        questions = QUESTION_CHOICES if self.question else ()
+        image_in = () if self.image_in == (PREFIX,) else (IMAGE_IN,)
+        positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
+        guided = () if self.guidance == (UNGUIDED,) else (GUIDANCE,)
+        latents = () if self.latents == (PIXELS,) else (LATENTS,)
+        denoisers = DENOISER_CHOICES if self.steps else ()
+        solver = () if self.solver == ("euler",) else (SOLVER,)
+        shift = () if self.shift == (UNSHIFTED,) else (SHIFT,)
+        return (*IMAGE_CHOICES, *positions, *denoisers, *solver, *shift, *latents, *guided, *questions, *image_in)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of a signal, whose frames are 10 ms apart; None of images."""
+        return self.size / FRAMES_PER_S if self.axes == 1 else None
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the head's matrix."""
+        return self.classes
+
+    def wide_enough(self, widths: tuple[int, ...]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Conditions by which denoisers are at least as wide as their patches have values, as pairs like the others.
+
+        Noise cannot be written in fewer values than it has: a narrower model never tells it from the image.
+
+        Also which patches latents can have.
+
+        Raises:
+            SpecError: No width is as large as a patch, or of latents as any.
+        """
+        for factor in self.latents if self.steps else ():
+            whose = {} if self.latents == (PIXELS,) else {LATENTS: [factor]}
+            fitting = []
+            for patch in (patch for patch in self.patch if self.size // factor % patch == 0):
+                values = patch**self.axes * self.channels * factor
+                wide = [width for width in widths if width >= values]
+                if not wide and not whose:
+                    text = f"none is as wide as a patch of {patch} pixels has values, {values}; list a wider one, or"
+                    raise SpecError(f"{text} leave the patch out", field="d_model")
+                fitting += [patch] if wide else []
+                if wide and len(wide) < len(widths):
+                    yield {"patch": [patch], **whose}, {"d_model": wide}
+            if not fitting:
+                text = f"none is as wide as any patch of latents of {factor} pixels has values; list a wider one"
+                raise SpecError(text, field="d_model")
+            if whose and len(fitting) < len(self.patch):
+                yield whose, {"patch": fitting}
+
+    def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """What follows from the sizes: pairs of ``when`` and ``only``."""
+        for patch in self.patch:
+            stems = [stem for stem in self.stem if self._halves(patch, len(convs_of(stem)))]
+            if len(stems) < len(self.stem):
+                yield {"patch": [patch]}, {"stem": stems}
+            grid = self.size // patch
+            if grid % 2 and self.merge not in ((NO_MERGE,), ()):
+                yield {"patch": [patch]}, {"merge": [kind for kind in self.merge if kind == NO_MERGE]}
+            squares = [square for square in self.square if (square_of(square) or 0) < grid]
+            if len(squares) < len(self.square):
+                yield {"patch": [patch]}, {"square": squares}
+        doubled = [steps for steps in self.steps if _doubled(steps)]
+        if "shortcut" in self.training and len(doubled) < len(self.steps):
+            yield {"training": ["shortcut"]}, {"steps": doubled}
+        for name, only in ((GUIDANCE, UNGUIDED), (SOLVER, "euler"), (SHIFT, UNSHIFTED)):
+            if "shortcut" in self.training and name in self.choices:
+                yield {"training": ["shortcut"]}, {name: [only]}
+            if 1 in self.steps and name != GUIDANCE and name in self.choices and only in getattr(self, name):
+                yield {"steps": [1]}, {name: [only]}  # of one step all are the same
+        if "first" in self.pooling and self.square != (EVERYWHERE,):
+            yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
+
+    def square_for(self, choices: Mapping[str, Any], square: str) -> str:
+        """``square``, or none where the conditions forbid it beside ``choices``."""
+        too_large = (square_of(square) or 0) >= self.size // choices["patch"]
+        return EVERYWHERE if choices["pooling"] == "first" or too_large else square
+
+    def bias_rows(self, choices: Mapping[str, Any], square: str) -> int:
+        """Rows of a layer's table of position biases; 0 where positions are learned."""
+        if choices.get("positions", LEARNED) == LEARNED:
+            return 0
+        return bias_rows(self.stem_of(choices), square_of(square))
+
+    def _halves(self, patch: int, times: int) -> bool:
+        """Whether patch and image can be halved so many times."""
+        each = int(CONV_STRIDE**times)
+        return patch % each == 0 and self.size % each == 0
+
+    def stem_of(self, choices: Mapping[str, Any]) -> ImageStem:
+        """The stem that ``choices`` describe."""
+        factor = choices.get(LATENTS, PIXELS)
+        return ImageStem(
+            image_size=self.size // factor,
+            patch=choices["patch"],
+            channels=self.channels * factor,
+            convs=convs_of(choices["stem"]),
+            bias=not self.question,  # the projector behind it has biases
+            prefix_tokens=int(choices["pooling"] == "first"),
+            axes=self.axes,
+        )
+
+    def asked(self, choices: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+        """The fields of a model that answers questions, beyond those of a classifier."""
+        merge = choices.get("merge", NO_MERGE)
+        projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
+        stem = self.stem_of(choices)
+        tokens = projector.tokens_of(stem.grid, stem.axes) + self.question
+        question = Question(words=self.words, tokens=self.question)
+        return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
+
+    def crosses(self, choices: Mapping[str, Any]) -> bool:
+        """Whether the words of questions see the image by cross-attention."""
+        return bool(choices.get(IMAGE_IN, PREFIX) == CROSS)
+
+    def request_tokens(self, choices: Mapping[str, Any]) -> int:
+        """Positions of a request that pass the layers."""
+        if self.crosses(choices):
+            return self.question
+        if self.question:
+            return int(self.asked(choices, 1)["max_tokens"])
+        return self.stem_of(choices).tokens
+
+
+def _doubled(steps: int) -> bool:
+    """Whether ``steps`` is a power of two."""
+    return steps & (steps - 1) == 0
+
+
+def denoiser_of(choices: Mapping[str, Any], image: ImageSpace) -> Denoiser | None:
+    """What the denoiser of ``choices`` has beyond a classifier; None where images are classified."""
+    if not image.steps:
+        return None
+    shortcut = choices["training"] == "shortcut"
+    steps = choices.get("steps", 1)  # prices of blocks do not depend on them
+    guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
+    latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
+    return Denoiser(
+        labels=image.classes,
+        frequencies=FREQUENCIES,
+        steps=steps,
+        shortcut=shortcut,
+        guidance=guidance,
+        latents=latents,
+        solver=choices.get(SOLVER, "euler"),
+        shift=choices.get(SHIFT, UNSHIFTED),
+    )
+
+
+def convs_of(stem: str) -> tuple[int, ...]:
+    """Channels of the convolutions of a stem, as the run file writes it.
+
+    >>> convs_of("conv8-16"), convs_of("patches")
+    ((8, 16), ())
+    """
+    return () if stem == PATCHES else tuple(map(int, stem.removeprefix("conv").split("-")))
+
+
+def square_of(square: str) -> int | None:
+    """Patches on each side of a square; None where positions see all.
+
+    >>> square_of("7x7"), square_of("none")
+    (7, None)
+    """
+    return None if square == EVERYWHERE else int(square.partition("x")[0])
+
+
+def stem_name(stem: ImageStem) -> str:
+    """The stem as the run file writes it."""
+    return f"conv{'-'.join(map(str, stem.convs))}" if stem.convs else PATCHES

@@ -1,0 +1,151 @@
+"""Image classifiers: the third kind of model that chipwise builds, trains and exports itself (see ``plain``).
+
+Patches, perhaps after convolutions; a class token or pooled positions; learned positions or biases of pairs; pre-norm
+layers, perhaps in stages at finer grids before the model's own (Swin); a matrix over classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.departures import unbuilt
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.spec import bias_rows
+from chipwise.model.kinds.question.projector.spec import Projector
+
+FREE = {  # later fields that classifiers set
+    "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
+}  # fmt: skip
+_PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
+
+
+def is_classifier(arch: ArchSpec) -> bool:
+    """Whether ``arch`` is an image classifier that chipwise can build."""
+    return isinstance(arch.stem, ImageStem) and next(_departures(arch, arch.stem), None) is None
+
+
+def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
+    """The stem of ``arch``, if it is an image classifier that chipwise builds.
+
+    Raises:
+        Unsupported: It is not; names the block or field, and where it stands.
+    """
+    stem: Any = arch.stem
+    if not isinstance(stem, ImageStem):
+        raise Unsupported(f"{arch.name} cannot be {work}: it does not read images")
+    found = next(_departures(arch, stem), None)
+    if found is not None:
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
+    return stem
+
+
+def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+    yield from unbuilt(arch, free=FREE)
+    if arch.head != "classes":
+        yield f"head = {arch.head!r} is not built for images"
+    if arch.pooling == "attention":
+        yield "pooling by attention is not built"
+    if arch.positions not in (("learned", "none") if arch.question is None else ("learned",)):
+        yield f"positions = {arch.positions!r} is not built for images"
+    if stem.mask_token:
+        yield "a stem with a mask token is not built"
+    if bool(stem.stages) != stem.stem_norm:
+        yield "stages without a norm of the patches before them, or the norm alone, are not built"
+    if stem.stages:
+        yield from _stage_departures(arch, stem)
+    if stem.sides[-1] % stem.edge:
+        yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
+    if arch.question is None and arch.max_tokens != stem.tokens:
+        yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
+    if any(side % 2 for side in stem.sides[:-1]):
+        yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
+    if arch.question is not None and any(layer.attention and layer.attention.square for layer in arch.layers):
+        yield "squares of patches with a question behind them are not built"
+    if (arch.question is None) != (arch.projector is None) or (arch.question is not None and stem.bias):
+        yield "a question without a projector behind a stem without biases, or a projector without one, is not built"
+    if (projector := arch.projector) is not None:
+        plain = replace(projector, widths=(arch.d_model,) * 2, pool=1, join=1)
+        if plain != Projector(widths=(arch.d_model,) * 2) or projector.pool * projector.join not in (1, 2):
+            yield "a projector other than two matrices behind none or four patches averaged or joined is not built"
+    biased = any(isinstance(layer.attention, Attention) and layer.attention.relative_buckets for layer in arch.layers)
+    if biased and (arch.positions == "learned" or arch.question is not None or stem.prefix_tokens > 1):
+        yield "position biases beside learned positions, a question or several tokens before the patches are not built"
+    yield from layer_departures(arch, free=_PLACED)
+    yield from _bias_departures(arch.layers, stem)
+
+
+def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+    """What of the stages before a model's own layers is not built."""
+    if stem.axes != 2 or stem.convs or stem.prefix_tokens or arch.positions != "none":
+        yield "stages behind convolutions, of signals, or with learned positions or a class token are not built"
+        return
+    if stem.first_grid % 2 ** len(stem.stages):
+        yield f"a grid of {stem.first_grid} patches that {len(stem.stages)} stages do not halve evenly is not built"
+        return
+    for i, stage in enumerate(stem.stages):
+        if stage.norm_after:
+            yield f"stages[{i}].norm_after = True (norms after blocks) is not built"
+    for i, inner in enumerate(stage_archs(arch, stem)):
+        assert inner.stem is not None
+        for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, inner.stem)):
+            yield f"stages[{i}].{found}"
+
+
+def stage_archs(arch: ArchSpec, stem: ImageStem) -> list[ArchSpec]:
+    """Each stage as a model of its layers alone, whose patches are the positions of its grid."""
+    found = []
+    for i, stage in enumerate(stem.stages):
+        inner = ImageStem(image_size=stem.first_grid >> i, patch=1, prefix_tokens=0)
+        layers = (Layer(attention=stage.attention, ffn=stage.ffn),) * stage.depth
+        found.append(replace(arch, d_model=stage.d_model, layers=layers, stem=inner, max_tokens=inner.tokens))
+    return found
+
+
+def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
+    """Tables of biases that have not a row for each distance of two positions."""
+    for i, layer in enumerate(layers):
+        block = layer.attention
+        if not isinstance(block, Attention) or not block.relative_buckets:
+            continue
+        if block.relative_buckets != (rows := bias_rows(stem, block.square)):
+            yield f"layers[{i}].attention.relative_buckets = {block.relative_buckets} for {rows} distances is not built"
+
+
+def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[str]:
+    """What of the layers is not built for models that read images; attention may also set the fields ``free``."""
+    for i, layer in enumerate(arch.layers):
+        for name in unbuilt(layer, free=FREE):
+            yield f"layers[{i}].{name}"
+        if layer.shares is not None:
+            yield f"layers[{i}].shares is not built for images"
+        for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
+            if block is not None and not isinstance(block, built):
+                yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
+        if isinstance(layer.attention, Attention):
+            yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, free))
+        if layer.cross is not None:
+            yield from (f"layers[{i}].cross.{name}" for name in _departed_attention(layer.cross, ()))
+            if layer.cross.square:
+                yield f"layers[{i}].cross.square is not built"
+        if isinstance(layer.ffn, FeedForward):
+            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=FREE))
+            if layer.ffn.activation == "relu2":
+                yield f"layers[{i}].ffn.activation relu2 is not built"
+
+
+def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str]:
+    yield from unbuilt(block, free=(*FREE, *free))
+    if block.causal:
+        yield "causal = True is not built for images"
+    if block.kv_heads != block.heads:
+        yield "kv_heads other than heads is not built for images"
+    for name in ("rope", "qk_norm", "window"):
+        if getattr(block, name):
+            yield f"{name} is not built for images"

@@ -1,0 +1,124 @@
+"""Image classifiers in Hugging Face folders: the names of ViT's weights, and the config that fits a uniform one.
+
+References:
+    Names on disk: ``ViTForImageClassification`` of transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import Activation, FeedForward
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.walk.weights import weight_shapes
+
+_OUTSIDE = {
+    "stem.projection": "vit.embeddings.patch_embeddings.projection",
+    "norm": "vit.layernorm",
+    "head": "classifier",
+}
+_TABLES = {"stem.prefix.weight": "vit.embeddings.cls_token", "positions.weight": "vit.embeddings.position_embeddings"}
+_BLOCKS = {
+    "attention_norm": "layernorm_before",
+    "attention.q": "attention.attention.query",
+    "attention.k": "attention.attention.key",
+    "attention.v": "attention.attention.value",
+    "attention.out": "attention.output.dense",
+    "ffn_norm": "layernorm_after",
+    "ffn.up": "intermediate.dense",
+    "ffn.down": "output.dense",
+}
+ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+
+
+def is_vit(arch: ArchSpec) -> bool:
+    """Whether ``ViTForImageClassification`` computes exactly ``arch``: layers alike, a class token, no convolutions."""
+    first = arch.layers[0]
+    attention, ffn = first.attention, first.ffn
+    if not is_classifier(arch) or arch.stem is None:
+        return False
+    if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
+        return False
+    if arch.stem.axes != 2 or arch.stem.stages or arch.question is not None or arch.positions != "learned":
+        return False
+    stem = not arch.stem.convs and arch.stem.bias and arch.stem.prefix_tokens == 1 and arch.pooling == "first"
+    alike = all(layer == first for layer in arch.layers) and attention.square is None
+    biases = attention.out_bias and ffn.bias and arch.norm == "layernorm" and arch.norm_bias
+    square = attention.query_width == arch.d_model
+    return stem and alike and biases and square and not ffn.gated and ffn.activation in ACTIVATIONS
+
+
+def vit_config(arch: ArchSpec) -> dict[str, Any]:
+    """``arch`` as the config of a ``ViTForImageClassification``.
+
+    Raises:
+        Unsupported: It is none.
+    """
+    first = arch.layers[0]
+    if not is_vit(arch) or arch.stem is None or first.attention is None or first.ffn is None:
+        raise Unsupported(f"{arch.name} is no ViT: its layers differ, or it has convolutions or no class token")
+    return {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": arch.d_model,
+        "intermediate_size": first.ffn.width,
+        "num_hidden_layers": len(arch.layers),
+        "num_attention_heads": first.attention.heads,
+        "hidden_act": ACTIVATIONS[first.ffn.activation],
+        "image_size": arch.stem.image_size,
+        "patch_size": arch.stem.patch,
+        "num_channels": arch.stem.channels,
+        "qkv_bias": first.attention.qkv_bias,
+        "layer_norm_eps": arch.norm_eps,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        **labels_of(arch),
+    }
+
+
+def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a config that name the classes; by number where ``names`` are not given."""
+    shown = names or tuple(f"LABEL_{i}" for i in range(arch.classes))
+    return {"id2label": {str(i): name for i, name in enumerate(shown)}, "label2id": {n: i for i, n in enumerate(shown)}}
+
+
+def vit_name(name: str) -> str:
+    """The name in a ViT checkpoint of the weight that is ``name`` here."""
+    if name in _TABLES:
+        return _TABLES[name]
+    place, _, kind = name.rpartition(".")
+    if place in _OUTSIDE:
+        return f"{_OUTSIDE[place]}.{kind}"
+    _, number, block = place.split(".", 2)
+    return f"vit.encoder.layer.{number}.{_BLOCKS[block]}.{kind}"
+
+
+def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+    """``weights`` named and shaped as ViT's: the matrix of patches as a convolution, tables with an axis of one."""
+    found = {}
+    for name, value in weights.items():
+        if name == "stem.projection.weight":
+            value = value.reshape(arch.d_model, stem.channels, stem.patch, stem.patch)
+        found[vit_name(name)] = value[None] if name in _TABLES else value
+    return found
+
+
+def from_vit(arch: ArchSpec, stem: ImageStem, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+    """A ViT checkpoint's weights by our names; names that are not known are kept."""
+    shapes = weight_shapes(arch)
+    names = {vit_name(name): name for name in shapes}
+    found = {}
+    for full, value in tensors.items():
+        name = names.get(full, full)
+        flat = name in _TABLES or name == "stem.projection.weight"
+        fits = name in shapes and value.size == np.prod(shapes[name])
+        found[name] = value.reshape(shapes[name]) if flat and fits else value
+    return found

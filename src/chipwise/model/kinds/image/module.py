@@ -1,0 +1,170 @@
+"""An image classifier as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, C channels, Y and X rows and columns, T tokens, S tokens of the image beside them, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.cross.module import CrossAttention
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.image.form import require_classifier, stage_archs
+from chipwise.model.kinds.image.patches.module import Patches
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.module import ImageAttention
+from chipwise.model.kinds.question.projector.module import ProjectorModule
+
+
+class ImageLayer(nn.Module):
+    """One pre-norm residual layer, number ``number``; positions see all of an image, or those of their square."""
+
+    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer, number: int) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = ImageAttention(layer.attention, arch.d_model, stem, number)
+        if layer.cross is not None:
+            self.cross_norm = make_norm(arch)
+            self.cross = CrossAttention(layer.cross, arch.d_model)
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(self, x_BTD: Tensor, table_PN: Tensor | None, image_BSD: Tensor | None = None) -> Tensor:
+        """The residual stream after the layer; ``table_PN`` has the biases of distances, if there are any.
+
+        ``image_BSD`` is what cross-attention sees.
+        """
+        if self.attention is not None and self.attention_norm is not None:
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
+        if self.cross is not None and self.cross_norm is not None:
+            x_BTD = x_BTD + self.cross(self.cross_norm(x_BTD), image_BSD)
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+def make_tables(arch: ArchSpec) -> nn.ModuleDict:
+    """The position biases of the layers that have any, each (distances, heads)."""
+    blocks = {str(i): layer.attention for i, layer in enumerate(arch.layers)}
+    return nn.ModuleDict(
+        {name: nn.Embedding(b.relative_buckets, b.heads) for name, b in blocks.items() if b and b.relative_buckets}
+    )
+
+
+def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: Tensor | None = None) -> Tensor:
+    """The residual stream after ``layers``, each with its table and the same image beside it."""
+    for name, layer in layers.items():
+        table = tables[name].weight if isinstance(tables, nn.ModuleDict) and name in tables else None
+        x_BTD = layer(x_BTD, table, image_BSD)
+    return x_BTD
+
+
+class ImageStage(nn.Module):
+    """The layers of a stage, then each 2 by 2 positions brought together into one of the next stage's width."""
+
+    def __init__(self, arch: ArchSpec, following: int) -> None:
+        super().__init__()
+        assert isinstance(arch.stem, ImageStem)
+        self.grid = arch.stem.grid
+        self.positions = make_tables(arch)
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, arch.stem, x, i) for i, x in enumerate(arch.layers)})
+        self.norm = make_norm(arch, 4 * arch.d_model)
+        self.merge = nn.Linear(4 * arch.d_model, following, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """A quarter as many positions, columns before rows within each four as Swin has them."""
+        x_BTD = through(self.layers, self.positions, x_BTD)
+        batch, _, width = x_BTD.shape
+        half = self.grid // 2
+        four = x_BTD.view(batch, half, 2, half, 2, width).permute(0, 1, 3, 4, 2, 5)
+        return self.merge(self.norm(four.reshape(batch, half**2, 4 * width)))  # type: ignore[no-any-return]
+
+
+class ImageClassifier(nn.Module):
+    """An image classifier. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        stem = require_classifier(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        inner = stage_archs(arch, stem)
+        self.stem = Patches(stem, arch.d_model, make_norm(inner[0]) if stem.stem_norm else None)
+        self.projector = None if arch.projector is None else ProjectorModule(arch.projector, stem, arch.d_model)
+        self.words = None if arch.question is None else nn.Embedding(arch.question.words, arch.d_model)
+        learned = arch.positions == "learned"
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
+        self.image_norm = make_norm(arch) if arch.crosses else None
+        widths = [*(stage.d_model for stage in inner), arch.d_model]
+        self.stages = nn.ModuleDict({str(i): ImageStage(stage, widths[i + 1]) for i, stage in enumerate(inner)})
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer, i) for i, layer in enumerate(arch.layers)})
+        self.norm = make_norm(arch)
+        self.head = nn.Linear(arch.d_model, arch.classes)
+
+    def forward(self, image_BCYX: Tensor, words_BQ: Tensor | None = None) -> Tensor:
+        """Logits (B, classes) of images, or of answers to questions ``words_BQ`` about them."""
+        x_BTD = self.stem(image_BCYX)
+        if self.projector is not None:
+            x_BTD = self.projector(x_BTD)
+        if self.words is not None and words_BQ is not None:
+            x_BTD = torch.cat((x_BTD, self.words(words_BQ).to(x_BTD.dtype)), dim=1)
+        if isinstance(self.positions, nn.Embedding):
+            x_BTD = x_BTD + self.positions.weight
+        image_BSD = None
+        if self.image_norm is not None:  # the words pass the layers alone
+            image_BSD, x_BTD = x_BTD.split([self.arch.image_tokens, self.arch.request_tokens], dim=1)
+            image_BSD = self.image_norm(image_BSD)
+        for stage in self.stages.values():
+            x_BTD = stage(x_BTD)
+        x_BTD = through(self.layers, self.positions, x_BTD, image_BSD)
+        if self.arch.pooling in ("first", "last"):
+            place = 0 if self.arch.pooling == "first" else -1
+            return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]
+        return self.head(self.norm(x_BTD).mean(1))  # type: ignore[no-any-return]
+
+
+def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
+    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small.
+
+    References:
+        Positions and class token of 0.02: Touvron et al. 2021 (DeiT), section 5.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    depth = len(model.arch.layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            elif name.startswith(("stem.prefix", "positions", "head", "words")) or ".positions." in name:
+                parameter.normal_(0.0, 0.02, generator=generator)
+            else:
+                scale = 1 / math.sqrt(parameter[0].numel())
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return model
+
+
+def build(arch: ArchSpec, *, seed: int) -> ImageClassifier:
+    """A freshly initialised classifier of ``arch``."""
+    return initialise(ImageClassifier(arch), seed=seed)
+
+
+def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> ImageClassifier:
+    """The classifier of ``arch`` with ``weights``, ready to run."""
+    model = ImageClassifier(arch)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+    return model.eval()

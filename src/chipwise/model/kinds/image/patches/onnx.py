@@ -1,0 +1,95 @@
+"""Patches and the head over classes as ONNX nodes.
+
+What does not depend on the image is one table: positions, the class token on the first of them, and the projection's
+bias on the others. The patches are given an empty position in front, and the table is added.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
+from chipwise.model.kinds.image.patches.lower import adds_table
+from chipwise.model.kinds.image.stem import CONV_EDGE, CONV_STRIDE, ImageStem
+
+
+def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
+    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X), or (B, C, X) of a signal.
+
+    Where a question follows, it is the patches alone, to which nothing is added yet.
+    """
+    d, axes = arch.d_model, stem.axes
+    x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
+    edge, pad = CONV_EDGE, CONV_EDGE // 2
+    for i, (into, out) in enumerate(stem.conv_shapes()):
+        key, shape = f"stem.convs.{i}", (out, into, *([edge] * axes))
+        weight = graph.store(f"{key}.weight", partial(graph.weight, f"{key}.weight", shape))
+        bias = graph.vector(f"{key}.bias", out)
+        sizes = {"kernel_shape": [edge] * axes, "strides": [CONV_STRIDE] * axes, "pads": [pad] * 2 * axes}
+        x = graph.node("Conv", [x, weight, bias], key, **sizes)
+        x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
+    channels = stem.values // stem.edge**axes
+    if stem.edge == 1:
+        x = reshaped(graph, x, [0, channels, stem.first_grid**axes], "stem.rows")
+        x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
+    else:
+        x = reshaped(graph, x, [0, channels, *([stem.first_grid, stem.edge] * axes)], "stem.rows")
+        x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
+        x = reshaped(graph, x, [0, stem.first_grid**axes, stem.values], "stem.patches")
+    x = graph.projection(
+        "stem.projected",
+        x,
+        parts=["stem.projection"],
+        key="stem.projection",
+        k=stem.values,
+        widths=[stem.first_width(d)],
+    )
+    if arch.question is not None:
+        return x
+    if stem.prefix_tokens:
+        room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
+        x = graph.node("Pad", [x, room], "stem.padded")
+    if not adds_table(arch, stem):
+        return x
+    return graph.node("Add", [x, graph.store("positions.weight", lambda: _table(graph, arch, stem))], "stem.out")
+
+
+def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> npt.NDArray[Any]:
+    """What is added to the padded patches: (T, D), or (1, D) where it is the same for all."""
+    width = stem.first_width(arch.d_model)
+    if arch.positions == "learned":
+        table = graph.weight("positions.weight", (arch.max_tokens, width)).copy()
+        if spare := stem.tokens - arch.max_tokens:  # registers behind the class token have no positions
+            table = np.concatenate([table[:1], np.zeros((spare, width), np.float32), table[1:]])
+    else:
+        table = np.zeros((stem.tokens if stem.prefix_tokens else 1, width), np.float32)
+    if stem.prefix_tokens:
+        table[: stem.prefix_tokens] += graph.weight("stem.prefix.weight", (stem.prefix_tokens, width))
+    if stem.bias:
+        table[stem.prefix_tokens :] += graph.weight("stem.projection.bias", (width,))
+    return table
+
+
+def add_first(graph: GraphBuilder, x: str, *, last: bool = False) -> str:
+    """The first position of ``x`` alone, or the ``last``, (B, 1, D)."""
+    name = "last" if last else "first"
+    place = graph.store(name, lambda: np.array([-1 if last else 0], np.int64))
+    return graph.node("Gather", [x, place], f"{x}.{name}", axis=1)
+
+
+def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> None:
+    """``logits`` (B, classes) of the mean of ``positions`` normed states (B, positions, D)."""
+    axis = graph.store("one", lambda: np.array([1], np.int64))
+    if positions == 1:
+        x = graph.node("Squeeze", [x, axis], "head.state")
+    else:
+        x = graph.node("ReduceMean", [x, axis], "head.state", keepdims=0)
+    widths = [arch.classes]
+    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
+    graph.output("logits", ["batch", arch.classes])

@@ -1,0 +1,156 @@
+"""Published models that read images, which chipwise exports but does not train: DINOv2, CLIP's and SigLIP's towers, ViT
+without classes, BEiT, and the towers of models that see.
+
+Patches with learned positions or biases of pairs (BEiT), perhaps a norm of them (CLIP); pre-norm layers, whose blocks'
+results may be scaled (DINOv2, BEiT); then the states of all positions, one vector pooled of them, scores of classes
+(BEiT), or, of a tower, tokens for the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.departures import unbuilt
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.spec import bias_rows
+from chipwise.model.kinds.question.projector.spec import Projector
+
+Gives = Literal["states", "vector", "logits", "tokens"]
+_FREE = {
+    "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
+    "mask_token", "classes", "relative_buckets", "key_bias",
+}  # fmt: skip
+
+
+def encodes_images(arch: ArchSpec) -> bool:
+    """Whether ``arch`` is of this kind, built or not: it reads images, without classes or with scaled blocks."""
+    if not isinstance(arch.stem, ImageStem) or arch.denoiser is not None or arch.question is not None:
+        return False
+    return arch.head in ("none", "pooler") or (arch.head == "classes" and any(layer.scale for layer in arch.layers))
+
+
+def require_image_encoder(arch: ArchSpec, *, work: str) -> ImageStem:
+    """The stem of ``arch``, if it is an encoder of images that chipwise exports.
+
+    Raises:
+        Unsupported: It is not; names the block or field, and where it stands.
+    """
+    stem: Any = arch.stem
+    if not encodes_images(arch):
+        raise Unsupported(f"{arch.name} cannot be {work}: it does not encode images")
+    found = next(_departures(arch, stem), None)
+    if found is not None:
+        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
+    return stem  # type: ignore[no-any-return]
+
+
+def gives(arch: ArchSpec) -> Gives:
+    """What it makes of an image: states of all positions, one vector, or a decoder's tokens."""
+    if arch.projector is not None:
+        return "tokens"
+    if arch.head == "classes":
+        return "logits"
+    pooled = arch.head == "pooler" or arch.pooling == "attention" or arch.projection > 0
+    return "vector" if pooled else "states"
+
+
+def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
+    """The shape of what it makes of one image."""
+    kind = gives(arch)
+    if kind == "vector":
+        return (arch.projection or arch.d_model,)
+    if kind == "logits":
+        return (arch.classes,)
+    if arch.projector is None:
+        return stem.tokens, arch.d_model
+    return arch.projector.tokens_of(stem.grid, stem.axes), arch.projector.widths[-1]
+
+
+def as_run(arch: ArchSpec) -> ArchSpec:
+    """``arch`` as it is computed: without the last layers that nothing reads, and then without the last norm."""
+    if arch.projector is None or not arch.projector.unused_layers:
+        return arch
+    kept = arch.layers[: len(arch.layers) - arch.projector.unused_layers]
+    return replace(arch, layers=kept, final_norm=False, projector=replace(arch.projector, unused_layers=0))
+
+
+def without_projector(arch: ArchSpec) -> ArchSpec:
+    """The tower alone, as it is computed."""
+    return replace(as_run(arch), projector=None)
+
+
+def builds_projector(arch: ArchSpec) -> bool:
+    """Whether the tower's projector is built too."""
+    return next(_projector_departures(arch), None) is None
+
+
+def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+    yield from unbuilt(arch, free=_FREE)
+    yield from unbuilt(stem, free=_FREE)
+    if arch.norm_place != "pre" or not arch.norm_weight:
+        yield "norms other than before blocks, or without weights, are not built in encoders of images"
+    if arch.positions not in ("learned", "none"):
+        yield f"positions = {arch.positions!r} is not built in encoders of images"
+    if stem.axes != 2 or stem.convs or stem.sides[-1] < stem.patch:
+        yield "signals, and convolutions before the patches, are not built in encoders of images"
+    elif arch.max_tokens not in (stem.tokens, stem.patches + 1):
+        yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
+    classes = arch.head == "classes"
+    pooled = ("mean",) if classes else ("first", "attention")
+    if arch.pooling not in pooled or (arch.head == "pooler" and arch.projection):
+        yield f"pooling = {arch.pooling!r} is not built in encoders of images"
+    if classes and (arch.projector is not None or not arch.final_norm):
+        yield "classes behind a projector or without a last norm are not built in encoders of images"
+    if arch.projection and arch.pooling != "first":
+        yield "a projection of what attention pools is not built"
+    last = arch.layers[-1] if arch.layers else None
+    if arch.pooling == "attention" and (last is None or last.attention is None or last.ffn is None):
+        yield "pooling by attention behind a layer without attention and feed-forward is not built"
+    if arch.projector is not None:
+        yield from _projector_departures(arch)
+    for i, layer in enumerate(arch.layers):
+        yield from (f"layers[{i}].{name}" for name in _layer_departures(layer, stem))
+
+
+def _projector_departures(arch: ArchSpec) -> Iterator[str]:
+    """What of a tower's projector is not built: two norms' places, states for several layers, or odd squares."""
+    projector, stem = arch.projector, arch.stem
+    if not isinstance(projector, Projector) or not isinstance(stem, ImageStem):
+        yield "there is no projector"
+        return
+    if projector.activation != "gelu" and len(projector.widths) > 1:
+        yield f"a projector with {projector.activation} between its matrices is not built"
+    if projector.deeper:
+        yield "a projector that gives states to several of the decoder's layers is not built"
+    if projector.norm != "none" and (projector.norm != arch.norm or projector.pool > 1):
+        yield "a projector with a norm other than the tower's, or behind pooling, is not built"
+    if stem.grid % (projector.pool * projector.join) or (projector.pool > 1 and projector.join > 1):
+        yield "a projector whose squares do not divide the patches, or that pools and joins, is not built"
+
+
+def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
+    yield from unbuilt(layer, free=_FREE)
+    if layer.shares is not None or not layer.attention_norm or not layer.ffn_norm:
+        yield "shared weights or blocks without norms are not built in encoders of images"
+    for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
+        if block is not None and not isinstance(block, built):
+            yield f"{name} is a {type(block).__name__} block, which is not built"
+        elif block is not None:
+            yield from (f"{name}.{found}" for found in unbuilt(block, free=_FREE))
+    block = layer.attention
+    if isinstance(block, Attention):
+        if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
+            yield "attention that is causal, grouped, rotary, normed or windowed is not built in encoders of images"
+        if block.relative_buckets not in (0, bias_rows(stem, block.square)):
+            yield f"attention.relative_buckets = {block.relative_buckets} is not one bias for each distance"
+        if block.head_size % 8:
+            yield f"heads of {block.head_size} values, no multiple of 8, are not built"
+    if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
+        yield "ffn.activation relu2 is not built"

@@ -1,0 +1,36 @@
+"""Stages of a pyramid: layers at a narrower width and a finer grid that come before a model's own (Swin).
+
+References:
+    Liu et al. 2021, Swin Transformer, arXiv:2103.14030; version 2, arXiv:2111.09883.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.fields import check_fields, positive
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.mixers import Attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """``depth`` equal pre-norm layers of width ``d_model``, then a merge of each 2 by 2 positions into one.
+
+    The merge is a norm and a matrix without bias from four positions to the next stage's width; the norm stands before
+    the matrix, or after it (``norm_after``: on half as many values).
+    """
+
+    d_model: int
+    depth: int
+    attention: Attention
+    ffn: FeedForward
+    norm_after: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "d_model", "depth")
+
+    def merge_parameters(self, width: int) -> int:
+        """Parameters of the merge into positions of ``width`` values."""
+        return 4 * self.d_model * width + 2 * (width if self.norm_after else 4 * self.d_model)

@@ -1,0 +1,147 @@
+"""Stems: how something that is no text becomes the positions of a transformer. Images are cut into patches.
+
+A signal in time is an image with one axis: its pixels are frames, its channels the bands of each frame, and its patches
+slices of time.
+
+References:
+    Patches and class token: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv:2010.11929.
+    Convolutions before them: Xiao et al. 2021, Early Convolutions Help Transformers See Better, arXiv:2106.14881.
+    Slices of a spectrogram: Berg et al. 2021, Keyword Transformer, arXiv:2104.00769; convolutions over its frames with
+        stride 2: Radford et al. 2022 (Whisper), arXiv:2212.04356.
+    Registers: Darcet et al. 2024, Vision Transformers Need Registers, arXiv:2309.16588.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from chipwise.core.fields import check_fields, later, positive
+from chipwise.errors import SpecError
+from chipwise.model.kinds.image.stages import Stage
+
+CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStem:
+    """Square images in patches of ``patch`` by ``patch`` pixels, each multiplied with one matrix.
+
+    With one axis a signal of ``image_size`` frames in slices of ``patch`` frames.
+
+    ``convs`` are the output channels of 3x3 convolutions with stride 2, each followed by a GELU, that come first; the
+    matrix then takes patches of what they leave, ``patch / 2**len(convs)`` on each side.
+    """
+
+    image_size: int  # pixels on each side
+    patch: int  # pixels of the image on each side of a patch
+    channels: int = 3
+    convs: tuple[int, ...] = ()
+    bias: bool = True  # of the matrix
+    prefix_tokens: int = 1  # positions before the patches: the class token and registers
+    mask_token: bool = later(False)  # a vector for hidden patches, which only training uses (DINOv2)
+    axes: int = later(2)  # of an image; 1 of a signal in time
+    stages: tuple[Stage, ...] = later(())  # narrower layers on finer grids that come first (Swin)
+    stem_norm: bool = later(False)  # a LayerNorm of the patches before them
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "image_size", "patch", "channels", most=1_000_000)
+        if self.axes not in (1, 2):
+            raise SpecError(f"must be 2 (an image) or 1 (a signal in time), not {self.axes}", field="axes")
+        if self.prefix_tokens < 0:
+            raise SpecError(f"must be at least 0, not {self.prefix_tokens}", field="prefix_tokens")
+        if any(channels < 1 for channels in self.convs):
+            raise SpecError(f"channels must be at least 1, not {min(self.convs)}", field="convs")
+        if self.patch > self.image_size:
+            raise SpecError(f"must be at most the image's {self.image_size} pixels, not {self.patch}", field="patch")
+        if self.patch % self.halved:
+            raise SpecError(
+                f"a patch of {self.patch} pixels cannot be halved by {len(self.convs)} convolutions; it must be a "
+                f"multiple of {self.halved}",
+                field="patch",
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels and pixels of an image along each axis."""
+        return (self.channels, *([self.image_size] * self.axes))
+
+    @property
+    def taps(self) -> int:
+        """Pixels that a convolution sees."""
+        return int(CONV_EDGE**self.axes)
+
+    @property
+    def areas(self) -> tuple[int, ...]:
+        """Pixels of the image, and of what each convolution leaves of it."""
+        return tuple(side**self.axes for side in self.sides)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Pixels on each side of the image, and of what each convolution leaves of it."""
+        found = [self.image_size]
+        for _ in self.convs:
+            found.append(-(-found[-1] // CONV_STRIDE))
+        return tuple(found)
+
+    @property
+    def halved(self) -> int:
+        """How many times smaller each side is after the convolutions."""
+        return math.prod(CONV_STRIDE for _ in self.convs)
+
+    @property
+    def edge(self) -> int:
+        """Sides of a patch in what the convolutions leave."""
+        return self.patch // self.halved
+
+    @property
+    def values(self) -> int:
+        """Values of a patch, which the matrix takes."""
+        return int(self.edge**self.axes) * (self.convs[-1] if self.convs else self.channels)
+
+    @property
+    def first_grid(self) -> int:
+        """Patches on each side; pixels that fill no patch are left out."""
+        return self.sides[-1] // self.edge
+
+    @property
+    def grid(self) -> int:
+        """The same after the stages, each of which halves it."""
+        return int(self.first_grid // 2 ** len(self.stages))
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return int(self.grid**self.axes)
+
+    @property
+    def tokens(self) -> int:
+        """Positions of an image."""
+        return self.patches + self.prefix_tokens
+
+    def first_width(self, d_model: int) -> int:
+        """Width of the patches: that of the first stage, or the model's."""
+        return self.stages[0].d_model if self.stages else d_model
+
+    def conv_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Input and output channels of each convolution."""
+        return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
+
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrix of patches."""
+        return ((self.values, d_model),)
+
+    def parameters(self, d_model: int) -> int:
+        """The convolutions with biases, the matrix, the vectors before the patches, and the stages with their merges.
+
+        Learned positions are counted apart.
+        """
+        convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
+        vectors = self.prefix_tokens + self.mask_token + self.bias
+        total = convs + (self.values + vectors + 2 * self.stem_norm) * self.first_width(d_model)
+        widths = [*(stage.d_model for stage in self.stages), d_model]
+        for stage, width in zip(self.stages, widths[1:], strict=True):
+            each = stage.attention.parameters(stage.d_model) + stage.ffn.parameters(stage.d_model) + 4 * stage.d_model
+            total += stage.depth * each + stage.merge_parameters(width)
+        return total

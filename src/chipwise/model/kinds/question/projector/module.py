@@ -1,0 +1,34 @@
+"""A projector in torch. Axes: B batch, P patches, T tokens, D model width."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.module import into_squares
+from chipwise.model.kinds.image.windows.spec import Squares
+from chipwise.model.kinds.question.projector.spec import Projector
+
+
+class ProjectorModule(nn.Module):
+    """From patches to tokens: squares of them averaged or joined, then matrices with a GELU between."""
+
+    def __init__(self, projector: Projector, stem: ImageStem, d_model: int) -> None:
+        super().__init__()
+        self.projector, self.grid = projector, stem.grid
+        shapes = projector.shapes(d_model, stem.axes)
+        self.matrices = nn.ModuleList(nn.Linear(into, out, bias=projector.bias) for into, out in shapes)
+
+    def forward(self, x_BPD: Tensor) -> Tensor:
+        """Tokens (B, T, D)."""
+        pool, join = self.projector.pool, self.projector.join
+        x = x_BPD
+        if pool * join > 1:
+            batch = len(x)
+            x = into_squares(x, Squares(grid=self.grid, side=pool * join))  # (B · T, square, D)
+            x = x.mean(1) if pool > 1 else x.reshape(len(x), -1)
+            x = x.view(batch, -1, x.shape[-1])
+        for i, matrix in enumerate(self.matrices):
+            x = matrix(x if i == 0 else F.gelu(x))
+        return x

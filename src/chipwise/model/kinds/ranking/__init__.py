@@ -1,0 +1,1 @@
+"""Ranking models: a history of items and the candidates to score."""

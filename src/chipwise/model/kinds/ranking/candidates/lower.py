@@ -1,0 +1,85 @@
+"""Items, a request's attention and the scores of candidates as operators."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
+
+
+def lower_items(
+    arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int, joined: bool = False
+) -> list[tuple[str, Op]]:
+    """From the items of ``batch`` requests to the residual stream.
+
+    ``joined`` looks up items and tags in one table, where their rows are added.
+    """
+    rows, width = batch * stem.tokens, stem.table_width(arch.d_model)
+    if joined and stem.bag and not stem.width:
+        ids = rows * (1 + stem.bag)
+        bag = EmbeddingBagOp(bags=rows, ids=1 + stem.bag, width=width, rows=stem.items + stem.tags + 2)
+        moved = Elementwise(function="add", elements=rows * stem.bag)
+        return [("moved", moved), ("ids", Elementwise(function="copy", elements=ids)), ("rows", bag)]
+    ops: list[tuple[str, Op]] = [("items", EmbeddingOp(tokens=rows, width=width, rows=stem.items + 1))]
+    if stem.bag:
+        ops.append(("tags", EmbeddingBagOp(bags=rows, ids=stem.bag, width=width, rows=stem.tags + 1)))
+        if stem.width:
+            ops.append(("features", Elementwise(function="copy", elements=2 * rows * width)))
+        else:
+            ops.append(("features", Elementwise(function="add", elements=rows * width, inputs=2)))
+    if stem.width:
+        ops.append(("projection", Matmul(m=rows, k=stem.values, n=arch.d_model, weights=weights, bias=stem.bias)))
+    return ops
+
+
+def lower_attention(
+    block: Attention, stem: RankingStem, d_model: int, weights: str, *, batch: int, last: bool, joined: bool = True
+) -> list[tuple[str, Op]]:
+    """The operators of attention over requests, without the norm; after the ``last`` only candidates are kept.
+
+    All projections of all positions are one product, unless they are not ``joined``; what moves their values to the
+    heads is part of ``attend``, and priced alike.
+    """
+    rows, width, parts = batch * stem.tokens, block.query_width, 4 if block.pointwise else 3
+    asking = batch * stem.candidates if last else rows
+    names = ["qkv"] if joined else ["q", "k", "v", "gate"][:parts]
+    each = parts * width // len(names)
+    ops: list[tuple[str, Op]] = []
+    for name in names:
+        ops.append((name, Matmul(m=rows, k=d_model, n=each, weights=weights, bias=block.qkv_bias)))
+        if block.pointwise:
+            ops.append((f"{name}.activation", Elementwise(function="silu", elements=rows * each)))
+    attend = RequestAttentionOp(
+        batch=batch,
+        history=stem.history,
+        candidates=stem.candidates,
+        heads=block.heads,
+        head_size=block.head_size,
+        whole=not last,
+        pointwise=block.pointwise,
+    )
+    ops.append(("attend", attend))
+    if last:
+        ops.append(("candidates", Elementwise(function="copy", elements=asking * d_model)))
+    if block.pointwise:
+        ops.append(("norm", NormOp(rows=asking, width=width)))
+        ops.append(("gate", Elementwise(function="mul", elements=asking * width, inputs=2)))
+    ops.append(("out", Matmul(m=asking, k=width, n=d_model, weights=weights, bias=block.out_bias)))
+    return ops
+
+
+def lower_scores(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
+    """The scores of the candidates from their normed states."""
+    rows = batch * stem.candidates
+    if arch.head == "scores":
+        return [("scores", Matmul(m=rows, k=arch.d_model, n=1, weights=weights, bias=True))]
+    return [
+        ("candidates", Elementwise(function="copy", elements=rows * arch.d_model)),
+        ("scores", RowDotOp(rows=rows, width=arch.d_model)),
+    ]

@@ -1,0 +1,120 @@
+"""A ranking model as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, T positions (S of them the history's, C candidates), J an item and its tags, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.ranking.candidates.module import Items, RequestAttention
+from chipwise.model.kinds.ranking.form import require_ranker
+
+
+class RankingLayer(nn.Module):
+    """One pre-norm residual layer."""
+
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = RequestAttention(layer.attention, arch.d_model, arch.norm_eps)
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(self, x_BTD: Tensor, bias: tuple[Tensor, Tensor] | None, hidden_TS: Tensor) -> Tensor:
+        """The residual stream after the layer; ``bias`` as :class:`RequestAttention` takes it."""
+        if self.attention is not None and self.attention_norm is not None and bias is not None:
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), bias[0], hidden_TS, bias[1])
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+class Ranker(nn.Module):
+    """A ranking model. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        stem = require_ranker(arch, work="built in torch")
+        super().__init__()
+        self.arch, self.history = arch, stem.history
+        self.stem = Items(stem, arch.d_model)
+        self.positions = nn.ModuleDict(
+            {
+                str(i): nn.Embedding(stem.history + 1, layer.attention.heads)
+                for i, layer in enumerate(arch.layers)
+                if layer.attention is not None
+            }
+        )
+        self.layers = nn.ModuleDict({str(i): RankingLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        self.norm = make_norm(arch)
+        self.head = nn.Linear(arch.d_model, 1) if arch.head == "scores" else None
+
+    def forward(self, ids_BTJ: Tensor, places_C: Tensor | None = None) -> Tensor:
+        """Scores (B, C) of candidates, each computed as if it were the only one.
+
+        Args:
+            ids_BTJ: The history's items, then the candidates, each with its tags.
+            places_C: How many items of the history each candidate sees, where that is not all.
+        """
+        history, count = self.history, ids_BTJ.shape[1] - self.history
+        before = torch.arange(history, device=ids_BTJ.device)
+        if places_C is None:
+            places_C = before.new_full((count,), history)
+        places_T = torch.cat((before, places_C))
+        distance_TS = places_T[:, None] - before
+        hidden_TS = distance_TS < 1
+        nearest_TS = distance_TS.clamp(min=0)
+        first = x_BTD = self.stem(ids_BTJ)
+        for name, layer in self.layers.items():
+            bias = None
+            if name in self.positions:
+                table = self.positions[name]
+                bias = (table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0]))  # the first sees but itself
+            x_BTD = layer(x_BTD, bias, hidden_TS)
+        x_BCD = self.norm(x_BTD[:, history:])
+        if self.head is not None:
+            return self.head(x_BCD)[..., 0]  # type: ignore[no-any-return]
+        return (x_BCD * first[:, history:]).sum(-1)  # type: ignore[no-any-return]
+
+
+def initialise(model: Ranker, *, seed: int) -> Ranker:
+    """Fills the parameters: tables 1/√width, matrices 1/√fan-in, residual outputs scaled down by depth, biases 0."""
+    generator = torch.Generator().manual_seed(seed)
+    depth = len(model.arch.layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or name.startswith("positions"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                scale = 1 / math.sqrt(parameter.shape[1])
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return model
+
+
+def build(arch: ArchSpec, *, seed: int) -> Ranker:
+    """A freshly initialised ranking model of ``arch``."""
+    return initialise(Ranker(arch), seed=seed)
+
+
+def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Ranker:
+    """The ranking model of ``arch`` with ``weights``, ready to run."""
+    model = Ranker(arch)
+    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
+    return model.eval()

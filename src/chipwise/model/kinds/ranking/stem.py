@@ -1,0 +1,74 @@
+"""The stem of a ranking model: items that a person met, and candidates, as rows of embedding tables.
+
+A request is a history of items and a number of candidates. Each position is the row of its item in a table, with the
+sum of the rows of its tags (an embedding bag) where items have tags.
+
+References:
+    Self-attention over a history: Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781.
+    Candidates as positions after the history: Zhai et al. 2024, Actions Speak Louder than Words (HSTU, M-FALCON),
+        arXiv:2402.17152.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.fields import check_fields, positive
+from chipwise.errors import SpecError
+
+MOST_ROWS = 10**12  # of a table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingStem:
+    """``history`` items, then ``candidates``: each position a row of the table of ``items``, and rows of its tags.
+
+    Row 0 of each table stands for nothing: a history that is shorter begins with it. Tables whose ``width`` is not the
+    model's are followed by one matrix, which takes an item's row and the sum of its tags' rows side by side.
+    """
+
+    items: int
+    history: int
+    candidates: int  # of one request
+    width: int = 0  # of the tables' rows; 0 is the model's
+    tags: int = 0  # rows of a second table
+    bag: int = 0  # tags of an item, at most; the rest of the bag is filled with 0
+    bias: bool = True  # of the matrix
+    shards: int = 1  # devices among which the tables' rows are dealt out
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "items", most=MOST_ROWS)
+        positive(self, "history", "candidates", "shards", most=1_000_000)
+        for name in ("width", "tags", "bag"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
+        if (self.tags > 0) != (self.bag > 0):
+            raise SpecError("tags need a table (tags) and a number of them for each item (bag)", field="bag")
+
+    @property
+    def tokens(self) -> int:
+        """Positions of a request."""
+        return self.history + self.candidates
+
+    @property
+    def values(self) -> int:
+        """Values that the matrix after the tables takes; 0 where there is none."""
+        return self.width * (2 if self.bag else 1)
+
+    def table_width(self, d_model: int) -> int:
+        """Values of a table's row."""
+        return self.width or d_model
+
+    def table_rows(self) -> int:
+        """Rows of all tables."""
+        return self.items + 1 + (self.tags + 1 if self.bag else 0)
+
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrix after the tables, if there is one."""
+        return ((self.values, d_model),) if self.width else ()
+
+    def parameters(self, d_model: int) -> int:
+        """The tables and the matrix."""
+        matrix = (self.values + self.bias) * d_model if self.width else 0
+        return self.table_rows() * self.table_width(d_model) + matrix

@@ -1,0 +1,1 @@
+"""Speech recognisers that write characters, word spotters, and published encoders of sound."""

@@ -1,0 +1,30 @@
+"""Convolutions over frames in torch. Axes: B batch, M bands, T frames, C channels, K taps, D model width."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.nn.precision import compute_format
+
+
+class Frames(nn.Module):
+    """From a spectrogram to the inputs of the first layer, without their positions.
+
+    A convolution is a matrix (D, K · C) times neighbouring frames side by side, the earliest first: what
+    ``torch.nn.Conv1d`` computes whose weight (D, C, K) is the matrix turned. So a matrix of its own can be quantised.
+    """
+
+    def __init__(self, stem: SoundStem, d_model: int) -> None:
+        super().__init__()
+        self.convs = stem.convs
+        self.frames = nn.ModuleList(nn.Linear(into, out) for into, out in stem.matrices(d_model))
+
+    def forward(self, sound_BMT: Tensor) -> Tensor:
+        """Positions (B, T', D)."""
+        x = compute_format(sound_BMT).transpose(1, 2)
+        for conv, matrix in zip(self.convs, self.frames, strict=True):
+            seen_BTCK = F.pad(x, (0, 0, conv.pad, conv.pad)).unfold(1, conv.kernel, conv.stride)
+            x = F.gelu(matrix(seen_BTCK.transpose(2, 3).flatten(2)))
+        return x

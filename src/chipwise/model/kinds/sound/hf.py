@@ -1,0 +1,94 @@
+"""wav2vec 2.0, HuBERT and Whisper's encoder in Hugging Face folders: the names of their weights.
+
+References:
+    Names on disk: ``Wav2Vec2ForCTC``, ``HubertForCTC`` and ``WhisperForConditionalGeneration`` of transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from chipwise.core.arrays import Float32Array
+from chipwise.errors import Unsupported
+
+FAMILIES = ("hubert", "wav2vec2", "whisper")
+_CHANGES = ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm")  # fields that give other logits where set
+_PREFIX = re.compile(r"^(wav2vec2|hubert|model)\.")
+_LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
+_CONV = re.compile(r"feature_extractor\.conv_layers\.(\d+)\.(conv|layer_norm)\.(weight|bias)")
+_BLOCKS = {
+    "attention.q_proj": "attention.q",
+    "attention.k_proj": "attention.k",
+    "attention.v_proj": "attention.v",
+    "attention.out_proj": "attention.out",
+    "layer_norm": "attention_norm",
+    "feed_forward.intermediate_dense": "ffn.up",
+    "feed_forward.output_dense": "ffn.down",
+    "final_layer_norm": "ffn_norm",
+    "self_attn.q_proj": "attention.q",
+    "self_attn.k_proj": "attention.k",
+    "self_attn.v_proj": "attention.v",
+    "self_attn.out_proj": "attention.out",
+    "self_attn_layer_norm": "attention_norm",
+    "fc1": "ffn.up",
+    "fc2": "ffn.down",
+}
+_OUTSIDE = {
+    "masked_spec_embed": "stem.mask.weight",
+    "feature_projection.layer_norm.weight": "stem.norm.weight",
+    "feature_projection.layer_norm.bias": "stem.norm.bias",
+    "feature_projection.projection.weight": "stem.projection.weight",
+    "feature_projection.projection.bias": "stem.projection.bias",
+    "encoder.pos_conv_embed.conv.bias": "stem.places.bias",
+    "encoder.pos_conv_embed.conv.weight_g": "stem.places.weight_g",
+    "encoder.pos_conv_embed.conv.weight_v": "stem.places.weight_v",
+    "encoder.pos_conv_embed.conv.parametrizations.weight.original0": "stem.places.weight_g",
+    "encoder.pos_conv_embed.conv.parametrizations.weight.original1": "stem.places.weight_v",
+    "lm_head.weight": "head.weight",
+    "lm_head.bias": "head.bias",
+    "encoder.conv1.weight": "stem.convs.0.weight",
+    "encoder.conv1.bias": "stem.convs.0.bias",
+    "encoder.conv2.weight": "stem.convs.1.weight",
+    "encoder.conv2.bias": "stem.convs.1.bias",
+    "encoder.embed_positions.weight": "stem.positions.weight",
+}
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Checks that nothing in ``config`` would give other logits than what is exported.
+
+    Raises:
+        Unsupported: Something would; names the field.
+    """
+    for name in _CHANGES:
+        if config.get(name):
+            raise Unsupported(f"{name} = {config[name]!r:.40}: models with it are not exported")
+    if config.get("feat_extract_activation", "gelu") != "gelu":
+        raise Unsupported("feat_extract_activation other than gelu is not exported")
+
+
+def from_listener(tensors: Mapping[str, Float32Array], *, after: bool) -> dict[str, Float32Array]:
+    """A checkpoint's weights by our names, of an encoder and its head alone; names that are not known are kept.
+
+    ``after`` says that norms stand after blocks: the one beside the layers is then the embedding's.
+    """
+    found = {}
+    for full, value in tensors.items():
+        name = _PREFIX.sub("", full)
+        if name.startswith("decoder.") or name == "proj_out.weight":  # Whisper's
+            continue
+        found[_name(name, after=after) or full] = value
+    return found
+
+
+def _name(name: str, *, after: bool) -> str | None:
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    if name.startswith("encoder.layer_norm."):
+        return f"{'embedding_norm' if after else 'norm'}.{name.rpartition('.')[2]}"
+    if (conv := _CONV.fullmatch(name)) is not None:
+        return f"stem.convs.{conv[1]}.{'' if conv[2] == 'conv' else 'norm.'}{conv[3]}"
+    layer = _LAYER.fullmatch(name)
+    return f"layers.{layer[1]}.{_BLOCKS[layer[2]]}.{layer[3]}" if layer is not None and layer[2] in _BLOCKS else None

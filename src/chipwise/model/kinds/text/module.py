@@ -1,0 +1,177 @@
+"""An ArchSpec as a torch module: the reference that every exported form is held against.
+
+Axes: B batch, T tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.attention.module import AttentionModule
+from chipwise.model.blocks.conv.module import ShortConv
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.denoiser import module as torch_denoiser
+from chipwise.model.kinds.image import module as torch_vision
+from chipwise.model.kinds.ranking import module as torch_ranking
+from chipwise.model.kinds.sound import module as torch_sound
+from chipwise.model.kinds.text.form import require_plain
+from chipwise.model.nn import rotary
+from chipwise.model.walk.forms import Form, form_of
+
+Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What passes so far left: how many tokens they read, and each layer's cache."""
+
+    tokens: int
+    caches: list[Cache | None]
+
+
+class LayerModule(nn.Module):
+    """One pre-norm residual layer."""
+
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_conv = ShortConv(arch.d_model, layer.attention_conv) if layer.attention_conv else None
+        self.ffn_conv = ShortConv(arch.d_model, layer.ffn_conv) if layer.ffn_conv else None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = AttentionModule(layer.attention, arch.d_model, arch.norm_eps)
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(
+        self, x_BTD: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
+    ) -> tuple[Tensor, Cache | None]:
+        """The residual stream after the layer, and the layer's new cache."""
+        past, kept = list(cache or ()), list[Tensor]()  # in order: keys, values, the convolutions' inputs
+        keys = (past.pop(0), past.pop(0)) if past and self.attention is not None else None
+        if self.attention is not None and self.attention_norm is not None:
+            h_BTD = self.attention_norm(x_BTD)
+            if self.attention_conv is not None:
+                h_BTD, last = self.attention_conv(h_BTD, past.pop(0) if past else None)
+                kept.append(last)
+            y_BTD, keys = self.attention(h_BTD, angles, keys)
+            x_BTD = x_BTD + y_BTD
+        if self.ffn is not None and self.ffn_norm is not None:
+            h_BTD = self.ffn_norm(x_BTD)
+            if self.ffn_conv is not None:
+                h_BTD, last = self.ffn_conv(h_BTD, past.pop(0) if past else None)
+                kept.append(last)
+            x_BTD = x_BTD + self.ffn(h_BTD)
+        return x_BTD, (*(keys or ()), *kept) or None
+
+
+class Transformer(nn.Module):
+    """A decoder language model. Parameters are created uninitialised by meaning: call :func:`initialise`.
+
+    Layers that share weights are one module: ``layers`` holds the owners under their numbers, ``order`` who runs when.
+    """
+
+    def __init__(self, arch: ArchSpec) -> None:
+        require_plain(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
+        learned = arch.positions == "learned"
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else None
+        self.layers = nn.ModuleDict({str(i): LayerModule(arch, layer) for i, layer in arch.owned_layers()})
+        self.order = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
+        self.norm = make_norm(arch)
+        self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
+        self._angles: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    def forward(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+        """Logits (B, T, V) of every position, and what the next pass must know."""
+        x_BTD, new = self.hidden(tokens_BT, past)
+        return F.linear(x_BTD, self.head_table), new
+
+    @property
+    def head_table(self) -> Tensor:
+        """The head's matrix (V, D): the token table where they are tied."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def hidden(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
+        """Inputs of the head (B, T, D), after the final norm, and what the next pass must know."""
+        past = past or Past(tokens=0, caches=[None] * len(self.order))
+        start, end = past.tokens, past.tokens + tokens_BT.shape[1]
+        x_BTD = self.embedding(tokens_BT)
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(torch.arange(start, end, device=tokens_BT.device))
+        new: list[Cache | None] = []
+        for owner, layer, cache in zip(self.order, self.arch.layers, past.caches, strict=True):
+            angles = None
+            if layer.attention is not None and layer.attention.rope:
+                cos, sin = self._rotary(layer.attention.head_size, tokens_BT.device)
+                angles = (cos[start:end], sin[start:end])
+            x_BTD, cache = self.layers[owner](x_BTD, angles, cache)
+            new.append(cache)
+        return self.norm(x_BTD), Past(tokens=end, caches=new)
+
+    def _rotary(self, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        key = (head_size, device)
+        if key not in self._angles:
+            cos, sin = rotary.tables(head_size, self.arch.max_tokens, self.arch.rope_theta)
+            self._angles[key] = (cos.to(device), sin.to(device))
+        return self._angles[key]
+
+
+def initialise(model: Transformer, *, seed: int) -> Transformer:
+    """Fills the parameters: normal with 1/√fan-in (the table with 0.02·…), residual outputs scaled down by depth.
+
+    References:
+        Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    depth = len(model.arch.layers)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or name.endswith("conv.weight"):
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            elif name.startswith(("embedding", "positions", "head")):
+                parameter.normal_(0.0, 1 / math.sqrt(model.arch.d_model), generator=generator)
+            else:
+                scale = 1 / math.sqrt(parameter.shape[1])
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return model
+
+
+def module_of(arch: ArchSpec) -> Any:
+    """The torch module of ``arch``, whatever its form, without its weights."""
+    form = form_of(arch)
+    return _ONE_PASS[form][0](arch) if form in _ONE_PASS else Transformer(arch)
+
+
+def build(arch: ArchSpec, *, seed: int) -> Any:
+    """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
+    form = form_of(arch)
+    return _ONE_PASS[form][1](arch, seed=seed) if form in _ONE_PASS else initialise(Transformer(arch), seed=seed)
+
+
+# Module and its initialised one; forms without a torch module are refused by the nearest that has one.
+_ONE_PASS: Mapping[Form, tuple[Callable[[ArchSpec], Any], Callable[..., Any]]] = {
+    Form.CLASSIFIER: (torch_vision.ImageClassifier, torch_vision.build),
+    Form.IMAGE_ENCODER: (torch_vision.ImageClassifier, torch_vision.build),
+    Form.DENOISER: (torch_denoiser.DenoisingTransformer, torch_denoiser.build),
+    Form.TRANSCRIBER: (torch_sound.Transcriber, torch_sound.build),
+    Form.LISTENER: (torch_sound.Transcriber, torch_sound.build),
+    Form.RANKER: (torch_ranking.Ranker, torch_ranking.build),
+}

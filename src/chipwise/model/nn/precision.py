@@ -1,0 +1,69 @@
+"""The number format of matrix products: which one autocast uses here, and which one this machine computes fastest."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from chipwise.core.files import read_json, write_json
+from chipwise.model.nn.amx import bf16_is_safe
+
+Precision = Literal["bf16", "fp32"]
+
+
+def compute_format(x: Tensor) -> Tensor:
+    """``x`` in the format that autocast would give every matrix product with it; ``x`` itself without autocast.
+
+    Entered once per block, this saves a conversion per matrix.
+    """
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def torch_dtype(precision: Precision) -> torch.dtype:
+    """The torch name of ``precision``."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@functools.cache
+def fastest_precision() -> Precision:
+    """The format in which one core here multiplies matrices fastest, measured in a few milliseconds.
+
+    Near a tie the answer may differ from one process to the next: what must be the same keeps it, see
+    :func:`kept_precision`.
+    """
+
+    def seconds(dtype: torch.dtype) -> float:
+        a, b = torch.ones(512, 256, dtype=dtype), torch.ones(256, 256, dtype=dtype)
+        best = math.inf
+        for _ in range(8):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    if not bf16_is_safe():  # torch was at work before oneDNN's limit was set
+        return "fp32"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return "bf16" if seconds(torch.bfloat16) * 1.3 < seconds(torch.float32) else "fp32"
+    finally:
+        torch.set_num_threads(threads)
+
+
+def kept_precision(path: Path) -> Precision:
+    """The precision of a run: measured once and kept in ``path``, so that all its processes and resumes agree."""
+    if path.exists():
+        held = read_json(path)
+        if held in get_args(Precision):
+            return "bf16" if held == "bf16" else "fp32"
+    found = fastest_precision()
+    write_json(path, found)
+    return found

@@ -1,0 +1,192 @@
+"""Attention: scores, softmax and values of new positions over those in the cache, fused or not; latent attention.
+
+References:
+    Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithms 0 and 1, theorem 2.
+    DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434: latent attention, and its absorbed form in section 2.1.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import Size, values_bytes
+from chipwise.errors import SpecError
+from chipwise.model.ops.op import chunk_triangles, greater, lesser, triangle
+from chipwise.model.ops.work import Work
+
+SOFTMAX_FLOPS = 5  # a score: scale, compare with the greatest, subtract, exponential, sum
+ROTATION_FLOPS = 3  # a value: two products, one sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOp:
+    """Scores, softmax and values of ``query_tokens`` new positions over themselves and ``past_tokens``.
+
+    Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
+    the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
+    positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence; no new keys.
+    Where it does not own its cache, it reads that of an earlier layer, which is counted there. ``biases`` are tables of
+    a value for each pair and head that is added to the scores: one, or as many as sequences of different ones.
+    ``fused`` keeps the scores on chip; otherwise they go through memory, and masked ones are computed too.
+    """
+
+    batch: Size
+    query_tokens: Size
+    past_tokens: Size
+    heads: Size
+    kv_heads: Size
+    head_size: Size
+    rope: bool = True
+    window: Size | None = None
+    chunk: Size | None = None
+    causal: bool = True
+    cross: bool = False
+    owns_cache: bool = True
+    fused: bool = True
+    activations: str = "fp32"
+    cache: str = "fp32"
+    biases: Size = 0
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.chunk is not None:
+            raise SpecError("attention has a window or chunks, not both", field="chunk")
+        if self.chunk is not None and not self.causal:
+            raise SpecError("chunked attention is causal", field="chunk")
+
+    @property
+    def kind(self) -> str:
+        """``attention``."""
+        return "attention"
+
+    def pairs(self) -> Size:
+        """Query-key pairs that the mask leaves, per head and sequence."""
+        new, past = self.query_tokens, self.past_tokens
+        if self.cross:
+            return new * past
+        if not self.causal:
+            if self.window is None:
+                return new * (past + new)
+            # A band: |i - j| <= reach, less the two corners that stick out.
+            reach = lesser(self.window // 2, new - 1)
+            return new * past + new * (2 * reach + 1) - 2 * triangle(reach)
+        if self.chunk is not None:
+            return chunk_triangles(past + new, self.chunk) - chunk_triangles(past, self.chunk)
+        if self.window is None:
+            return new * past + triangle(new)
+        growing = lesser(greater(self.window - past, 0), new)  # queries that see less than a window
+        return growing * past + triangle(growing) + (new - growing) * self.window
+
+    def kept_tokens(self) -> Size:
+        """Positions of the cache that are read, per sequence."""
+        if self.chunk is not None:
+            return self.past_tokens % self.chunk
+        if self.window is None:
+            return self.past_tokens
+        return lesser(self.past_tokens, self.window)
+
+    def work(self) -> Work:
+        """Two products of 2·head_size FLOPs a pair, five of softmax a pair, three of rotation a value.
+
+        Unfused, every score of the rectangle is computed, written, read and written by softmax, and read again.
+        """
+        rows = self.batch * self.query_tokens
+        new_kv = 0 if self.cross else 2 * rows * self.kv_heads * self.head_size
+        queries = rows * self.heads * self.head_size
+        rotated = queries + new_kv // 2
+        kept = 2 * self.batch * self.kept_tokens() * self.kv_heads * self.head_size
+        scores: Size = 0
+        pairs = self.batch * self.heads * self.pairs()
+        if not self.fused:
+            keys = self.past_tokens + (0 if self.cross else self.query_tokens)
+            pairs = rows * self.heads * keys
+            scores = 2 * values_bytes(pairs, self.activations)
+        added = self.biases * self.heads * self.query_tokens * (self.past_tokens + self.query_tokens)
+        flops = pairs * (4 * self.head_size + SOFTMAX_FLOPS) + (ROTATION_FLOPS * rotated if self.rope else 0)
+        given = queries + new_kv + added
+        return Work(
+            flops=flops + pairs * lesser(self.biases, 1),
+            read_bytes=values_bytes(kept, self.cache) + values_bytes(given, self.activations) + scores,
+            write_bytes=values_bytes(queries, self.activations) + values_bytes(new_kv, self.cache) + scores,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionOp:
+    """Multi-head latent attention of new positions over themselves and ``past_tokens``, causal.
+
+    The cache holds ``kv_rank + rope_size`` values a token for all heads together. ``absorbed`` (decode) works on those:
+    queries and results are of the latent's width, and the products that take them there and back are matmuls of their
+    own. Otherwise (prefill) keys and values have been expanded, ``nope_size + rope_size`` and ``value_size`` a head.
+    """
+
+    batch: Size
+    query_tokens: Size
+    past_tokens: Size
+    heads: Size
+    kv_rank: Size
+    rope_size: Size
+    nope_size: Size
+    value_size: Size
+    absorbed: bool = True
+    activations: str = "fp32"
+    cache: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``latent_attention``."""
+        return "latent_attention"
+
+    def pairs(self) -> Size:
+        """Query-key pairs that the causal mask leaves, per head and sequence."""
+        return self.query_tokens * self.past_tokens + triangle(self.query_tokens)
+
+    @property
+    def key_size(self) -> Size:
+        """Width of a query or key of one head."""
+        return (self.kv_rank if self.absorbed else self.nope_size) + self.rope_size
+
+    @property
+    def result_size(self) -> Size:
+        """Width of the result of one head."""
+        return self.kv_rank if self.absorbed else self.value_size
+
+    def work(self) -> Work:
+        """2·(key + result) and five FLOPs a pair and head; the latent is read once for all heads when absorbed."""
+        rows = self.batch * self.query_tokens
+        pairs = self.batch * self.heads * self.pairs()
+        queries, results = rows * self.heads * self.key_size, rows * self.heads * self.result_size
+        latent = rows * (self.kv_rank + self.rope_size)
+        if self.absorbed:
+            past = self.batch * self.past_tokens * (self.kv_rank + self.rope_size)
+            read = values_bytes(past, self.cache) + values_bytes(queries + latent, self.activations)
+        else:
+            seen = self.batch * (self.past_tokens + self.query_tokens)
+            expanded = seen * self.heads * (self.key_size + self.value_size)
+            read = values_bytes(queries + expanded, self.activations)
+        return Work(
+            flops=pairs * (2 * (self.key_size + self.result_size) + SOFTMAX_FLOPS),
+            read_bytes=read,
+            write_bytes=values_bytes(results, self.activations) + values_bytes(latent, self.cache),
+        )
+
+
+def flash_attention_io(*, tokens: int, head_size: int, sram_values: int) -> int:
+    """Values that FlashAttention moves to and from memory for one head of a sequence, forward, without a mask.
+
+    Algorithm 1 of the paper: key blocks of ``M / 4d`` rows on the outside, each read once; for each of them all queries
+    and results are read and results written, with two statistics a row read and written.
+
+    Args:
+        tokens: Length N of the sequence.
+        head_size: Width d of the head.
+        sram_values: Values M that fit on chip, at least 4·d.
+    """
+    if sram_values < 4 * head_size:
+        raise SpecError(f"must hold four rows of {head_size} values, not {sram_values}", field="sram_values")
+    outer = -(-tokens // -(-sram_values // (4 * head_size)))
+    return 2 * tokens * head_size + outer * (3 * tokens * head_size + 4 * tokens)
+
+
+def standard_attention_io(*, tokens: int, head_size: int) -> int:
+    """Values that attention moves for one head where scores and probabilities go through memory (algorithm 0)."""
+    return 4 * tokens * head_size + 4 * tokens**2

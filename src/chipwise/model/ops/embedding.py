@@ -1,0 +1,56 @@
+"""Into and out of the vocabulary: gathering rows of a table, choosing the next token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import Size, values_bytes, weight_format
+from chipwise.model.ops.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingOp:
+    """``tokens`` rows of ``width`` gathered from a table of ``rows`` kept in ``weights`` format."""
+
+    tokens: Size
+    width: Size
+    rows: Size
+    weights: str = "fp32"
+    activations: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``embedding``."""
+        return "embedding"
+
+    def work(self) -> Work:
+        """No arithmetic; the gathered rows are read and written."""
+        return Work(
+            flops=0,
+            weight_bytes=weight_format(self.weights).matrix_bytes(self.tokens, self.width),
+            write_bytes=values_bytes(self.tokens * self.width, self.activations),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleOp:
+    """The next token of ``rows`` sequences from their logits: the greatest, or drawn from the softmax."""
+
+    rows: Size
+    vocabulary: Size
+    greedy: bool = False
+    activations: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``sample``."""
+        return "sample"
+
+    def work(self) -> Work:
+        """A comparison a logit; drawing also takes the softmax (5) and the running sum (1). 32-bit tokens leave."""
+        logits = self.rows * self.vocabulary
+        return Work(
+            flops=logits * (1 if self.greedy else 6),
+            read_bytes=values_bytes(logits, self.activations),
+            write_bytes=4 * self.rows,
+        )

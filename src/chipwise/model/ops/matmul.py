@@ -1,0 +1,117 @@
+"""Products of activations with weight matrices: one matrix, one per group of rows, or small filters (convolution)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import DType, Size, WeightFormat, dtype_of, values_bytes, weight_format
+from chipwise.model.ops.op import lesser
+from chipwise.model.ops.work import Work
+
+
+def product_format(activations: str) -> str:
+    """The format in which a product leaves: that of its activations, and BF16 where these are narrower than 16 bits."""
+    return activations if dtype_of(activations).bits >= 16 else DType.BF16.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """(m, k) activations times a (k, n) weight matrix in ``weights`` format, plus a bias if any."""
+
+    m: Size
+    k: Size
+    n: Size
+    weights: str = "fp32"
+    activations: str = "fp32"
+    bias: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``matmul``."""
+        return "matmul"
+
+    @property
+    def format(self) -> WeightFormat:
+        """Storage format of the weights."""
+        return weight_format(self.weights)
+
+    def work(self) -> Work:
+        """2mkn FLOPs and one a value for the bias; the weights once, the activations in and out."""
+        outputs, leaves = self.m * self.n, product_format(self.activations)
+        bias = values_bytes(self.n, leaves) if self.bias else 0
+        return Work(
+            flops=2 * outputs * self.k + (outputs if self.bias else 0),
+            weight_bytes=self.format.matrix_bytes(self.k, self.n) + bias,
+            read_bytes=values_bytes(self.m * self.k, self.activations),
+            write_bytes=values_bytes(outputs, leaves),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedMatmul:
+    """``tokens`` rows dealt out to ``groups`` weight matrices of (k, n), in one kernel; each row meets one matrix."""
+
+    tokens: Size
+    groups: Size
+    k: Size
+    n: Size
+    weights: str = "fp32"
+    activations: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``grouped_matmul``."""
+        return "grouped_matmul"
+
+    def work(self) -> Work:
+        """2·tokens·k·n FLOPs. Matrices that have rows are read once; at most as many have rows as there are rows."""
+        met = lesser(self.tokens, self.groups)
+        return Work(
+            flops=2 * self.tokens * self.k * self.n,
+            weight_bytes=met * weight_format(self.weights).matrix_bytes(self.k, self.n),
+            read_bytes=values_bytes(self.tokens * self.k, self.activations),
+            write_bytes=values_bytes(self.tokens * self.n, product_format(self.activations)),
+        )
+
+
+DENSE_CONV = 64
+"""Inputs of an output from which on a convolution is computed as a matrix product (implicit GEMM)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvOp:
+    """Convolution: each of ``positions`` outputs sees ``taps`` inputs of its group's channels.
+
+    ``taps`` is the filter's size, all axes multiplied; ``groups == in_channels == out_channels`` is depthwise, as in
+    the short causal convolutions of Mamba and gated delta layers. ``input_positions`` None means as many as outputs.
+    """
+
+    batch: Size
+    positions: Size
+    in_channels: Size
+    out_channels: Size
+    taps: Size
+    groups: Size = 1
+    input_positions: Size | None = None
+    weights: str = "fp32"
+    activations: str = "fp32"
+    bias: bool = False
+    centred: bool = False  # as many positions after as before are seen; a causal one has a kernel of its own
+
+    @property
+    def kind(self) -> str:
+        """``conv``."""
+        return "conv"
+
+    def work(self) -> Work:
+        """Two FLOPs a tap and channel of the group, for each output, and one for the bias."""
+        fan_in = self.taps * (self.in_channels // self.groups)
+        outputs = self.batch * self.positions * self.out_channels
+        inputs = self.positions if self.input_positions is None else self.input_positions
+        bias = values_bytes(self.out_channels, self.activations) if self.bias else 0
+        return Work(
+            flops=outputs * (2 * fan_in + (1 if self.bias else 0)),
+            weight_bytes=weight_format(self.weights).matrix_bytes(fan_in, self.out_channels) + bias,
+            read_bytes=values_bytes(self.batch * inputs * self.in_channels, self.activations),
+            write_bytes=values_bytes(outputs, product_format(self.activations)),
+        )

@@ -1,0 +1,38 @@
+"""Norms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core.dtypes import Size, values_bytes
+from chipwise.model.ops.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormOp:
+    """RMSNorm or LayerNorm over ``width``, on ``rows`` rows; ``skip`` adds to the residual stream first, fused."""
+
+    rows: Size
+    width: Size
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    skip: bool = False
+    bias: bool = False
+    activations: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``norm``."""
+        return "norm"
+
+    def work(self) -> Work:
+        """Four FLOPs a value for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one for the residual."""
+        values = self.rows * self.width
+        per_value = (4 if self.norm == "rmsnorm" else 7) + (1 if self.skip else 0) + (1 if self.bias else 0)
+        moved = values_bytes(values * (2 if self.skip else 1), self.activations)
+        return Work(
+            flops=values * per_value,
+            weight_bytes=values_bytes(self.width * (2 if self.bias else 1), self.activations),
+            read_bytes=moved,
+            write_bytes=moved,
+        )

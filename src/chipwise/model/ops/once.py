@@ -1,0 +1,31 @@
+"""An operator that runs once in several passes, such as what decodes an image after all steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """``op``, of which each of ``passes`` passes is charged an equal part."""
+
+    op: Op
+    passes: int
+
+    @property
+    def kind(self) -> str:
+        """The operator's."""
+        return self.op.kind
+
+    def work(self) -> Work:
+        """A pass's part of the operator's work."""
+        whole = self.op.work()
+        return Work(
+            flops=whole.flops / self.passes,
+            weight_bytes=whole.weight_bytes / self.passes,
+            read_bytes=whole.read_bytes / self.passes,
+            write_bytes=whole.write_bytes / self.passes,
+        )

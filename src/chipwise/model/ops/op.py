@@ -1,0 +1,59 @@
+"""Operators: sizes in, counted work out. Each is what one kernel, or one node of a runtime's graph, computes.
+
+Sizes are whole numbers or numpy arrays of one shape, so that one operator can stand for thousands of calls. Formats are
+names of :mod:`chipwise.core.dtypes`. Bytes are counted as if each distinct byte moved once; a multiply-add is two
+FLOPs, and one exponential, division or square root is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.dtypes import Size
+from chipwise.model.ops.work import Work
+
+
+class Op(Protocol):
+    """One operator with its sizes."""
+
+    @property
+    def kind(self) -> str:
+        """The operator's name in tables and reports."""
+        ...
+
+    def work(self) -> Work:
+        """FLOPs and bytes of one call."""
+        ...
+
+
+def lesser(a: Size, b: Size) -> Size:
+    """The smaller of two sizes, each a number or an array."""
+    return min(a, b) if _plain(a) and _plain(b) else np.minimum(a, b)
+
+
+def greater(a: Size, b: Size) -> Size:
+    """The greater of two sizes, each a number or an array."""
+    return max(a, b) if _plain(a) and _plain(b) else np.maximum(a, b)
+
+
+def choose(condition: Any, a: Size, b: Size) -> Size:
+    """``a`` where ``condition`` holds, else ``b``; all may be arrays."""
+    if isinstance(condition, bool | np.bool_):
+        return a if condition else b
+    return np.where(condition, a, b)
+
+
+def triangle(n: Size) -> Size:
+    """1 + 2 + … + n."""
+    return n * (n + 1) // 2
+
+
+def chunk_triangles(n: Size, chunk: Size) -> Size:
+    """Pairs (i, j) with j <= i < n in the same chunk of ``chunk`` positions: triangles of whole chunks and a rest."""
+    return n // chunk * triangle(chunk) + triangle(n % chunk)
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, int | float)

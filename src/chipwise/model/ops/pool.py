@@ -1,0 +1,32 @@
+"""The mean over positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chipwise.core.dtypes import Size, values_bytes
+from chipwise.model.ops.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOp:
+    """The mean of ``positions`` rows of ``width`` values, for each of ``batch`` sequences."""
+
+    batch: Size
+    positions: Size
+    width: Size
+    activations: str = "fp32"
+
+    @property
+    def kind(self) -> str:
+        """``pool``."""
+        return "pool"
+
+    def work(self) -> Work:
+        """A sum a value that is read, and a division a result."""
+        read, written = self.batch * self.positions * self.width, self.batch * self.width
+        return Work(
+            flops=read + written,
+            read_bytes=values_bytes(read, self.activations),
+            write_bytes=values_bytes(written, self.activations),
+        )

@@ -1,0 +1,37 @@
+"""Names of configs that are read as those of another family: ``folder as llama``, as ``--like llama`` makes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from chipwise.errors import SpecError, short
+
+Model = TypeVar("Model")
+_ALIKE = re.compile(r"(.+) as ([A-Za-z0-9_.-]+)")
+
+
+def split(model: str | Path) -> tuple[str, str | None]:
+    """The file or folder of a model and the family as whose its config is read; of any other name, the name and None.
+
+    >>> split("gpt2")
+    ('gpt2', None)
+    """
+    name = os.fspath(model)
+    found = None if os.path.exists(name) else _ALIKE.fullmatch(name)
+    return (found[1], found[2]) if found and os.path.exists(found[1]) else (name, None)
+
+
+def named(model: Model, like: str | None) -> Model | str:
+    """The name of ``model``, read as one of the family ``like``; ``model`` itself where none is given.
+
+    Raises:
+        SpecError: It is no file or folder.
+    """
+    if like is None:
+        return model
+    if not isinstance(model, str | Path) or not os.path.exists(str(model)):
+        raise SpecError(f"is for a config.json or its folder, not for {short(str(model))}", field="like")
+    return f"{model} as {like}"

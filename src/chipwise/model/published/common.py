@@ -1,0 +1,80 @@
+"""Shared parts of the readers of model families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from chipwise.errors import SpecError, short
+from chipwise.model.arch.arch import check_heads
+from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.published.fields import Fields
+
+Windows = Sequence[int | None]
+
+
+def attention(fields: Fields, *, head_size: int | None = None, **changes: Any) -> dict[str, Any]:
+    """Heads and their size, as Llama's config and those after it name them, with ``changes``."""
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    size = fields.size_or_none("head_dim") or head_size
+    if not size:
+        check_heads(d_model, heads, field="num_attention_heads")
+    found = {
+        "heads": heads,
+        "kv_heads": fields.size("num_key_value_heads", heads),
+        "head_size": size or d_model // heads,
+    }
+    return found | changes
+
+
+def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act", default: str = "silu") -> FeedForward:
+    """A gated feed-forward of ``intermediate_size``."""
+    return FeedForward(
+        width=fields.size("intermediate_size"), activation=fields.activation(activation, default), bias=bias
+    )
+
+
+def layers(fields: Fields, heads: dict[str, Any], ffn: FeedForwardBlock, windows: Windows | None = None) -> Any:
+    """Layers of attention and ``ffn`` that differ in their windows alone."""
+    sizes = windows or (None,) * depth(fields)
+    return tuple(Layer(attention=Attention(**heads, window=window), ffn=ffn) for window in sizes)
+
+
+def depth(fields: Fields) -> int:
+    """Number of layers."""
+    return fields.depth()
+
+
+def decoder(fields: Fields, stack: Iterable[Layer], **changes: Any) -> dict[str, Any]:
+    """The fields of an ArchSpec that Llama and those after it have in common, with ``changes``."""
+    found = {
+        "vocab_size": fields.size("vocab_size"),
+        "d_model": fields.size("hidden_size"),
+        "layers": tuple(stack),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, bool(changes.pop("tied", False))),
+        "norm": "rmsnorm",
+        "norm_eps": fields.take("rms_norm_eps", float, 1e-6),
+    }
+    if "rope_theta" not in changes:
+        found["rope_theta"] = fields.theta()
+    return found | changes
+
+
+def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:
+    """The kind of each layer: ``layer_types``, or ``default`` where the config has none."""
+    types = fields.items("layer_types") or list(default)
+    if len(types) != depth(fields):
+        raise SpecError(f"names {len(types)} layers; num_hidden_layers is {depth(fields)}", field="layer_types")
+    for i, kind in enumerate(types):
+        if kind not in known:
+            raise SpecError(f"layers of type {short(kind)} are not read", field=f"layer_types[{i}]")
+    return types
+
+
+def windows_of(fields: Fields, window: int | None, default: Sequence[str]) -> Windows:
+    """The window of each layer, of which some slide and the others see all."""
+    types = layer_types(fields, default, {"full_attention", "sliding_attention"})
+    return tuple(window if kind == "sliding_attention" else None for kind in types)

@@ -1,0 +1,176 @@
+"""Configs of well-known models, one file a family, as their ``config.json`` states them.
+
+A repository that only tunes, converts or quantises one of them is known too: its name is read without those endings.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import read_yaml
+from chipwise.errors import AmbiguousName, UnknownName
+from chipwise.model.published.families import typed
+
+_GGUF = re.compile(r"[-.:_ ](?:ud-)?(q\d_(?:k_[sml]|k|[01])|iq4_(?:nl|xs))(?:[-.]gguf)?$")
+_WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the family's file (``fp8``)
+    (r"nvfp4|fp4", "nvfp4"),
+    (r"mxfp4", "mxfp4"),
+    (r"awq|gptq(-int4)?|w4a16|int4", "int4_g128"),
+    (r"gptq-int8|int8|w8a8", "int8"),
+    (r"fp8.*", "fp8"),
+    (r"bf16", "bf16"),
+)
+
+_SAID = {  # of nicknames, by their section
+    "usual": "{name} leaves open which: taken for {found}",
+    "distilled": "{name} is {found}, a smaller model that was taught by DeepSeek-R1",
+    "decoder": "{name} is answered with its decoder, {found}",
+}
+
+
+def names() -> list[str]:
+    """The Hugging Face ids that are known, sorted."""
+    return sorted(_configs())
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The config of the model called ``name``: its Hugging Face id, or the part after the slash, in any case.
+
+    Raises:
+        UnknownName: No family lists it.
+    """
+    return dict(_configs()[id_of(name)])
+
+
+def id_of(name: str) -> str:
+    """The known Hugging Face id that ``name`` stands for, as people write it: ``llama3.1:8b``, a repository's address.
+
+    Raises:
+        UnknownName: No family lists it, or several models may be meant.
+    """
+    return _reading(name)[0]
+
+
+def is_listed(name: str) -> bool:
+    """Whether ``name`` is a known id, or the part of one after the slash, in any case."""
+    whole, tails = _index()
+    return name.strip().lower() in whole or name.strip().lower() in tails
+
+
+def said_of(name: str) -> str | None:
+    """The sentence that says which model was taken for ``name``, where the name alone leaves it open; else None.
+
+    Raises:
+        UnknownName: No family lists it.
+    """
+    return _reading(name)[1]
+
+
+@lru_cache(maxsize=4096)
+def _reading(name: str) -> tuple[str, str | None]:
+    """The id that ``name`` stands for, and what an answer has to say of that."""
+    page = typed.page_of(name)
+    wanted, tail = page.lower(), page.lower().rpartition("/")[2]
+    whole, tails = _index()
+    if wanted in whole:
+        return whole[wanted], None
+    if tail in tails:
+        return tails[tail], None
+    row = _nicknames().get(typed.key_of(tail))
+    if row is not None:
+        section, found = row
+        if section == "several":
+            raise AmbiguousName("model", name, found)
+        return found, _SAID[section].format(name=name, found=found) if section in _SAID else None
+    try:
+        return typed.meant(tail, _entries(), _parameters, lambda one, other: _configs()[one] == _configs()[other]), None
+    except AmbiguousName as error:
+        raise AmbiguousName("model", name, error.candidates) from None
+    except UnknownName as error:
+        known = [each if "/" in name else each.rpartition("/")[2] for each in _configs()]
+        raise typed.unknown(name, error.near, known) from None
+
+
+def without_folder(name: str) -> str:
+    """What is wrong with ``name``, where a folder with weights is wanted: half a sentence of an error."""
+    if Path(name).exists():
+        return "is no folder with weights"
+    try:
+        known = id_of(name)
+    except UnknownName:
+        return "there is no such folder"
+    return f"is the name of a known model, whose weights do not come with chipwise; download the folder of {known}"
+
+
+def default_weights(model: str) -> str | None:
+    """The format that the weights of ``model`` ship in, from its name or its family; None for 16 bits.
+
+    gpt-oss keeps only its experts in MXFP4, and no quantised checkpoint its token table.
+
+    Raises:
+        UnknownName: Neither a known model nor a name that ends in a format of a known one.
+    """
+    key = id_of(model)
+    family = _family_of()[key]
+    wanted = model.strip().lower()
+    owner, _, tail = typed.page_of(wanted).rpartition("/")
+    if (file := _GGUF.search(tail)) is not None:
+        return file[1]
+    for pattern, stored in _WEIGHTS:
+        if re.search(rf"[-:_ ]({pattern})$", tail):
+            own = owner in ("", key.lower().rpartition("/")[0]) and not re.search("static|dynamic", tail)
+            found = str(family.get("fp8", stored)) if stored == "fp8" and own else stored
+            return None if found == "bf16" else found
+    return family.get("weights")
+
+
+@cache
+def _index() -> tuple[dict[str, str], dict[str, str]]:
+    """Known ids by their lower-case whole, and by the part after the slash, of which families also list other names."""
+    whole: dict[str, str] = {}
+    tails: dict[str, str] = {}
+    for family in _families():
+        for alias, known in family.get("aliases", {}).items():
+            tails[alias.lower()] = known
+    for known in _configs():
+        whole[known.lower()] = known
+        tails.setdefault(known.lower().rpartition("/")[2], known)
+    return whole, tails
+
+
+@cache
+def _entries() -> tuple[typed.Entry, ...]:
+    aliases = [(known, alias) for family in _families() for alias, known in family.get("aliases", {}).items()]
+    return (*(typed.Entry.of(known) for known in names()), *(typed.Entry.of(*pair) for pair in aliases))
+
+
+@cache
+def _nicknames() -> dict[str, tuple[str, Any]]:
+    """Section and model of each nickname, by its key."""
+    listed = read_yaml(Path(__file__).parents[1] / "nicknames.yaml")
+    return {typed.key_of(name): (section, found) for section, rows in listed.items() for name, found in rows.items()}
+
+
+@cache
+def _parameters(known: str) -> float:
+    from chipwise.model.published.read import from_config  # which reads names from here
+
+    return float(from_config(_configs()[known]).parameters())
+
+
+@cache
+def _families() -> tuple[dict[str, Any], ...]:
+    return tuple(read_yaml(path) for path in sorted(Path(__file__).parent.glob("*.yaml")))
+
+
+@cache
+def _configs() -> dict[str, dict[str, Any]]:
+    return {name: {**family["common"], **facts} for family in _families() for name, facts in family["models"].items()}
+
+
+@cache
+def _family_of() -> dict[str, dict[str, Any]]:
+    return {name: family for family in _families() for name in family["models"]}

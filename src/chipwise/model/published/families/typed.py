@@ -1,0 +1,134 @@
+"""Which known model a typed name means, where every typed word is accounted for.
+
+A known model fits if each typed word is in its name, is its maker, says how it was tuned or stored (``instruct``,
+``q4_k_m``), or is its number of parameters where the name tells none (``phi4:14b``). What the name of a fitting model
+has beyond that may only be sizes, releases and how it was tuned: ``qwen3 30b`` is Qwen3-30B-A3B and never
+Qwen3-Coder-30B-A3B, since ``coder`` was not typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chipwise.core.typed import alike, left_of, words_of
+from chipwise.errors import AmbiguousName, UnknownName
+
+# Words for how a model was tuned, which change nothing of what it computes.
+TUNED = frozenset({"instruct", "it", "pt", "chat", "base", "hf", "thinking", "reasoning", "latest", "library"})
+STORED = re.compile(
+    r"(?<![a-z0-9])(?:ud[-_])?(?:i?q\d(?:_[a-z0-9]+)*|q4f16(?:_\d)?|\d+[- ]?bits?|\d(?:\.\d+)?bpw|gguf|ggml|mlx|awq"
+    r"|gptq(?:-int[48])?|qat|bnb|dwq|exl[23]|int[48]|w\d+a\d+|nvfp4|mxfp4|fp4|fp8(?:[-_](?:dynamic|block|static"
+    r"(?:[-_]pertensor)?))?|b?fp?16|f32|fp32)(?![a-z0-9])"
+)
+_HOST = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|ollama\.com)/")
+_PAGE = re.compile(r"/(?:tree|blob|resolve|raw)/.*$|[?#].*$")
+_SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bmt]|\d+x\d+(?:\.\d+)?b|\d+e")
+_YEAR = re.compile(r"\d{4}")  # and month, in either order
+_RELEASE = re.compile(rf"v\d+(?:\.\d+)+|{_YEAR.pattern}")  # v0.3, 2507
+_MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # which names begin with, and people leave out
+_UNIT = {"m": 1e6, "b": 1e9, "t": 1e12}
+AS_ROUNDED = 0.06  # a name may round parameters by so much: phi4:14b has 14.7 billion
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name under which a model is known, in words, and words of its maker."""
+
+    id: str
+    words: tuple[str, ...]
+    maker: tuple[str, ...]
+    page: str  # the name after the slash, in lower case
+
+    @classmethod
+    def of(cls, known: str, alias: str | None = None) -> Entry:
+        """The entry of an id, or of another name for it."""
+        owner, _, tail = known.rpartition("/")
+        name = alias or tail
+        maker = {word for part in (owner, owner.removesuffix("ai")) for word in words_of(part)}
+        return cls(id=known, words=_counted(name), maker=tuple(sorted(maker)), page=name.lower())
+
+
+def page_of(name: str) -> str:
+    """``name`` without what a browser or Ollama puts around it: addresses, and what follows the repository.
+
+    >>> page_of("https://huggingface.co/Qwen/Qwen3-8B/tree/main"), page_of("hf.co/unsloth/gemma-3-4b-it-GGUF:Q4_K_M")
+    ('Qwen/Qwen3-8B', 'unsloth/gemma-3-4b-it-GGUF:Q4_K_M')
+    """
+    text = name.strip()
+    shorter = _HOST.sub("", text)
+    return text if shorter == text else _PAGE.sub("", shorter).removeprefix("library/").rstrip("/")
+
+
+def key_of(name: str) -> str:
+    """The words of a name that tell models apart, as one text: the key of tables of nicknames."""
+    return " ".join(_counted(name))
+
+
+def meant(
+    name: str, entries: Sequence[Entry], parameters: Callable[[str], float], same: Callable[[str, str], bool]
+) -> str:
+    """The id of the one entry that ``name`` means.
+
+    Args:
+        name: What was typed, after the owner of a repository.
+        entries: All known names.
+        parameters: Number of parameters of an id.
+        same: Whether two ids have equal configs.
+
+    Raises:
+        AmbiguousName: Several fit.
+        UnknownName: None fits; the message names the nearest.
+    """
+    typed = _counted(name)
+    perfect: list[str] = []
+    unsized: list[str] = []
+    wider: list[str] = []
+    if any(word.isalpha() and len(word) > 1 for word in typed):
+        for entry in entries:
+            missing = _missing(typed, entry, parameters)
+            if missing is None:
+                continue
+            told = [word for word in missing if not (_SIZE.fullmatch(word) or _RELEASE.fullmatch(word))]
+            (wider if told else unsized if missing else perfect).append(entry.id)
+    for found in (perfect, unsized):
+        if found:
+            found.sort(key=lambda known: len(left_of(_counted(known), typed)))
+            first, *others = dict.fromkeys(found)
+            if all(same(first, other) for other in others):
+                return first
+            raise AmbiguousName("model", name, [first, *others])
+    near = alike(typed, {entry.id: entry.words for entry in entries})
+    raise unknown(name, list(dict.fromkeys([*wider, *near]))[:5], [entry.id for entry in entries])
+
+
+def _missing(typed: Sequence[str], entry: Entry, parameters: Callable[[str], float]) -> list[str] | None:
+    """Words of an entry that were not typed; None where a typed word is not accounted for."""
+    own = list(entry.words)
+    neutral = () if "base" in own else ("base",)  # a size of BERT and Whisper, elsewhere how a model was tuned
+    extra = [word for word in left_of(typed, own) if word not in neutral and word not in entry.maker]
+    if extra:
+        sized = any(_SIZE.fullmatch(word) for word in own)
+        if sized or len(extra) > 1 or (size := _parameters_in(extra[0])) is None:
+            return None
+        if abs(size / parameters(entry.id) - 1) > AS_ROUNDED:
+            return None
+    return [word for word in left_of(own, typed) if word not in _MAKERS]
+
+
+def _parameters_in(word: str) -> float | None:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([bmt])", word)
+    return None if found is None else float(found[1]) * _UNIT[found[2]]
+
+
+def _counted(name: str) -> tuple[str, ...]:
+    """The words that tell models apart: all but those of tuning and storage."""
+    words = words_of(STORED.sub(" ", name.lower()))
+    sized = any(_SIZE.fullmatch(word) or _YEAR.fullmatch(word) for word in words)
+    return tuple(sorted(word for word in words if word not in TUNED or (word == "base" and not sized)))
+
+
+def unknown(name: str, near: Sequence[str], known: Sequence[str]) -> UnknownName:
+    """The error of a name that means none of ``known``, with those most like it."""
+    return UnknownName("model", name, known, listed_by="chipwise models", near=near)

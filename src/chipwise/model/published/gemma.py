@@ -1,0 +1,105 @@
+"""Gemma, Gemma 2, the text models of Gemma 3, and Gemma 4 with its mixtures and its values of each layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.published.common import Windows, attention, decoder, depth, gated, layer_types, layers, windows_of
+from chipwise.model.published.fields import Fields
+
+
+def read_gemma(fields: Fields) -> dict[str, Any]:
+    """Gemma, first release."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
+    name = "hidden_activation" if fields.maybe("hidden_activation") else "hidden_act"
+    ffn = gated(fields, activation=name, default="gelu_pytorch_tanh")
+    return decoder(fields, layers(fields, heads, ffn), tied=True)
+
+
+def read_gemma2(fields: Fields) -> dict[str, Any]:
+    """Gemma 2: norms before and after each block, every other layer with a window, bounded scores."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
+    heads["softcap"] = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
+    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
+    return _gemma(fields, heads, windows_of(fields, fields.size("sliding_window", 4096), default))
+
+
+def read_gemma3(fields: Fields) -> dict[str, Any]:
+    """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    every = fields.size("sliding_window_pattern", fields.size_or_none("_sliding_window_pattern") or 6)
+    default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
+    windows = windows_of(fields, fields.size("sliding_window", 4096), default)
+    return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
+
+
+def _gemma(fields: Fields, heads: dict[str, Any], windows: Windows, **changes: Any) -> dict[str, Any]:
+    ffn = gated(fields, activation="hidden_activation", default="gelu_pytorch_tanh")
+    return decoder(fields, layers(fields, heads, ffn, windows), tied=True, norm_place="both", **changes)
+
+
+def read_gemma4(fields: Fields) -> dict[str, Any]:
+    """Gemma 4's text model: layers with a window and, of another head size, layers that see all.
+
+    In the large models the layers that see all use their keys as values; in the small ones the last layers read the
+    cache of earlier ones, and each layer gets values of its own of each token.
+    """
+    fields.notes.append("rope_parameters: rotary positions that differ between layers are not computed")
+    fields.maybe("rope_parameters")
+    default = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(depth(fields))]
+    types = layer_types(fields, default, {"full_attention", "sliding_attention"})
+    shared = fields.size("num_kv_shared_layers", 0, least=0)
+    if shared >= depth(fields):
+        raise SpecError(f"must leave layers with a cache of their own, not {shared}", field="num_kv_shared_layers")
+    first = depth(fields) - shared
+    double = fields.take("use_double_wide_mlp", bool, False)
+    blocks = {kind: _attention4(fields, kind == "full_attention") for kind in set(types)}
+    plain = {reuses: _plain4(fields, 2 if double and reuses else 1) for reuses in (False, True)}
+    made: dict[tuple[str, bool], Layer] = {}
+    for kind, reuses in {(kind, i >= first) for i, kind in enumerate(types)}:
+        block = Attention(**blocks[kind], reuses_cache=reuses)
+        made[kind, reuses] = Layer(attention=block, ffn=_ffn4(fields, plain[reuses]))
+    stack = [made[kind, i >= first] for i, kind in enumerate(types)]
+    width = fields.size("hidden_size_per_layer_input", 256, least=0)
+    if width and fields.size("vocab_size_per_layer_input", fields.size("vocab_size")) != fields.size("vocab_size"):
+        raise SpecError("a table of another size than the vocabulary is not read", field="vocab_size_per_layer_input")
+    return decoder(fields, stack, tied=True, norm_place="both", rope_theta=1e6, layer_inputs=width)
+
+
+def _attention4(fields: Fields, full: bool) -> dict[str, Any]:
+    bias = fields.take("attention_bias", bool, False)
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    if not full:
+        return heads | {"window": fields.size("sliding_window", 512)}
+    same = fields.take("attention_k_eq_v", bool, False)
+    own = fields.size_or_none("num_global_key_value_heads")
+    heads["head_size"] = fields.size("global_head_dim", 512)
+    return heads | {"values_from_keys": same} | ({"kv_heads": own} if same and own else {})
+
+
+def _plain4(fields: Fields, times: int) -> FeedForward:
+    return FeedForward(
+        width=times * fields.size("intermediate_size"),
+        activation=fields.activation("hidden_activation", "gelu_pytorch_tanh"),
+    )
+
+
+def _ffn4(fields: Fields, plain: FeedForward) -> FeedForwardBlock:
+    """The feed-forward; in a mixture all tokens meet it beside the experts that the router picks."""
+    if not fields.take("enable_moe_block", bool, False):
+        for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
+            fields.maybe(name)
+        return plain
+    return MixtureOfExperts(
+        experts=fields.size("num_experts"),
+        active=fields.size("top_k_experts"),
+        expert=FeedForward(width=fields.size("moe_intermediate_size"), activation=plain.activation),
+        shared=plain,
+    )

@@ -1,0 +1,167 @@
+"""Decoders before Llama, or built as those were: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import check_heads
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.published.common import attention, depth
+from chipwise.model.published.fields import Fields
+
+
+def read_gpt2(fields: Fields) -> dict[str, Any]:
+    """GPT-2."""
+    d_model, heads = fields.size("n_embd", 768), fields.size("n_head", 12)
+    check_heads(d_model, heads, field="n_head")
+    if fields.take("add_cross_attention", bool, False):
+        raise SpecError("cross-attention layers are not read", field="add_cross_attention")
+    if not fields.take("scale_attn_weights", bool, True):
+        fields.notes.append("scale_attn_weights: unscaled attention is not computed")
+    if fields.take("scale_attn_by_inverse_layer_idx", bool, False):
+        fields.notes.append("scale_attn_by_inverse_layer_idx: scaling by layer is not computed")
+    block = Attention(heads=heads, kv_heads=heads, head_size=d_model // heads, qkv_bias=True, out_bias=True, rope=False)
+    ffn = FeedForward(
+        width=fields.size("n_inner", 4 * d_model),
+        activation=fields.activation("activation_function", "gelu_new"),
+        gated=False,
+        bias=True,
+    )
+    return {
+        "vocab_size": fields.size("vocab_size", 50257),
+        "d_model": d_model,
+        "layers": (Layer(attention=block, ffn=ffn),) * fields.depth("n_layer", 12),
+        "max_tokens": fields.size("n_positions", 1024),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),
+        "norm_bias": True,
+        "positions": "learned",
+    }
+
+
+def read_gpt_neox(fields: Fields) -> dict[str, Any]:
+    """GPT-NeoX and Pythia: both blocks read the stream at once; a quarter of each head is rotated."""
+    bias = fields.take("attention_bias", bool, True)
+    share = fields.take("rotary_pct", float, 0.25)
+    if share != 1.0:
+        fields.notes.append(f"rotary_pct: {share} of each head rotated is not computed")
+    ffn = FeedForward(
+        width=fields.size("intermediate_size"),
+        activation=fields.activation("hidden_act", "gelu"),
+        gated=False,
+        bias=True,
+    )
+    block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias))
+    layer = Layer(attention=block, ffn=ffn, parallel=fields.take("use_parallel_residual", bool, True))
+    return {
+        "vocab_size": fields.size("vocab_size", 50432),
+        "d_model": fields.size("hidden_size"),
+        "layers": (layer,) * depth(fields),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
+        "norm_bias": True,
+        "rope_theta": fields.take("rotary_emb_base", float, 10_000.0),
+    }
+
+
+def read_opt(fields: Fields) -> dict[str, Any]:
+    """OPT: learned positions whose table has two rows more than there are positions."""
+    d_model = fields.size("hidden_size")
+    if fields.size("word_embed_proj_dim", d_model) != d_model:
+        raise SpecError("a token table narrower than the model is not read", field="word_embed_proj_dim")
+    if not fields.take("do_layer_norm_before", bool, True):
+        raise SpecError("norms after the blocks are not read for this family", field="do_layer_norm_before")
+    bias = fields.take("enable_bias", bool, True)
+    ffn = FeedForward(
+        width=fields.size("ffn_dim"),
+        activation=fields.activation("activation_function", "relu"),
+        gated=False,
+        bias=bias,
+    )
+    block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias, rope=False))
+    return {
+        "vocab_size": fields.size("vocab_size", 50272),
+        "d_model": d_model,
+        "layers": (Layer(attention=block, ffn=ffn),) * depth(fields),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "extra_positions": 2,
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
+        "norm": "layernorm",
+        "norm_bias": fields.take("layer_norm_elementwise_affine", bool, True),
+        "norm_weight": fields.take("layer_norm_elementwise_affine", bool, True),
+        "positions": "learned",
+    }
+
+
+def read_falcon(fields: Fields) -> dict[str, Any]:
+    """Falcon: both blocks read the stream at once, through one norm (7B) or two (40B and 180B)."""
+    if fields.take("alibi", bool, False):
+        raise SpecError("ALiBi positions are not read", field="alibi")
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    check_heads(d_model, heads, field="num_attention_heads")
+    newer = fields.take("new_decoder_architecture", bool, False)
+    one = fields.take("multi_query", bool, True)
+    kv_heads = fields.size("num_kv_heads", heads) if newer or not one else 1
+    bias = fields.take("bias", bool, False)
+    two_norms = fields.size("num_ln_in_parallel_attn", 2 if newer else 1) == 2
+    parallel = newer or fields.take("parallel_attn", bool, True)
+    layer = Layer(
+        attention=Attention(heads=heads, kv_heads=kv_heads, head_size=d_model // heads, qkv_bias=bias, out_bias=bias),
+        ffn=FeedForward(
+            width=fields.size("ffn_hidden_size", 4 * d_model),
+            activation=fields.activation("activation", "gelu"),
+            gated=False,
+            bias=bias,
+        ),
+        parallel=parallel,
+        ffn_norm=two_norms or not parallel,
+    )
+    return {
+        "vocab_size": fields.size("vocab_size", 65024),
+        "d_model": d_model,
+        "layers": (layer,) * depth(fields),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),
+        "norm_bias": True,
+        "rope_theta": fields.theta(),
+    }
+
+
+def read_phi(fields: Fields) -> dict[str, Any]:
+    """Phi-1.5 and Phi-2: both blocks read the stream at once through one norm; biases everywhere, the head's too."""
+    share = fields.take("partial_rotary_factor", float, 0.5)
+    if share != 1.0:
+        fields.notes.append(f"partial_rotary_factor: {share} of each head rotated is not computed")
+    if fields.take("qk_layernorm", bool, False):
+        raise SpecError("LayerNorm on queries and keys is not read", field="qk_layernorm")
+    layer = Layer(
+        attention=Attention(**attention(fields, qkv_bias=True, out_bias=True)),
+        ffn=FeedForward(
+            width=fields.size("intermediate_size"),
+            activation=fields.activation("hidden_act", "gelu_new"),
+            gated=False,
+            bias=True,
+        ),
+        parallel=True,
+        ffn_norm=False,
+    )
+    return {
+        "vocab_size": fields.size("vocab_size"),
+        "d_model": fields.size("hidden_size"),
+        "layers": (layer,) * depth(fields),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
+        "head_bias": True,
+        "norm": "layernorm",
+        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
+        "norm_bias": True,
+        "rope_theta": fields.take("rope_theta", float, 10_000.0),
+    }

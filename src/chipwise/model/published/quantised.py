@@ -1,0 +1,120 @@
+"""Formats of a checkpoint's weights and KV cache, from the quantisation section of its config.
+
+References:
+    transformers' ``quantization_config`` by ``quant_method``; compressed-tensors' ``config_groups``; NVIDIA ModelOpt's
+    ``hf_quant_config.json``; Dettmers et al. 2023, QLoRA, arXiv:2305.14314 (NF4: a scale for 64 values).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import read_json
+from chipwise.errors import SpecError
+from chipwise.model.published import alike, families
+
+FIELD = "quantization_config"
+MODELOPT = "hf_quant_config.json"  # beside config.json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Format of the matrices and of the KV cache; None for 16 bits, and for that of the activations."""
+
+    weights: str | None = None
+    cache: str | None = None
+
+
+def default_weights(model: str) -> str | None:
+    """The format that the weights of ``model`` ship in: a known name, a config.json or its folder; None for 16 bits.
+
+    Raises:
+        SpecError: A quantisation that is not read.
+        UnknownName: Neither a file nor a known model.
+    """
+    place, _ = alike.split(model)
+    return stored_at(Path(place)).weights if os.path.exists(place) else families.default_weights(model)
+
+
+def stored_at(path: Path) -> Stored:
+    """The formats in a config.json or its folder.
+
+    Raises:
+        SpecError: A quantisation that is not read.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    if path.suffix != ".json":
+        return Stored()
+    data = read_json(path)
+    config = _mapping(data)
+    found = config.get(FIELD) or _mapping(config.get("text_config")).get(FIELD)
+    beside = path.parent / MODELOPT
+    if not found and path.name == "config.json" and beside.exists():
+        found = {"quant_method": "modelopt", **_mapping(read_json(beside))}
+    try:
+        return stored(_mapping(found)) if found else Stored()
+    except SpecError as error:
+        raise error.inside(file=str(path)) from None
+
+
+def stored(config: Mapping[str, Any]) -> Stored:
+    """The formats in a ``quantization_config``.
+
+    Raises:
+        SpecError: It is not read: the format has to be named.
+    """
+    method = str(config.get("quant_method", "")).lower()
+    weights = cache = None
+    if method in ("fp8", "fbgemm_fp8"):
+        weights = "fp8_block" if config.get("weight_block_size") else "fp8"
+    elif method == "mxfp4":
+        weights = "mxfp4"
+    elif method in ("awq", "gptq"):
+        weights = _integer(config.get("bits", 4), config.get("group_size", 128))
+    elif method == "bitsandbytes":
+        weights = (
+            "int4_g32" if _either(config, "load_in_4bit") else "int8"
+        )  # NF4 takes 4.5 bits per weight, as this does
+    elif method == "compressed-tensors":
+        weights, cache = _compressed(config)
+    elif method == "modelopt":
+        found = _mapping(config.get("quantization")) or config
+        weights = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4_g128"}.get(str(found.get("quant_algo")))
+        cache = "fp8" if found.get("kv_cache_quant_algo") == "FP8" else None
+    if weights is None:
+        raise SpecError(f"{dict(config)!r:.120} is not read; name the format of the weights", field=FIELD)
+    return Stored(weights=weights, cache=cache)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _either(config: Mapping[str, Any], name: str) -> bool:
+    return bool(config.get(name) or config.get(f"_{name}"))
+
+
+def _integer(bits: object, group: object) -> str | None:
+    """Integers with a scale for so many of them."""
+    if bits == 8:
+        return "int8"
+    return ("int4_g32" if group == 32 else "int4_g128") if bits == 4 else None
+
+
+def _compressed(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Weights and cache, as compressed-tensors names them: all groups have one format in published checkpoints."""
+    group = _mapping(next(iter(_mapping(config.get("config_groups")).values()), None))
+    found = _mapping(group.get("weights"))
+    bits, kind, size = found.get("num_bits"), found.get("type"), found.get("group_size")
+    cache = "fp8" if _mapping(config.get("kv_cache_scheme")).get("num_bits") == 8 else None
+    if kind == "float" and bits == 8:
+        return "fp8_block" if found.get("strategy") == "block" else "fp8", cache
+    if kind == "float":
+        return ("mxfp4" if size == 32 else "nvfp4") if bits == 4 else None, cache
+    if bits == 8 and _mapping(group.get("input_activations")).get("num_bits") == 8:
+        return "w8a8", cache
+    return _integer(bits, size), cache

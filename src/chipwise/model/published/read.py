@@ -1,0 +1,234 @@
+"""Hugging Face ``config.json`` as ArchSpec, and names of known models.
+
+Parameter counts and costs of what is read are exact. Settings beyond that which would change logits
+(stretched rotary positions, for one) is kept as a note: ``deploy.hf.load_pretrained`` refuses to load weights then.
+Of a multimodal model the families of ``multimodal.py`` are read whole, of others the language model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.fields import describe
+from chipwise.core.files import read_json
+from chipwise.errors import SpecError, nearest, short
+from chipwise.model.arch import io
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published import (
+    alike,
+    dense,
+    encoders,
+    experts,
+    families,
+    gemma,
+    gpt,
+    hybrid,
+    images,
+    multimodal,
+    sound,
+)
+from chipwise.model.published.fields import COSTLESS, Fields
+
+OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """An architecture and what its config holds beyond it.
+
+    ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
+    ``unread`` are fields that chipwise does not know: nobody can say what they cost.
+    """
+
+    arch: ArchSpec
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    def remark(self) -> str | None:
+        """The note of an answer on fields that were not read and may cost something; None where there are none."""
+        rest = [name for name in self.unread if name.rpartition(".")[2] not in COSTLESS]
+        return f"config.json fields not read: {', '.join(short(name, quoted=False) for name in rest)}" if rest else None
+
+
+def resolve(model: str | Path) -> ArchSpec:
+    """The architecture that ``model`` names: a config.json, its folder, a spec file, or a known model such as ``gpt2``.
+
+    Raises:
+        SpecError: The file cannot be read as a model.
+        UnknownName: Neither a path that exists nor a known name.
+    """
+    return read_model(model).arch
+
+
+def read_model(model: str | Path) -> Reading:
+    """The architecture that ``model`` names, and what its file holds beyond it.
+
+    ``FOLDER as llama`` is a ``config.json`` of an unknown ``model_type``, read as one of Llama's.
+
+    Raises:
+        SpecError: The file cannot be read as a model, or the family is unknown or not needed.
+        UnknownName: Neither a path that exists nor a known name.
+    """
+    if not isinstance(model, str | Path):
+        raise SpecError(f"must be a name or a path, not {describe(model)}", field="model")
+    place, like = alike.split(model)
+    path = Path(place)
+    if os.path.isdir(path):  # pathlib would raise at what can be no file's name
+        path = path / "config.json"
+        if not path.exists():
+            raise SpecError("this folder holds no config.json", file=str(path.parent))
+    if not os.path.exists(path) and path.suffix not in {".json", ".yaml", ".yml"}:
+        return Reading(arch=from_config(families.config_of(str(model)), name=str(model)))
+    if path.suffix != ".json":
+        if like is not None:
+            raise SpecError(f"is for a config.json, not for {path}", field="like")
+        return Reading(arch=io.load(path))
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise SpecError("a model is a mapping of fields", file=str(path))
+    if data.keys() & {"architectures", "hidden_size", "num_hidden_layers"} and "model_type" not in data:
+        raise SpecError(
+            "this field is missing; a Hugging Face config names its family there", file=str(path), field="model_type"
+        )
+    if "model_type" in data:
+        name = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
+        return read_config(data if like is None else as_family(data, like), name=name, file=str(path))
+    return Reading(arch=io.from_data(data, file=str(path)))
+
+
+def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
+    """``config``, whose ``model_type`` is unknown, as one of the family ``like``; of a nested one the text part.
+
+    Raises:
+        SpecError: ``like`` is no family, or the config's own type is known.
+    """
+    if like not in READERS:
+        raise SpecError(f"no family has this name; {nearest(like, READERS)}", field="like")
+    kind, inner = config.get("model_type"), config.get("text_config")
+    own = inner.get("model_type", kind) if isinstance(inner, Mapping) else kind
+    if multimodal.sees(config) or kind in READERS or own in READERS:
+        raise SpecError(f"is for an unknown model_type, and {short(kind)} is known", field="like")
+    if not isinstance(inner, Mapping):
+        return {**config, "model_type": like}
+    return {**config, "text_config": {**inner, "model_type": like}}
+
+
+def from_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> ArchSpec:
+    """The ArchSpec of ``config``. See :func:`read_config`."""
+    return read_config(config, name=name, file=file).arch
+
+
+def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> Reading:
+    """``config`` (as ``config.json`` holds it) as an ArchSpec, with notes of what does not fit in one.
+
+    Raises:
+        SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or describes layers
+            that no ArchSpec has.
+    """
+    kind = config.get("model_type")
+    if multimodal.sees(config):
+        reading = read_config(multimodal.text_part(config), name=name or config.get("_name_or_path"), file=file)
+        tower = multimodal.tower_of(config, reading.arch)
+        notes = ("vision_config: weights of towers are not read", *reading.notes)
+        return replace(reading, arch=replace(reading.arch, towers=(tower,)), notes=notes)
+    inner = config.get("text_config")
+    if str(kind) not in READERS and isinstance(inner, Mapping):
+        kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
+        reading = read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
+        beside = Fields({**config, "text_config": None}).unread()
+        beside += [f"text_config.{name}" for name in reading.unread]
+        notes = ("text_config: of this model only the part that reads text", *reading.notes)
+        return replace(reading, notes=notes, unread=tuple(beside))
+    fields = Fields(config)
+    try:
+        if kind == OWN_TYPE:
+            return Reading(arch=io.from_data(fields.take("arch", dict)))
+        if not isinstance(kind, str) or kind not in READERS:
+            known = ", ".join(sorted([*READERS, OWN_TYPE]))
+            raise SpecError(
+                f"models of type {short(kind)} are not read; known: {known}; a config much like one of these is "
+                "read with that name, such as --like llama",
+                field="model_type",
+            )
+        fields.check_names()
+        values = READERS[kind](fields)
+        arch = ArchSpec(name=name or str(config.get("_name_or_path") or kind), **values)
+        fields.check_layer_types(len(arch.layers))
+    except SpecError as error:
+        raise fields.in_config(error).inside(file=file) from None
+    unread = fields.unread()
+    notes = (*fields.notes, *(f"{short(name, quoted=False)}: not known to chipwise" for name in unread))
+    return Reading(arch=arch, notes=notes, unread=tuple(unread))
+
+
+READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
+    "beit": images.read_beit,
+    "bert": encoders.read_bert,
+    "chatglm": dense.read_chatglm,
+    "clip_vision_model": images.read_clip,
+    "conformer_ctc": sound.read_conformer_ctc,
+    "deepseek_v2": experts.read_deepseek,
+    "deepseek_v3": experts.read_deepseek,
+    "deit": images.read_deit,
+    "dinov2": images.read_dinov2,
+    "dinov2_with_registers": images.read_dinov2,
+    "eva02": images.read_eva02,
+    "falcon": gpt.read_falcon,
+    "gemma": gemma.read_gemma,
+    "gemma2": gemma.read_gemma2,
+    "gemma3_text": gemma.read_gemma3,
+    "gemma4_text": gemma.read_gemma4,
+    "gemma4_unified_text": gemma.read_gemma4,
+    "glm": dense.read_glm,
+    "glm4": dense.read_glm4,
+    "glm4_moe": experts.read_glm4_moe,
+    "glm4_moe_lite": experts.read_deepseek,
+    "gpt2": gpt.read_gpt2,
+    "gpt_neox": gpt.read_gpt_neox,
+    "gpt_oss": experts.read_gpt_oss,
+    "granite": dense.read_granite,
+    "granitemoe": experts.read_granitemoe,
+    "hubert": sound.read_wav2vec2,
+    "hunyuan_v1_moe": experts.read_hunyuan_moe,
+    "kimi_k2": experts.read_deepseek,
+    "lfm2": hybrid.read_lfm2,
+    "lfm2_moe": hybrid.read_lfm2_moe,
+    "llama": dense.read_llama,
+    "llama4_text": experts.read_llama4,
+    "minimax_m2": experts.read_minimax_m2,
+    "ministral3": dense.read_ministral3,
+    "mistral": dense.read_mistral,
+    "mixtral": experts.read_mixtral,
+    "modernbert": encoders.read_modernbert,
+    "moonshine": sound.read_moonshine,
+    "nemotron_h": hybrid.read_nemotron_h,
+    "olmo2": dense.read_olmo2,
+    "opt": gpt.read_opt,
+    "parakeet_ctc": sound.read_parakeet,
+    "phi": gpt.read_phi,
+    "phi3": dense.read_phi3,
+    "qwen2": dense.read_qwen2,
+    "qwen2_moe": experts.read_qwen2_moe,
+    "qwen3": dense.read_qwen3,
+    "qwen3_5_moe_text": hybrid.read_qwen3_next,
+    "qwen3_5_text": hybrid.read_qwen3_next,
+    "qwen3_moe": experts.read_qwen3_moe,
+    "qwen3_next": hybrid.read_qwen3_next,
+    "qwen3_vl_moe_text": experts.read_qwen3_moe,
+    "qwen3_vl_text": dense.read_qwen3,
+    "roberta": encoders.read_bert,
+    "siglip_vision_model": images.read_siglip,
+    "smollm3": dense.read_smollm3,
+    "swin": images.read_swin,
+    "swinv2": images.read_swinv2,
+    "t5": encoders.read_t5,
+    "vit": images.read_vit,
+    "wav2vec2": sound.read_wav2vec2,
+    "wav2vec2-conformer": sound.read_wav2vec2_conformer,
+    "whisper": sound.read_whisper,
+    "xlm-roberta": encoders.read_bert,
+}

@@ -1,0 +1,1 @@
+"""Search spaces: choices as rows of integers, and the designs that they stand for."""

@@ -1,0 +1,265 @@
+"""SearchSpace: every choice is one integer gene, a candidate is a row of them.
+
+Global genes come first, then the layers' genes, slot by slot: a slot is one layer, or the layers that are tied. Genes
+that no layer reads (beyond the depth, or of layers that share weights) are inactive and 0 in canonical rows. Values
+that a condition forbids are replaced by the nearest allowed one. So equal designs are equal rows and every row is a
+design.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.fields import describe
+from chipwise.core.rows import Rows as Rows
+from chipwise.errors import SpecError
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
+from chipwise.model.kinds.image.choices import EVERYWHERE, GUIDANCE, LATENTS, SOLVER
+from chipwise.model.space.conditions import Conditions
+from chipwise.model.space.count import size
+from chipwise.model.space.designs import design_of
+from chipwise.model.space.space_spec import ATTENTION_PARTS, LAYER_WEIGHTS, Slots, SpaceSpec, slots_of
+
+
+@dataclass(frozen=True)
+class Gene:
+    """One choice: its name, its values, and the slot of layers it belongs to (None for the whole model)."""
+
+    name: str
+    values: tuple[Any, ...]
+    layer: int | None = None
+    label: str = ""  # for people: ``d_model``, ``layer3.ffn``, ``first.ffn_width``
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """All designs that a SpaceSpec allows, as integer rows of shape (n, genes).
+
+    Raises:
+        SpecError: Conditions name unknown choices, form a cycle, or leave a choice without values.
+    """
+
+    spec: SpaceSpec
+    genes: tuple[Gene, ...] = field(init=False)
+    cardinalities: NDArray[np.int64] = field(init=False, compare=False)
+    slots: dict[str, Slots] = field(init=False, compare=False, repr=False)
+    columns: dict[str, NDArray[np.int64]] = field(init=False, compare=False, repr=False)  # of each choice, by slot
+    _conditions: Conditions = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        spec = self.spec
+        if not isinstance(spec, SpaceSpec):
+            raise SpecError(f"a search space is made from a SpaceSpec, not {describe(spec)}")
+        slots = slots_of(spec)
+        genes = [Gene(name, spec.values(name), None, name) for name in spec.globals]
+        columns: dict[str, list[int]] = {name: [i] for i, name in enumerate(spec.globals)}
+        for slot in range(max(len(item.labels) for item in slots.values())):
+            for name in spec.layer_choices:
+                if slot < len(slots[name].labels):
+                    columns.setdefault(name, []).append(len(genes))
+                    genes.append(Gene(name, spec.values(name), slot, _label(name, slots[name].labels[slot])))
+        for name, value in (
+            ("genes", tuple(genes)),
+            ("cardinalities", np.array([len(gene.values) for gene in genes])),
+            ("slots", slots),
+            ("columns", {name: np.array(found) for name, found in columns.items()}),
+            ("_conditions", Conditions(spec, slots)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def index(self) -> dict[str, int]:
+        """Column of each global gene."""
+        return {name: i for i, name in enumerate(self.spec.globals)}
+
+    def size(self) -> int:
+        """Exact number of distinct designs."""
+        return size(self.spec, self.slots, self._conditions)
+
+    def sample(self, count: int, rng: np.random.Generator) -> Rows:
+        """``count`` canonical rows, every gene uniform over what the genes before it leave."""
+        share = rng.random((count, len(self.genes)))
+        rows = (share * self.cardinalities).astype(np.int64)
+        for name, column, chosen in self._conditioned(rows):
+            rows[:, column] = self._conditions.drawn(name, chosen, share[:, column])
+        return self.canonical(rows)
+
+    def drawn(self, count: int, seed: int) -> list[Design]:
+        """``count`` designs of :meth:`sample`."""
+        return [self.design(row) for row in self.sample(count, np.random.default_rng(seed))]
+
+    def values(self, rows: Rows, name: str) -> NDArray[Any]:
+        """The global choice ``name`` of each row."""
+        column = self.index[name]
+        return np.asarray(self.genes[column].values)[rows[:, column]]
+
+    def outputs(self, rows: Rows) -> NDArray[np.int64]:
+        """Rows of the head's matrix in each row's design, (n,)."""
+        image = self.spec.image
+        if image is not None and image.steps:
+            return np.asarray(self.values(rows, "patch"), np.int64) ** image.axes * image.channels * self.factors(rows)
+        return np.asarray(self.values(rows, "vocab_size"), np.int64)
+
+    def factors(self, rows: Rows) -> NDArray[np.int64]:
+        """On how many pixels each side of a latent stands in each row's design, (n,); 1 of those that draw pixels."""
+        found = self.values(rows, LATENTS) if LATENTS in self.index else np.ones(len(rows))
+        return np.asarray(found, np.int64)
+
+    def passes(self, rows: Rows) -> NDArray[np.int64]:
+        """Passes that answer a request in each row's design, (n,): the steps of denoisers, twice if guided, else 1."""
+        guided = self.values(rows, GUIDANCE) != UNGUIDED if GUIDANCE in self.index else np.zeros(len(rows), bool)
+        return np.asarray(self.steps(rows) * (1 + guided), np.int64)
+
+    def steps(self, rows: Rows) -> NDArray[np.int64]:
+        """Steps in which each row's design makes an image, (n,); 1 of others."""
+        steps = self.spec.image is not None and self.spec.image.steps
+        return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
+
+    def equal_steps(self, rows: Rows) -> NDArray[np.int64]:
+        """Steps of Euler's method that bring an image about as near as each row's own, (n,); 1 of others.
+
+        Three multistep steps are about as good as six, four as ten (benchmarks/solver_steps.py).
+        """
+        steps = self.steps(rows)
+        multistep = self.values(rows, SOLVER) == "multistep" if SOLVER in self.index else np.zeros(len(rows), bool)
+        return np.where(multistep, steps * (steps + 1) // 2, steps)
+
+    def active(self, rows: Rows) -> NDArray[np.bool_]:
+        """Mask of active genes, (n, genes)."""
+        mask = np.ones(rows.shape, dtype=bool)
+        where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
+        for name in self.spec.layer_choices:
+            mask[:, self.columns[name]] = self.slots[name].used[where]
+        return mask
+
+    def canonical(self, rows: Rows) -> Rows:
+        """The same designs with inactive genes at 0 and forbidden values replaced by the nearest allowed ones."""
+        rows = np.array(np.atleast_2d(rows), dtype=np.int64)
+        for name, column, chosen in self._conditioned(rows):
+            rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
+        return np.where(self.active(rows), rows, 0)
+
+    def _conditioned(self, rows: Rows) -> Any:
+        """Columns of conditioned choices with those they depend on, in order; reads ``rows`` lazily."""
+        for name in self._conditions.order:
+            if not self._conditions.rules[name]:
+                continue
+            for slot, column in enumerate(self.columns[name].tolist()):
+                chosen = {other: rows[:, found[min(slot, len(found) - 1)]] for other, found in self.columns.items()}
+                yield name, column, chosen | {"layer": np.full(len(rows), slot)}
+
+    def layer_rows(self, rows: Rows) -> NDArray[np.int64]:
+        """The choices of every layer, (n, max depth, choices), sharing and tying resolved; none past the depth."""
+        where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
+        parts = [
+            np.take_along_axis(rows, self.columns[name][self.slots[name].of[where]], axis=1)
+            for name in self.spec.layer_choices
+        ]
+        return np.stack(parts, axis=2)
+
+    def choices(self, row: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
+        """The choices of ``row`` by name; layers as a list."""
+        one = self.canonical(np.asarray(row))[0]
+        chosen: dict[str, Any] = {
+            gene.name: gene.values[i] for gene, i in zip(self.genes, one, strict=True) if gene.layer is None
+        }
+        names = self.spec.layer_choices
+        lists = [self.spec.values(name) for name in names]
+        chosen["layers"] = [
+            _layer({name: values[i] for name, values, i in zip(names, lists, layer, strict=True)})
+            for layer in self.layer_rows(one[None])[0][: chosen["depth"]]
+        ]
+        return chosen
+
+    def design(self, row: Sequence[int] | NDArray[np.int64], *, name: str = "candidate") -> Design:
+        """The design that ``row`` stands for."""
+        return design_of(self.choices(row), spec=self.spec, name=name)
+
+    def row(self, choices: Mapping[str, Any]) -> Rows:
+        """The canonical row, (genes,), of ``choices``, the inverse of :meth:`choices`.
+
+        Raises:
+            SpecError: The space does not list a value, or its ties or conditions forbid it.
+        """
+        if self.spec.image is not None:
+            choices = {**choices, "layers": [{"square": EVERYWHERE, **layer} for layer in choices["layers"]]}
+        row = np.zeros(len(self.genes), dtype=np.int64)
+        for name in self.spec.globals:
+            row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
+        for layer, wanted in enumerate(choices["layers"]):
+            for name in self.spec.layer_choices:
+                column = self._column(row, name, layer)
+                row[column] = _find(self.genes[column], self._chosen(wanted, name, choices))
+        one: Rows = self.canonical(row)[0]
+        found = self.choices(one)
+        for name in (*self.spec.globals, "layers"):
+            if found[name] != choices.get(name, "none"):
+                raise SpecError(f"{choices.get(name)!r} is ruled out by the space's ties or conditions", field=name)
+        return one
+
+    def nearest(self, choices: Mapping[str, Any]) -> Rows:
+        """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
+        row = np.zeros(len(self.genes), dtype=np.int64)
+        for name in self.spec.globals:
+            row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, "none")])
+        layers = choices["layers"]
+        for name in self.spec.layer_choices:
+            members: dict[int, list[Any]] = {}
+            for layer in range(self.spec.depth[row[self.index["depth"]]]):
+                wanted = layers[min(layer, len(layers) - 1)]
+                members.setdefault(self._column(row, name, layer), []).append(self._chosen(wanted, name, choices))
+            for column, values in members.items():
+                row[column] = _closest(self.genes[column], values)
+        one: Rows = self.canonical(row)[0]
+        return one
+
+    def _chosen(self, layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
+        """The choices of ``layer`` in ``whole``; the model's weight format, and no square, where it has none."""
+        if name == "attention":
+            pair = layer["heads"], layer["kv_heads"]
+            return pair if self.spec.image is None else (*pair, layer.get("square", EVERYWHERE))
+        return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
+
+    def _column(self, row: NDArray[np.int64], name: str, layer: int) -> int:
+        """The gene from which ``layer`` of ``row`` reads the choice ``name``."""
+        slot = self.slots[name].of[row[self.index["sharing"]], row[self.index["depth"]], layer]
+        return int(self.columns[name][slot])
+
+
+def _label(name: str, slot: str) -> str:
+    part = name.removeprefix("layer_")
+    return f"layer{slot}.{part}" if slot.isdigit() else f"{slot}.{part}"
+
+
+def _layer(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The choices of a layer, by the names in the file."""
+    layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
+    layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
+    return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
+
+
+def _closest(gene: Gene, values: Sequence[Any]) -> int:
+    return int(np.argmin([sum(_distance(one, value) for value in values) for one in gene.values]))
+
+
+def _distance(one: Any, other: Any) -> float:
+    """Distance of two values of a gene: of sizes by their ratio, of others 0 or 1."""
+    if isinstance(one, tuple):
+        return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, bool | str):
+        return float(one != other)
+    return abs(math.log(one / other))
+
+
+def _find(gene: Gene, value: object) -> int:
+    try:
+        return gene.values.index(value)
+    except ValueError:
+        raise SpecError(f"{value!r} is not in the space; it lists {list(gene.values)}", field=gene.label) from None

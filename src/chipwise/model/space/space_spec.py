@@ -1,0 +1,335 @@
+"""The space as a run file states it: choices, layers that choose together, and conditions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.dtypes import weight_format
+from chipwise.core.fields import MOST, check_fields, later, positive
+from chipwise.errors import ChipwiseError, SpecError, nearest, short
+from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
+from chipwise.model.arch.layer import AnyFeedForward
+from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.model.kinds.ranking.choices import RankingSpace
+from chipwise.model.kinds.sound.choices import SoundSpace
+
+FfnName = Literal[
+    "relu", "gelu", "silu", "reglu", "geglu", "swiglu",
+    "swiglu-8x1", "swiglu-8x2", "swiglu-16x1", "swiglu-16x2", "swiglu-32x2", "swiglu-64x4", "none",
+]  # fmt: skip
+FFN_KINDS: dict[str, tuple[Activation, bool]] = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "silu": ("silu", False),
+    "reglu": ("relu", True),
+    "geglu": ("gelu", True),
+    "swiglu": ("silu", True),
+}
+EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width is that of each
+    "swiglu-8x1": (8, 1),
+    "swiglu-8x2": (8, 2),
+    "swiglu-16x1": (16, 1),
+    "swiglu-16x2": (16, 2),
+    "swiglu-32x2": (32, 2),
+    "swiglu-64x4": (64, 4),
+}
+NO_FFN = "none"  # of ranking models, whose pointwise attention has a gate of its own
+GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
+CONVS = ("none", "attention", "both")
+LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is heads, KV heads and (images) the square
+ATTENTION_PARTS = ("heads", "kv_heads", "square")
+LAYER_WEIGHTS = "layer_weights"  # a choice of each layer too, where ``layer.weights`` lists formats
+MOST_VALUES = 1_000  # in one list
+MOST_LAYERS = 128
+MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search (milliseconds each)
+TIES = ("each", "alike", "alternating", "thirds")
+
+
+def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
+    """The feed-forward called ``kind``: one of ``FFN_KINDS``, experts of ``EXPERTS``, or ``none``."""
+    if kind == NO_FFN:
+        return None
+    activation, gated = FFN_KINDS[kind.partition("-")[0]]
+    block = FeedForward(width=width, activation=activation, gated=gated)
+    if kind not in EXPERTS:
+        return block
+    experts, active = EXPERTS[kind]
+    return MixtureOfExperts(experts=experts, active=active, expert=block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpace:
+    """Choices of each layer. Without ``weights``, layers have the head's format."""
+
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...] = ()  # of images and requests as many as heads
+    ffn: tuple[FfnName, ...] = ("swiglu",)
+    ffn_width: tuple[int, ...]
+    weights: tuple[str, ...] | None = later(None)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """If every choice in ``when`` has one of the listed values, those in ``only`` are limited to theirs.
+
+    Choices of a layer refer to those of the same layer; ``layer`` in ``when`` names layers by number (with
+    alternating ties ``even`` and ``odd``, with thirds ``first``, ``middle`` and ``last``). A value alone stands for a
+    list of one.
+    """
+
+    when: Mapping[str, Any]
+    only: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("when", "only"):
+            if not getattr(self, name):
+                raise SpecError("names no choice, so the condition has no effect", field=name)
+
+    def __str__(self) -> str:
+        parts = [
+            ", ".join(f"{name} {listed(values)}" for name, values in part.items()) for part in (self.when, self.only)
+        ]
+        return f"when {parts[0]}: only {parts[1]}"
+
+
+def listed(values: object) -> list[Any]:
+    """``values`` as a list; a value alone is a list of one."""
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSpec:
+    """The space of a run file. Every field lists the values that may be chosen.
+
+    ``layers`` says which layers choose together: ``each`` for itself, all ``alike``, ``alternating`` (even layers
+    together and odd ones together), or by ``thirds`` of the depth; one word for all choices, or a word for each of
+    ``attention``, ``ffn``, ``ffn_width`` and ``layer_weights``.
+    """
+
+    d_model: tuple[int, ...]
+    depth: tuple[int, ...]
+    vocab_size: tuple[int, ...] = ()  # of images the number of classes, of requests 1
+    layer: LayerSpace
+    head_size: tuple[int, ...] = (32,)
+    tie_embeddings: tuple[bool, ...] = (True,)
+    weights: tuple[str, ...] = ("fp32",)  # of all matrices; where layer.weights lists formats, of the head alone
+    sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
+    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # blocks that convolutions precede
+    conv_taps: int = 4  # positions that a convolution sees
+    layers: str | dict[str, str] = "each"
+    conditions: tuple[Condition, ...] = field(default=())
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    max_tokens: int = 512
+    image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
+    ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
+    sound: SoundSpace | None = later(None)  # noqa: RUF009  (what sounds are, and the choices that only they have)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.own is not None:
+            self._read_own(self.own)
+        positive(self, "max_tokens")
+        for name in (*GLOBALS, "conv"):
+            _checked(name, getattr(self, name))
+        if max(self.depth) > MOST_LAYERS:
+            raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
+        if self.conv_taps < 2:
+            raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
+        if NO_FFN in self.layer.ffn and self.ranking is None:
+            raise SpecError("layers without a feed-forward are those of ranking models", field="layer.ffn")
+        for name in ("heads", *(() if self.own else ("kv_heads",)), "ffn", "ffn_width"):
+            _checked(f"layer.{name}", getattr(self.layer, name))
+        _known_formats("weights", self.weights)
+        if self.layer.weights is not None:
+            _checked("layer.weights", self.layer.weights)
+            _known_formats("layer.weights", self.layer.weights)
+        if any(size % 2 for size in self.head_size):
+            raise SpecError("rotary positions need even head sizes", field="head_size")
+        if not self.attention_choices():
+            raise SpecError(
+                f"no pair fits: none of kv_heads {list(self.layer.kv_heads)} divides any of heads "
+                f"{list(self.layer.heads)}",
+                field="layer.kv_heads",
+            )
+        if (blocks := self._blocks()) > MOST_BLOCKS:
+            raise SpecError(
+                f"the lists make {blocks:,} distinct blocks, each of which is priced; at most {MOST_BLOCKS:,} are "
+                "possible: list fewer values of d_model, head_size, heads, kv_heads, ffn or ffn_width"
+            )
+        for name, word in ({"": self.layers} if isinstance(self.layers, str) else self.layers).items():
+            where = f"layers.{name}" if name else "layers"
+            if name and name not in self.layer_choices:
+                raise SpecError(f"no choice of a layer; {nearest(name, self.layer_choices)}", field=where)
+            if word not in TIES:
+                raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
+
+    @property
+    def own(self) -> ImageSpace | RankingSpace | SoundSpace | None:
+        """What is read instead of tokens, with the choices that only such models have; None of text."""
+        return next((each for each in (self.image, self.ranking, self.sound) if each is not None), None)
+
+    @property
+    def sound_s(self) -> float | None:
+        """Seconds of sound in a request; None where it holds none."""
+        return None if isinstance(self.own, RankingSpace) or self.own is None else self.own.seconds
+
+    def _read_own(self, own: ImageSpace | RankingSpace | SoundSpace) -> None:
+        """Fills in what is no choice for models that read no text, and the conditions that follow from their sizes."""
+        given = [name for name in ("image", "ranking", "sound") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
+        if self.vocab_size not in ((), (own.outputs,)):
+            raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
+        if self.layer.kv_heads:
+            raise SpecError(f"{own.noun} have as many KV heads as heads; leave it out", field="layer.kv_heads")
+        for name, only in (("sharing", ("none",)), ("conv", ("none",))):
+            if getattr(self, name) != only:
+                raise SpecError(f"is not possible for {own.noun}; leave it out", field=name)
+        if any(kind in EXPERTS for kind in self.layer.ffn):
+            raise SpecError(f"experts are not possible for {own.noun}", field="layer.ffn")
+        if self.image is not None and self.image.steps and self.norm != "layernorm":
+            raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
+        for name in own.choices:
+            _checked(f"{given[0]}.{name}", getattr(own, name))
+        if self.image is not None:
+            _checked("image.square", self.image.square)
+        implied = [Condition(when=when, only=only) for when, only in own.conditions()]
+        if self.image is not None:
+            implied += [Condition(when=when, only=only) for when, only in self.image.wide_enough(self.d_model)]
+        if NO_FFN in self.layer.ffn:  # whose width is nobody's choice
+            implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
+        rest = tuple(item for item in self.conditions if item not in implied)
+        for name, value in (
+            ("vocab_size", (own.outputs,)),
+            ("tie_embeddings", (False,)),
+            ("conditions", (*rest, *implied)),
+        ):
+            object.__setattr__(self, name, value)
+
+    def _blocks(self) -> int:
+        """Number of distinct attention and feed-forward blocks, over all widths and formats."""
+        attention = len(self.head_size) * len(self.attention_choices())
+        feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
+        return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
+
+    def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
+        """The (heads, KV heads) pairs in which KV heads divide heads; of images (heads, KV heads, square)."""
+        if self.image is not None:
+            return tuple((heads, heads, square) for heads in self.layer.heads for square in self.image.square)
+        if self.own is not None:
+            return tuple((heads, heads) for heads in self.layer.heads)
+        pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
+        return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
+
+    @property
+    def globals(self) -> tuple[str, ...]:
+        """Choices for the whole model; convolutions, and those of images or requests, only where they are listed."""
+        own = () if self.own is None else self.own.choices
+        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *own)
+
+    @property
+    def layer_choices(self) -> tuple[str, ...]:
+        """Choices for each layer; weight formats only where the file lists them."""
+        return LAYER_CHOICES if self.layer.weights is None else (*LAYER_CHOICES, LAYER_WEIGHTS)
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Every weight format that may occur."""
+        return tuple(dict.fromkeys((*self.weights, *(self.layer.weights or ()))))
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """Possible values of the choice ``name`` (of ``globals`` or ``layer_choices``)."""
+        if name == "attention":
+            return self.attention_choices()
+        if name == LAYER_WEIGHTS:
+            return self.layer.weights or ()
+        if self.own is not None and name in self.own.choices:
+            return tuple(getattr(self.own, name))
+        return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
+
+    def tie(self, choice: str) -> str:
+        """Tie of ``choice`` between layers: a word of TIES."""
+        return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
+
+
+def _known_formats(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            weight_format(name)
+        except ChipwiseError as error:
+            raise SpecError(str(error), field=field) from None
+
+
+def _checked(name: str, values: Sequence[object]) -> None:
+    if len(values) > MOST_VALUES:
+        raise SpecError(f"lists {len(values):,} values; at most {MOST_VALUES:,} may be listed", field=name)
+    if not values:
+        raise SpecError("the list is empty, so nothing can be chosen; name at least one value", field=name)
+    if len(set(values)) != len(values):
+        raise SpecError(f"a value is listed twice in {short(list(values))}", field=name)
+    for value in values:
+        if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise SpecError(f"must be at least 1, not {short(value)}", field=name)
+        if isinstance(value, int) and value > MOST:
+            raise SpecError(f"must be at most {MOST:,}, not {short(value)}", field=name)
+
+
+_LABELS = {"alternating": ("even", "odd"), "thirds": ("first", "middle", "last")}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots of one choice.
+
+    Attributes:
+        labels: Label of each slot: a layer's number, ``even``, ``first`` … of: The slot that each layer reads,
+            (sharing, depth, layer), by the indices of the space's lists.
+        used: Which slots count, (sharing, depth, slot).
+    """
+
+    labels: tuple[str, ...]
+    of: NDArray[np.int64]
+    used: NDArray[np.bool_]
+
+
+def slots_of(spec: SpaceSpec) -> dict[str, Slots]:
+    """The slots of every choice of a layer."""
+    return {choice: _slots(spec, spec.tie(choice)) for choice in spec.layer_choices}
+
+
+def _slots(spec: SpaceSpec, tie: str) -> Slots:
+    deepest = max(spec.depth)
+    labels = _LABELS.get(tie, tuple(map(str, range(deepest if tie == "each" else 1))))[:deepest]
+    of = np.zeros((len(spec.sharing), len(spec.depth), deepest), np.int64)
+    used = np.zeros((len(spec.sharing), len(spec.depth), len(labels)), bool)
+    for s, sharing in enumerate(spec.sharing):
+        for d, depth in enumerate(spec.depth):
+            for layer in range(deepest):
+                owner = layer - layer % 2 if sharing == "pairs" else layer
+                of[s, d, layer] = _slot(tie, owner, depth)
+                if layer < depth:
+                    used[s, d, of[s, d, layer]] = True
+    return Slots(labels, of, used)
+
+
+def _slot(tie: str, layer: int, depth: int) -> int:
+    """The slot that ``layer`` of ``depth`` layers reads.
+
+    >>> [_slot("thirds", layer, 7) for layer in range(7)]
+    [0, 0, 0, 1, 1, 2, 2]
+    """
+    if tie == "alternating":
+        return layer % 2
+    if tie == "thirds":
+        return min(3 * layer // depth, 2)
+    return layer if tie == "each" else 0

@@ -1,0 +1,149 @@
+"""Shared weights as pure index rules: which rows and columns of a whole model's weights make a sub-model's.
+
+Widths and vocabularies are cut from the front (the smaller vocabularies are prefixes of the larger), convolutions at
+the far end, heads stay with their KV heads (``attention/slicing.py``), layers are taken evenly over the depth. What has
+no weights (activations, windows) each sub-model has as its own. Layers that share weights in the sub-model share those
+of the first of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.slicing import slice_attention
+from chipwise.model.blocks.cut import Cut, Index, first
+from chipwise.model.blocks.ffn.slicing import slice_feed_forward
+from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.walk.weights import modulation_widths, weight_shapes
+
+
+def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
+    """By name of each weight of ``sub``: the weight of ``whole`` that contains it, and the part.
+
+    Raises:
+        SpecError: ``sub`` does not fit into ``whole``; names the field.
+        Unsupported: A model that is not built.
+    """
+    for name in ("norm", "positions", "norm_bias"):
+        if getattr(sub, name) != getattr(whole, name):
+            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    _check_stems(sub, whole)
+    shapes, axes = weight_shapes(whole), _axes(sub, whole)
+    owners = _owners(sub, whole)
+    found: dict[str, Cut] = {}
+    for name, shape in weight_shapes(sub).items():
+        source = _source(name, owners)
+        if source == "head.weight" and whole.tie_embeddings:
+            source = "embedding.weight"
+        if source not in shapes:
+            raise SpecError(f"the whole has no {source}, so the smaller model cannot have one", field=name)
+        if any(small > large for small, large in zip(shape, shapes[source], strict=True)):
+            raise SpecError(f"{shape} does not fit into the whole's {shapes[source]}", field=name)
+        chosen = axes.get(name, {})
+        found[name] = Cut(source, tuple(chosen.get(axis, first(size)) for axis, size in enumerate(shape)))
+    return found
+
+
+def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Stems agree in all but the channels of their convolutions: a patch of another size has other pixels.
+
+    Those of ranking models agree in all but the candidates of a request and the width of tables before a matrix.
+    """
+    if sub.question is not None or whole.question is not None:
+        raise SpecError("models of questions about images share no weights by cutting", field="question")
+    if isinstance(sub.stem, SoundStem) or isinstance(whole.stem, SoundStem):
+        raise SpecError("transcribing models share no weights by cutting", field="stem")
+    small_one, large_one = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
+    for name in ("classes", "pooling", "denoiser", *(("head",) if sub.stem is not None else ())):
+        if getattr(small_one, name) != getattr(large_one, name):
+            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    small, large = (arch.stem for arch in (sub, whole))
+    if isinstance(small, RankingStem) and isinstance(large, RankingStem):
+        if bool(small.width) != bool(large.width) or small.width > large.width:
+            raise SpecError(
+                f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width"
+            )
+        if replace(small, candidates=large.candidates, width=large.width) != large:
+            raise SpecError("requests hold other items than the whole's", field="stem")
+        return
+    alike = small is None or large is None or replace(small, convs=large.convs) == large
+    if (
+        (small is None) != (large is None)
+        or not alike
+        or len(small.convs if small else ()) != len(large.convs if large else ())
+    ):
+        raise SpecError("images are cut into other patches than the whole's", field="stem")
+
+
+def kept_layers(depth: int, whole_depth: int) -> list[int]:
+    """Layers of a deep model to keep for one of ``depth`` layers: the first, the last, and evenly between.
+
+    >>> kept_layers(3, 6), kept_layers(4, 6), kept_layers(1, 6)
+    ([0, 3, 5], [0, 2, 3, 5], [0])
+    """
+    if depth > whole_depth:
+        raise SpecError(f"{depth} layers are more than the whole's {whole_depth}", field="layers")
+    if depth == 1:
+        return [0]
+    return [(2 * i * (whole_depth - 1) + depth - 1) // (2 * (depth - 1)) for i in range(depth)]
+
+
+def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
+    """The layer of ``whole`` that holds the weights of each owning layer of ``sub``."""
+    kept = kept_layers(len(sub.layers), len(whole.layers))
+    shares = [whole.layers[number].shares for number in kept]
+    return {i: kept[i] if shares[i] is None else shares[i] for i, _ in sub.owned_layers()}  # type: ignore[misc]
+
+
+def _source(name: str, owners: dict[int, int]) -> str:
+    stack, _, rest = name.partition(".")
+    number, _, rest = rest.partition(".")
+    if stack not in ("layers", "positions", "modulations") or not number.isdecimal():
+        return name
+    return f"{stack}.{owners[int(number)]}.{rest}"
+
+
+def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
+    """Axes of each weight of ``sub`` that are not cut from the front."""
+    axes: dict[str, dict[int, Index]] = {}
+    owners = _owners(sub, whole)
+    for i, layer in sub.owned_layers():
+        try:
+            for name, chosen in _layer(layer, whole.layers[owners[i]]).items():
+                place = f"positions.{i}.weight" if name == "attention.positions" else f"layers.{i}.{name}"
+                axes[place] = chosen
+        except SpecError as error:
+            raise error.inside(field=f"layers[{i}]") from None
+    if sub.denoiser is not None:
+        for name in modulation_widths(sub):
+            axes |= slice_modulation(sub, whole, name=name, source=_source(name + ".weight", owners).rpartition(".")[0])
+    return axes
+
+
+def _layer(layer: Layer, whole: Layer) -> dict[str, dict[int, Index]]:
+    axes: dict[str, dict[int, Index]] = {}
+    if isinstance(layer.attention, Attention) and isinstance(whole.attention, Attention):
+        try:
+            axes = {
+                f"attention.{name}": chosen
+                for name, chosen in slice_attention(layer.attention, whole.attention).items()
+            }
+        except SpecError as error:
+            raise error.inside(field="attention") from None
+    if isinstance(layer.ffn, FeedForward) and isinstance(whole.ffn, FeedForward):
+        try:
+            slice_feed_forward(layer.ffn, whole.ffn)
+        except SpecError as error:
+            raise error.inside(field="ffn") from None
+    for name in ("attention_conv", "ffn_conv"):
+        taps, most = getattr(layer, name), getattr(whole, name)
+        if 0 < taps < most:
+            axes[f"{name}.weight"] = {2: slice(most - taps, most)}  # the last: those of the nearest positions
+    return axes

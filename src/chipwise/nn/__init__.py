@@ -1,5 +1,0 @@
-"""Torch primitives that blocks are made of."""
-
-from chipwise.nn.amx import avoid_broken_amx
-
-avoid_broken_amx()

@@ -1,1 +1,0 @@
-"""One search, phase by phase: each phase resumable, no finished trial ever lost."""

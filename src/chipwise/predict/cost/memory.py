@@ -1,0 +1,191 @@
+"""Peak memory of serving a design: stored weights, cache, activations, and what the runtime itself takes.
+
+Each part adds over blocks, except activations, of which the widest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chipwise.core.dtypes import weight_format
+from chipwise.hardware.device import MemoryCost
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.formats import matrix_of
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.kinds.denoiser.denoiser import END_PARTS, Denoiser
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.weights import weight_shapes
+
+BuiltBlock = Attention | ConvModule | FeedForward  # of models that are exported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """Bytes by what they hold."""
+
+    table_bytes: int  # token table, learned positions, norms, biases: FP32
+    matrices: Mapping[str, int]  # projections and head, by weight format
+    kv_bytes: int
+    activation_bytes: int
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of all matrices."""
+        return sum(self.matrices.values())
+
+    def held_matrix_bytes(self, cost: MemoryCost) -> float:
+        """Bytes that the runtime holds for the matrices, as calibrated; some formats are kept twice."""
+        return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
+
+    def held_bytes(self, cost: MemoryCost) -> dict[str, float]:
+        """Bytes of a serving process by purpose, as calibrated."""
+        return {
+            "runtime": cost.base_bytes,
+            "token table, norms": cost.per_table_byte * self.table_bytes,
+            "matrices": self.held_matrix_bytes(cost),
+            "KV cache": float(self.kv_bytes),
+            "activations": float(self.activation_bytes),
+        }
+
+    def peak_bytes(self, cost: MemoryCost) -> float:
+        """Peak resident memory of a process that serves this, as calibrated."""
+        return sum(self.held_bytes(cost).values())
+
+
+def memory_parts(design: Design, workload: Workload) -> MemoryParts:
+    """The parts of ``design`` under ``workload``."""
+    arch = design.arch
+    if arch.stem is not None:
+        workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
+    table = 4 * (arch.vocab_size * arch.d_model + (1 + arch.crosses) * arch.norm_parameters())
+    if arch.positions == "learned":
+        table += 4 * arch.max_tokens * arch.d_model
+    formats = design.formats
+    matrices = dict.fromkeys(formats.all, 0)
+    if arch.stem is not None:
+        shapes = arch.stem.matrices(arch.d_model)
+        for into, outputs in shapes:
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
+        inside = sum(into * outputs for into, outputs in shapes)
+        table += 4 * (arch.stem.parameters(arch.d_model) - inside + arch.classes)
+    if arch.projector is not None and isinstance(arch.stem, ImageStem):
+        for into, outputs in arch.projector.shapes(arch.d_model, arch.stem.axes):
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
+            table += 4 * outputs * arch.projector.bias
+    if arch.question is not None:
+        table += 4 * arch.question.words * arch.d_model
+    if arch.denoiser is not None and isinstance(arch.stem, ImageStem):
+        modulations, pixels = denoiser_matrices(arch, arch.denoiser, arch.stem)
+        for outputs in (modulations, pixels):
+            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.d_model, outputs))
+        end = END_PARTS * arch.d_model
+        own = arch.denoiser.parameters(arch.d_model, arch.stem) - (pixels + end) * arch.d_model
+        table += 4 * (own + modulations - end)
+    matrices[formats.head] += head_bytes(arch, formats.head)
+    kv = 0
+    widest = 0
+    for layer, weights in zip(arch.layers, formats.layers, strict=True):
+        kv += 4 * workload.batch * layer.conv_state_values(arch.d_model)
+        table += 4 * layer.convs * arch.d_model if layer.shares is None else 0
+        for block in (layer.attention, layer.cross, layer.conv, layer.ffn):
+            if block is None:
+                continue
+            if layer.shares is None:
+                matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
+                table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
+                if isinstance(arch.stem, ImageStem) and isinstance(block, Attention) and block.relative_buckets:
+                    table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
+            kv += block_kv_bytes(block, workload) if arch.stem is None else 0
+        widest = max(widest, layer_activation_bytes(layer, arch, workload))
+    shapes_of = weight_shapes(arch) if formats.matrices else {}
+    for name, weights in formats.matrices:
+        usual = formats.usual(name)
+        for shape in (shape for each, shape in shapes_of.items() if matrix_of(each) == name):
+            matrices[usual] -= int(weight_format(usual).matrix_bytes(shape[1], shape[0]))
+            matrices[weights] += int(weight_format(weights).matrix_bytes(shape[1], shape[0]))
+    return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
+
+
+def bias_pairs(stem: ImageStem, square: int | None) -> int:
+    """Pairs of positions of an image or a square, each of which a file holds a bias for, whatever the table has."""
+    return int((square**2 if square is not None else stem.tokens) ** 2)
+
+
+def denoiser_matrices(arch: ArchSpec, denoiser: Denoiser, stem: ImageStem) -> tuple[int, int]:
+    """Rows of the matrix that modulates all blocks and the end, and of the one back to pixels."""
+    layers = sum(arch.modulation_width(layer) for layer in arch.layers)
+    return layers + END_PARTS * arch.d_model, denoiser.values(stem)
+
+
+def head_bytes(arch: ArchSpec, weights: str) -> int:
+    """Bytes of the head's own matrix; an FP32 tied head is the token table itself."""
+    if arch.tie_embeddings and weights == "fp32":
+        return 0
+    return int(weight_format(weights).matrix_bytes(arch.d_model, arch.outputs))
+
+
+def block_matrix_bytes(block: BuiltBlock, d_model: int, weights: str) -> int:
+    """Bytes of a block's projections, scales included."""
+    stored = weight_format(weights)
+    if isinstance(block, Attention):
+        into = block.query_width * (1 + block.pointwise) + 2 * block.kv_width
+        return int(stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model))
+    if isinstance(block, ConvModule):
+        return int(stored.matrix_bytes(d_model, 2 * d_model) + stored.matrix_bytes(d_model, d_model))
+    count = 2 if block.gated else 1
+    return int(count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model))
+
+
+def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
+    """Parameters of a block that are no matrix: biases and head norms, kept in FP32."""
+    if isinstance(block, Attention):
+        matrices = d_model * (block.query_width * (2 + block.pointwise) + 2 * block.kv_width)
+    elif isinstance(block, ConvModule):
+        matrices = 3 * d_model * d_model
+    else:
+        matrices = (3 if block.gated else 2) * d_model * block.width
+    return block.parameters(d_model) - matrices
+
+
+def block_kv_bytes(block: BuiltBlock, workload: Workload) -> int:
+    """Bytes of the cache, which holds every position (also of windowed attention) in FP32."""
+    if not isinstance(block, Attention) or not block.causal:
+        return 0
+    return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
+
+
+def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> int:
+    """Bytes that prefill needs at once inside the widest block of a layer."""
+    blocks: tuple[BuiltBlock | None, ...] = (layer.attention, layer.conv, layer.ffn)
+    found = [block_activation_bytes(block, arch.d_model, workload) for block in blocks if block is not None]
+    if layer.cross is not None:
+        found.append(_cross_activation_bytes(layer.cross, arch, workload))
+    return max(found, default=0)
+
+
+def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload) -> int:
+    """Those of cross-attention: the stream twice, queries and results, and the image's tokens with keys and values."""
+    words, read = workload.prompt_tokens, arch.image_tokens
+    scores = block.heads * words * read
+    own = words * 2 * block.query_width + read * (2 * block.kv_width + arch.d_model) + scores
+    return 4 * workload.batch * (own + 2 * words * arch.d_model)
+
+
+def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) -> int:
+    """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own tensors."""
+    rows = workload.batch * workload.prompt_tokens
+    if isinstance(block, Attention):
+        own = rows * (2 * block.query_width + 2 * block.kv_width)
+        keys = block.square**2 if block.square is not None else block.relative_buckets or block.chunk
+        seen = min(keys or workload.total_tokens, workload.total_tokens)
+        own += workload.batch * block.heads * workload.prompt_tokens * seen
+    elif isinstance(block, ConvModule):
+        own = rows * 3 * d_model  # what goes in, and one half times the other
+    else:
+        own = rows * block.width * (3 if block.gated else 2)
+    return 4 * (own + 2 * rows * d_model)

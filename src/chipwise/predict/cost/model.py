@@ -1,0 +1,205 @@
+"""The estimate: seconds and bytes, with intervals, parts and provenance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from chipwise.core import units
+from chipwise.core.results import Result
+from chipwise.errors import UnknownName
+from chipwise.model.ops.work import Work
+
+
+class Bound(StrEnum):
+    """Limit of an operator."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LINK = "link"  # communication between devices
+    LAUNCH = "launch"  # the runtime's overhead per node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """One operator's share of a pass: ``count`` calls of it together, their work being that of one."""
+
+    place: str
+    kind: str
+    latency_s: float
+    bound: Bound
+    work: Work
+    count: int = 1
+    compute_s: float | None = None  # all calls at the dense peak of a data sheet; as calibrated, the part that computes
+    memory_s: float | None = None  # all calls' bytes at the memory's bandwidth; as calibrated, the part that streams
+    launch_s: float | None = None
+    doubt: float = 0.0  # log half-width of what rests on published timings or on none; such operators err together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A value and the interval in which nine of ten measurements are expected; no ends where it was not validated."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def around(cls, value: float, log_halfwidth: float | None) -> Predicted:
+        """``value`` within a factor either way; without an interval where ``log_halfwidth`` is None."""
+        if log_halfwidth is None:
+            return cls(value=value)
+        factor = math.exp(log_halfwidth)
+        return cls(value=value, low=value / factor, high=value * factor)
+
+    @property
+    def log_halfwidth(self) -> float | None:
+        """The logarithm of how many times the upper end is above the value; None where there is no interval."""
+        return None if self.high is None else math.log(self.high / self.value)
+
+
+def per_second(seconds: Predicted) -> Predicted:
+    """How many times a second something happens that takes ``seconds``: of TPOT, the tokens that one user reads."""
+    low, high = (None if end is None else 1 / end for end in (seconds.high, seconds.low))
+    return Predicted(value=1 / seconds.value, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CostEstimate(Result):
+    """Predicted cost of one design under one workload on one machine, or on several that share it.
+
+    ``memory_bytes`` says what the fullest device, or the calibrated process, holds, by purpose. Energy and price are
+    absent where what they need is not published; ``notes`` say so.
+    """
+
+    ttft_s: float  # median
+    tpot_s: float  # median
+    peak_memory_bytes: float
+    metrics: dict[str, Predicted]  # by name, such as ttft_p50, tpot_p50, peak_memory
+    prefill: tuple[OpCost, ...]
+    decode: tuple[OpCost, ...]
+    model: str  # the cost model and its version
+    profile: str | None = None  # digest of the machine profile
+    device: str
+    runtime: str
+    devices: int = 1
+    memory_bytes: dict[str, float] = field(default_factory=dict)
+    bound: Bound | None = None  # of the decode step as a whole
+    mfu: dict[str, float] = field(default_factory=dict)  # by phase: FLOPs done over what the dense peak allows
+    mbu: dict[str, float] = field(default_factory=dict)  # by phase: bytes moved over what the bandwidth allows
+    provenance: str = "predicted"
+    notes: tuple[str, ...] = ()
+    weights: str = ""  # format of the matrices; of a mixture, that of its experts
+    defaults: tuple[str, ...] = ()  # which of runtime and weights were not named, but are usual for the device
+    decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` also waits for others' prompts
+    parameters: int | None = None  # of the whole model, with towers that this request does not need
+    active_parameters: int | None = None  # that a token meets: fewer in a mixture of experts
+    does_not_fit: str = ""  # by how much memory is too small, and what fits; the times are then as if it were not
+
+    def __str__(self) -> str:
+        """The cost of a request, and the tree of its operators with shares and bounds."""
+        return text(self)
+
+    def headline(self) -> str:
+        """The device, the runtime and the times."""
+        times = ", ".join(
+            f"{name.upper()} {units.show(value, 'time')}"
+            for name, value in (("ttft", self.ttft_s), ("tpot", self.tpot_s))
+            if value
+        )
+        several = f"{self.devices} x " if self.devices > 1 else ""
+        short = "does not fit; as if it did: " if self.does_not_fit else ""
+        return f"{several}{self.device}, {self.served_as}: {short}{times}; {self.provenance}"
+
+    @property
+    def parameters_said(self) -> str:
+        """The number of parameters, and how many of them a token meets; empty where they were not counted."""
+        return "" if self.parameters is None else parameters_said(self.parameters, self.active_parameters)
+
+    @property
+    def served_as(self) -> str:
+        """The runtime and the weights' format, and which of them are defaults."""
+        if not self.weights:
+            return self.runtime
+        if len(self.defaults) == 2:
+            return f"{self.runtime}, {self.weights} (defaults for this chip)"
+        runtime, weights = (
+            f"{value} (default for this chip)" if name in self.defaults else value
+            for name, value in (("runtime", self.runtime), ("weights", self.weights))
+        )
+        return f"{runtime}, {weights}"
+
+    @property
+    def prompts_wait_s(self) -> float:
+        """Seconds of ``tpot_s`` in which a request waits for the prompts of others."""
+        return 0.0 if self.decode_step_s is None else max(0.0, self.tpot_s - self.decode_step_s)
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a metric, with its 90 % interval."""
+        return [
+            {"metric": name, "value": item.value, "low": item.low, "high": item.high}
+            for name, item in self.metrics.items()
+        ]
+
+    def metric(self, name: str) -> Predicted:
+        """A metric with its interval, by its common name.
+
+        Raises:
+            UnknownName: It is not predicted.
+        """
+        if name not in self.metrics:
+            raise UnknownName("predicted metric", name, self.metrics)
+        return self.metrics[name]
+
+
+def text(found: CostEstimate) -> str:
+    """The estimate for a person: what a request takes, then each pass operator by operator."""
+    several = f"{found.devices} x " if found.devices > 1 else ""
+    times = f"TTFT {units.show(found.ttft_s, 'time')}"
+    if found.decode:
+        times += f", TPOT {units.show(found.tpot_s, 'time')}"
+    memory = units.show(found.peak_memory_bytes, "bytes")
+    lines = [found.does_not_fit] if found.does_not_fit else []
+    lines += [f"{several}{found.device}, {found.served_as}: {times}, {memory}: {found.provenance}", *passes(found)]
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def parameters_said(whole: int, active: int | None) -> str:
+    """A number of parameters, and how many of them a token meets.
+
+    >>> parameters_said(8_030_261_248, 8_030_261_248), parameters_said(30_532_122_624, 3_353_432_064)
+    ('8.03 B', '30.5 B, of which a token meets 3.35 B')
+    """
+    said = units.show(whole, "count")
+    return said if active in (None, whole) else f"{said}, of which a token meets {units.show(active, 'count')}"
+
+
+def passes(found: CostEstimate) -> Iterator[str]:
+    """The trees of the passes that there are, line by line."""
+    yield from tree("prefill" if found.decode else "the pass", found.prefill)
+    yield from tree("decode step", found.decode)
+
+
+def tree(name: str, costs: Sequence[OpCost]) -> Iterator[str]:
+    """One pass: groups of layers, and the operators of each; nothing of a pass that there is not."""
+    if not costs:
+        return
+    total = sum(cost.latency_s for cost in costs)
+    yield f"{name}: kernels {units.show(total, 'time')}"
+    groups: dict[str, list[OpCost]] = {}
+    for cost in costs:
+        groups.setdefault(cost.place.split(".")[0], []).append(cost)
+    for number, (group, members) in enumerate(groups.items(), start=1):
+        last = number == len(groups)
+        spent = sum(cost.latency_s for cost in members)
+        yield f"{'└' if last else '├'}── {group}  {_spent(spent, total)}"
+        for place, cost in enumerate(members, start=1):
+            line = f"{' ' if last else '│'}   {'└' if place == len(members) else '├'}── "
+            line += f"{cost.place.partition('.')[2] or cost.place}  {_spent(cost.latency_s, total)}  {cost.bound.value}"
+            yield line + (f"  x{cost.count}" if cost.count > 1 else "")
+
+
+def _spent(seconds: float, total: float) -> str:
+    return f"{units.show(seconds, 'time')}  {units.show(seconds / total, 'share')}"

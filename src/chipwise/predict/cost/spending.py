@@ -1,0 +1,73 @@
+"""Tokens per second, real-time factor, watts, joules and dollars of requests, from the seconds of their passes.
+
+A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are the
+seconds at the watts that are stated. Power is the mean over requests that follow one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.drawn import limit_w
+from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.request import request_total, throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Power and price of a device's time; None where unknown."""
+
+    power_w: float | None = None
+    usd_per_s: float | None = None
+
+
+def require(device: DeviceProfile, metric: str) -> None:
+    """Refuses a metric of ``SPENDING`` that the data sheet does not tell.
+
+    Raises:
+        Unsupported: It lists no board power, or no price; says which fact belongs in which file.
+    """
+    _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else limit_w(device)
+
+
+def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[str, Any]:
+    """``throughput``, and what is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
+
+    Values may be arrays of one shape.
+
+    Args:
+        ttft_s: Seconds of the prompt's pass, of all requests at once.
+        tpot_s: Seconds of a step of all requests at once.
+        workload: Of the requests.
+        rates: Of the device.
+    """
+    tokens = workload.new_tokens * workload.batch
+    request_s = request_total(ttft_s, tpot_s, workload.new_tokens)
+    found = {"throughput": throughput(ttft_s, tpot_s, workload.new_tokens, workload.batch)}
+    if rates.power_w is not None:
+        found |= {"power": rates.power_w + 0 * request_s, "joules_per_token": rates.power_w * request_s / tokens}
+    if rates.usd_per_s is not None:
+        found["usd_per_1k_tokens"] = 1000 * rates.usd_per_s * request_s / tokens
+    return found
+
+
+def real_time(ttft_s: Any, sound_s: float | None) -> dict[str, Any]:
+    """``rtf``, the real-time factor: seconds of a request's pass for each second of sound in it; none without sound.
+
+    >>> real_time(0.5, 2.0), real_time(0.5, None)
+    ({'rtf': 0.25}, {})
+    """
+    return {} if sound_s is None else {"rtf": ttft_s / sound_s}
+
+
+def refused(metric: str) -> Unsupported:
+    """The error that this machine's watts or price are unknown, and where to state them."""
+    field, what, example = (
+        ("price", "what an hour of this machine costs", "0.10 USD/h")
+        if metric == "usd_per_1k_tokens"
+        else ("power", "what this machine draws while it serves", "15 W")
+    )
+    return Unsupported(f"no source says {what}; add it to target in this file, such as {field}: {example}")

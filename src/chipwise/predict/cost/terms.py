@@ -1,0 +1,207 @@
+"""Features of an operator's time, which calibration fits and prediction evaluates.
+
+Each operator is one or two *terms*: a model's name, amounts of its features, and bytes it streams. Time is linear in
+the features; streamed bytes cost what the working set of the whole pass makes them cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chipwise.core.dtypes import values_bytes
+from chipwise.errors import Unsupported
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import ConvOp, Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.once import Once
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.pool import PoolOp
+from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
+
+ROW_STEPS = {"fp32": 64, "int4": 128}
+"""Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
+row takes 64 with AVX-512 and the rest one by one; ONNX Runtime's int4 products take four blocks of 32."""
+FAR_BYTES = (1e6, 1.6e7)
+"""Bytes of a node's values between which more and more leave a core's own caches; from the second on, all do. Of the
+sizes tried, these left the least error in nodes that were not fitted (ranking models, batches of 1 to 512)."""
+HEAD_STEP = 64  # the same of a head's keys, which llama.cpp multiplies as FP32 rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """Amounts of features of the rates called ``model``; ``streamed_bytes`` go by the curve of the same name."""
+
+    model: str
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    streamed_bytes: float = 0.0
+    resident_bytes: float = 0.0  # part of the working set, its time being in the amounts
+
+
+def far(values: float) -> dict[str, float]:
+    """Of so many FP32 values that a node reads and writes, those that leave a core's own caches, if any do."""
+    if 4 * values <= FAR_BYTES[0]:
+        return {}
+    return {"far": values * min(1.0, math.log(4 * values / FAR_BYTES[0]) / math.log(FAR_BYTES[1] / FAR_BYTES[0]))}
+
+
+def terms(op: Op) -> list[Term]:
+    """The terms of one operator.
+
+    Raises:
+        Unsupported: The kind of operator is unknown.
+    """
+    for kind, function in _KINDS.items():
+        if isinstance(op, kind):
+            return function(op)
+    raise Unsupported(f"no cost is known for operators of kind {op.kind}")
+
+
+def _matmul(op: Matmul) -> list[Term]:
+    shape = "vector" if op.m == 1 else "matrix"
+    amounts: dict[str, float] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
+    if op.m > 1:
+        amounts |= {"products": op.m * op.k * op.n, **far(op.m * (op.k + op.n))}
+    if op.weights in ROW_STEPS:
+        amounts["rest"] = op.m * op.n * (op.k % ROW_STEPS[op.weights])
+    found = [
+        Term(
+            model=f"matmul.{op.weights}.{shape}",
+            amounts=amounts,
+            streamed_bytes=op.format.matrix_bytes(op.k, op.n),
+        )
+    ]
+    if op.bias and op.weights == "fp32":  # a node of its own; quantised kernels add it themselves
+        found += _elementwise(Elementwise(function="add", elements=op.m * op.n, inputs=2))
+    return found
+
+
+def _attention(op: AttentionOp) -> list[Term]:
+    keys = op.past_tokens if op.cross else op.query_tokens  # that are given beside the queries
+    seen = op.past_tokens if op.cross else op.past_tokens + op.query_tokens
+    if op.window is not None:
+        seen = min(seen, op.window + op.query_tokens - 1)
+    rows = op.batch * op.query_tokens
+    scores = rows * op.heads * seen
+    amounts: dict[str, float] = {
+        "node": 1,
+        "head": op.batch * op.heads,
+        "score": scores,
+        "product": scores * op.head_size,
+        "value": op.batch * (op.query_tokens * op.heads + 2 * keys * op.kv_heads) * op.head_size,
+        "rest": rows * op.heads * (op.head_size % HEAD_STEP),
+    }
+    if op.rope:
+        amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
+    if not op.causal:  # every position of an image or text over all others, by a kernel of its own
+        amounts["query"] = rows * op.heads
+        return [Term(model="attention.biased" if op.biases else "attention.full", amounts=amounts)]
+    if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
+        amounts["query"] = rows * op.heads
+    shape = "step" if op.query_tokens == 1 else "prompt"
+    cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
+    return [Term(model=f"attention.{shape}", amounts=amounts, resident_bytes=cache)]
+
+
+def _norm(op: NormOp) -> list[Term]:
+    values = float(op.rows * op.width)
+    amounts = {"node": 1.0, "row": float(op.rows), "value": values, **far(2 * values)}
+    if op.norm == "rmsnorm":
+        return [Term(model="norm.skip_rmsnorm" if op.skip else "norm.rmsnorm", amounts=amounts)]
+    found = [Term(model="norm.layernorm", amounts=amounts)]
+    if op.skip:
+        found += _elementwise(Elementwise(function="add", elements=op.rows * op.width, inputs=2))
+    return found
+
+
+def _elementwise(op: Elementwise) -> list[Term]:
+    return [
+        Term(
+            model=f"elementwise.{op.function}",
+            amounts={"node": 1, "value": op.elements, **far(2 * op.elements)},
+        )
+    ]
+
+
+def _embedding(op: EmbeddingOp) -> list[Term]:
+    values = op.tokens * op.width
+    return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": values, **far(2 * values)})]
+
+
+def _conv(op: ConvOp) -> list[Term]:
+    values = op.batch * op.positions * op.out_channels
+    if op.groups == 1:  # of an image: patches are copied, then multiplied
+        taken = op.batch * op.positions * op.in_channels * op.taps
+        amounts = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
+        return [Term(model="conv.image", amounts=amounts)]
+    model = "conv.centred" if op.centred else "conv"
+    return [Term(model=model, amounts={"node": 1, "value": values, "tap": values * op.taps})]
+
+
+def _pool(op: PoolOp) -> list[Term]:
+    return [Term(model="pool", amounts={"node": 1, "value": op.batch * op.positions * op.width})]
+
+
+def _bag(op: EmbeddingBagOp) -> list[Term]:
+    rows = op.bags * op.ids
+    return [Term(model="bag", amounts={"node": 1, "row": rows, "value": rows * op.width, **far(rows * op.width)})]
+
+
+def _request_attention(op: RequestAttentionOp) -> list[Term]:
+    """Its nodes together: those that move positions to heads and back, and those over the scores."""
+    rows, width = op.batch * op.queries, op.heads * op.head_size
+    scores = rows * op.heads * (op.history + 1)
+    moved = op.batch * op.positions * width
+    amounts = {
+        "node": 1,
+        "head": op.batch * op.heads,
+        "row": rows * op.heads,
+        "score": scores,
+        "product": scores * op.head_size,
+        "value": rows * width,
+        "moved": moved,
+        **far(scores + 4 * moved),
+    }
+    kind = "pointwise" if op.pointwise else "softmax"
+    return [Term(model=f"attention.{kind}.{'whole' if op.whole else 'last'}", amounts=amounts)]
+
+
+def _row_dot(op: RowDotOp) -> list[Term]:
+    return [
+        Term(
+            model="dot",
+            amounts={"node": 1, "row": op.rows, "value": op.rows * op.width, **far(op.rows * op.width)},
+        )
+    ]
+
+
+def _once(op: Once) -> list[Term]:
+    """A pass's part of what runs once in several."""
+    return [
+        replace(
+            term,
+            amounts={name: amount / op.passes for name, amount in term.amounts.items()},
+            resident_bytes=term.resident_bytes / op.passes,
+            streamed_bytes=term.streamed_bytes / op.passes,
+        )
+        for term in terms(op.op)
+    ]
+
+
+_KINDS: dict[type, Callable[[Any], list[Term]]] = {
+    Matmul: _matmul,
+    AttentionOp: _attention,
+    NormOp: _norm,
+    Elementwise: _elementwise,
+    EmbeddingOp: _embedding,
+    ConvOp: _conv,
+    PoolOp: _pool,
+    EmbeddingBagOp: _bag,
+    RequestAttentionOp: _request_attention,
+    RowDotOp: _row_dot,
+    Once: _once,
+}

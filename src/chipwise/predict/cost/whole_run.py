@@ -1,0 +1,51 @@
+"""Estimates that come from the rates of whole runs, where no kernels are priced: pictures, parts of models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chipwise.core import units
+from chipwise.core.results import Result
+from chipwise.predict.cost.model import Predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunEstimate(Result):
+    """Predicted cost of one run of a model, or of a part of it, on a device or on several that share it.
+
+    ``metrics`` are by name and in SI units, such as ``latency_s``, ``power_w``, ``joules_per_picture``, each with its
+    90 % interval.
+    """
+
+    model: str
+    part: str = ""  # of the model; empty for all of it
+    setting: str  # what was asked for: sizes, formats
+    device: str
+    runtime: str
+    devices: int = 1
+    metrics: dict[str, Predicted]
+    provenance: str
+    notes: tuple[str, ...] = ()
+    parameters: dict[str, int] = field(default_factory=dict)  # of each part of the model, where its parts are known
+    shares: dict[str, float] = field(default_factory=dict)  # of the seconds, by what they go to, where that is known
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of the run, the median."""
+        return self.metrics["latency_s"].value
+
+    def headline(self) -> str:
+        """The model, the device, the runtime and the time."""
+        several = f"{self.devices} x " if self.devices > 1 else ""
+        own = f"{self.model}, {self.part}" if self.part else self.model
+        seconds = self.metrics["latency_s"]
+        between = units.span(seconds.value, seconds.low, seconds.high, "time")
+        return f"{own} on {several}{self.device}, {self.runtime}: {between}; {self.provenance}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a metric, with its 90 % interval."""
+        return [
+            {"model": self.model, "part": self.part, "metric": name}
+            | {"value": item.value, "low": item.low, "high": item.high}
+            for name, item in self.metrics.items()
+        ]

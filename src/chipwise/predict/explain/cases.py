@@ -1,0 +1,138 @@
+"""Builds the cases that rules read from names as a user writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.dtypes import format_name
+from chipwise.core.files import read_json
+from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported
+from chipwise.hardware.device import MachineProfile
+from chipwise.hardware.suited import OWN
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.sound.published import encoder_alone
+from chipwise.model.published.read import resolve
+from chipwise.model.walk.built import require_built
+from chipwise.predict.explain.pricers import CalibratedPricer, DataSheetPricer
+from chipwise.predict.explain.question import Case, Pricer, Question
+from chipwise.predict.served.estimate import cost_of, fitting_requests, waiting, with_defaults
+from chipwise.predict.served.offload import remark
+from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.shortage import shortages
+
+TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that a request lacks
+
+
+def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
+    """Loss of quantising each layer separately: a list, or a JSON file with one.
+
+    Raises:
+        SpecError: No list of numbers.
+    """
+    found = read_json(given) if isinstance(given, str | Path) else given
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(loss, int | float) for loss in found):
+        file = str(given) if isinstance(given, str | Path) else None
+        raise SpecError("must be a list of numbers, one for each layer", file=file, field="sensitivity")
+    return tuple(float(loss) for loss in found)
+
+
+def case_of(question: Question, pricer: Pricer) -> Case:
+    """Prices a question and returns it with its answer.
+
+    Raises:
+        ChipwiseError: There is no answer; the message says why.
+    """
+    answer = pricer.price([question])[0]
+    if isinstance(answer, ChipwiseError):
+        raise answer
+    return Case(question=question, estimate=answer, pricer=pricer)
+
+
+def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
+    """Case of a model on a chip with a data sheet. Default formats are those that suit the chip.
+
+    Raises:
+        UnknownName: A name that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The chip has no rate for a format.
+    """
+    task = {name: asked.pop(name) for name in TASK if name in asked}
+    request = Request(model=model, device=device, **asked)
+    found = resolved(request)
+    setting, weights = found.setting, found.weights
+    asked["runtime"] = setting.runtime
+    formats = setting.formats
+    asked_for = asked.pop("weights", None)
+    asked.pop("kv", None)
+    kv = formats.cache if formats.cache != formats.activations else None
+    if task.get("task") == "train":
+        if asked_for not in (None, OWN) and format_name(asked_for) != formats.activations:
+            raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
+        weights, kv = formats.activations, None
+    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
+    fitting = question.batch if question.task == "train" or question.batch == 1 else _fitting(question, device)
+    if not 0 < fitting < question.batch:
+        case = case_of(question, DataSheetPricer(device=device))
+        if question.task == "train":
+            return case
+        lacking = shortages([question.request(device)])[0]
+        short = "" if lacking is None else lacking.line + remark(request)
+        return replace(case, estimate=replace(with_defaults(case.estimate, request), does_not_fit=short))
+    case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
+    cost, held = with_defaults(case.estimate, request), waiting(fitting, question.batch)
+    notes = (*cost.notes, f"{held}: times are those of {fitting} requests at once")
+    return replace(case, estimate=replace(cost, provenance=f"{cost.provenance}; {held}", notes=notes))
+
+
+def _fitting(question: Question, device: str) -> int:
+    """Number of requests that memory holds at once; the others wait, as in :func:`chipwise.estimate`."""
+    cost = cost_of(question.request(device))
+    return int(fitting_requests(cost.group, cost.memory)[0])
+
+
+def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:
+    """Case of a model on this machine, in the runtime of ``profile``.
+
+    Raises:
+        InputError: More than one device.
+        Unsupported: The profile does not know a block or format.
+    """
+    if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
+        raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
+    whole = resolve(model) if isinstance(model, str) else model
+    arch = priced_here(whole, images=asked.get("images", 0), audio_s=asked.pop("audio_s", 0))
+    asked["weights"] = asked.get("weights") or "fp32"
+    asked["runtime"] = profile.runtime
+    question = Question(arch=arch, **asked)
+    total = question.prompt_tokens + question.new_tokens
+    if total > arch.max_tokens and arch.stem is None:
+        raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
+    case = case_of(question, CalibratedPricer(profile=profile))
+    if whole.encoder_stem is None:
+        return case
+    return replace(case, estimate=replace(case.estimate, notes=(*case.estimate.notes, ENCODER_ALONE)))
+
+
+ENCODER_ALONE = "the encoder's pass alone: a decoder that attends to an encoder is priced on data sheets"
+
+
+def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> ArchSpec:
+    """What of ``arch`` a calibrated machine prices: the model without its towers, or the encoder of one that hears.
+
+    Raises:
+        Unsupported: Images or sound before a decoder, or a model that is not built; one line that says what works.
+    """
+    if images or audio_s:
+        raise Unsupported(
+            "images and sound before a decoder are priced on data sheets, not by this machine's calibration: name "
+            "another --device, or time the parts here with chipwise measure"
+        )
+    arch = encoder_alone(arch).without_towers()
+    try:
+        require_built(arch, work="priced on this machine")
+    except Unsupported as error:
+        raise Unsupported(f"{str(error).rpartition('; ')[0]}; data sheets price it: name another --device") from None
+    return arch

@@ -1,0 +1,212 @@
+"""The question to explain (a model with formats and workload on a chip), and a cost model's answer to it.
+
+Rules read a :class:`Case` and propose changed questions; a :class:`Pricer` answers those the same way. A rule therefore
+need not know whether the chip is a data sheet or this machine, nor how it is priced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.cost.model import CostEstimate, OpCost
+from chipwise.predict.served.request import IMAGE_SIZE, Request
+
+PhaseName = Literal["prefill", "decode"]
+Task = Literal["serve", "train"]
+
+
+_ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated.
+
+    ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
+    activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
+    ``cached_tokens`` are found in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity`` is the
+    measured loss of quantising each layer separately, where known.
+    """
+
+    arch: ArchSpec
+    weights: str  # format of the matrices
+    kv: str | None = None  # format of the cache; default: that of the activations
+    device: str | None = None
+    runtime: str | Runtime = "vllm"
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    batch: int = 1
+    prompt_tokens: int = 1024
+    new_tokens: int = 128
+    images: int = 0
+    image_size: tuple[int, int] = IMAGE_SIZE
+    audio_s: float = 0.0  # of sound in each request, of a model that hears with a tower
+    task: Task = "serve"
+    checkpoint: bool = False
+    shared_tokens: int = 0
+    cached_tokens: int = 0
+    wide_layers: frozenset[int] = frozenset()
+    sensitivity: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.arch.stem is not None:  # a request is an image or a sound
+            object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
+            object.__setattr__(self, "new_tokens", 1)
+        if self.arch.encoder_stem is not None:  # a request is a sound, and what is written of it
+            object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.tokens)
+        if not 0 <= self.shared_tokens <= self.prompt_tokens:
+            raise SpecError(
+                f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
+                field="shared_tokens",
+            )
+        if self.sensitivity and len(self.sensitivity) != len(self.arch.layers):
+            raise SpecError(
+                f"needs a loss for each of {len(self.arch.layers)} layers, got {len(self.sensitivity)}",
+                field="sensitivity",
+            )
+
+    def but(self, **changes: Any) -> Question:
+        """Returns the question with some fields changed."""
+        return replace(self, **changes)
+
+    def request(self, device: str) -> Request:
+        """The question as a request to the serving model, on ``device`` unless the question names one."""
+        return Request(
+            model=self.arch,
+            device=self.device or device,
+            runtime=self.runtime,
+            weights=self.weights,
+            kv=self.kv,
+            tp=self.tp,
+            pp=self.pp,
+            ep=self.ep,
+            dp=self.dp,
+            batch=self.batch,
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            cached_tokens=self.cached_tokens,
+            wide_layers=self.wide_layers,
+            images=self.images,
+            image_size=self.image_size,
+            audio_s=self.audio_s,
+        )
+
+    @property
+    def served_by(self) -> Runtime:
+        """The runtime by its name.
+
+        Raises:
+            UnknownName: There is no runtime of this name.
+        """
+        return runtime_named(self.runtime) if isinstance(self.runtime, str) else self.runtime
+
+
+class Pricer(Protocol):
+    """Answers questions: a cost estimate for each, or the error that says why there is none. Deterministic."""
+
+    @property
+    def sheet(self) -> DeviceProfile | None:
+        """The chip's data sheet, where it has one."""
+        ...
+
+    def price(self, questions: Sequence[Question]) -> Sequence[CostEstimate | ChipwiseError]:
+        """One answer per question, in order. Rules price many questions at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A question with its answer, the input of rules."""
+
+    question: Question
+    estimate: CostEstimate
+    pricer: Pricer
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The model."""
+        return self.question.arch
+
+    @property
+    def sheet(self) -> DeviceProfile | None:
+        """The chip's data sheet, where it has one."""
+        return self.pricer.sheet
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether the chip replays captured graphs of kernels, as CUDA and HIP do."""
+        return self.sheet is not None and self.sheet.kind == "gpu" and self.sheet.vendor.lower() in ("nvidia", "amd")
+
+    @property
+    def training(self) -> bool:
+        """Whether the question is about an optimiser step."""
+        return self.question.task == "train"
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model generates tokens one by one."""
+        return self.arch.causal and not self.training
+
+    @property
+    def phases(self) -> tuple[PhaseName, ...]:
+        """The model's phases: an encoder has one pass and no decode, and training has one step."""
+        return ("prefill", "decode") if self.generates else ("prefill",)
+
+    def title(self, phase: PhaseName) -> str:
+        """Title of the phase on screen."""
+        if self.training:
+            return "a training step"
+        if not self.generates:
+            return "the pass"
+        return {"prefill": "prefill (TTFT)", "decode": "a token (TPOT)"}[phase]
+
+    @property
+    def asked(self) -> str:
+        """The workload in words."""
+        question = self.question
+        if self.training:
+            again = ", activations recomputed" if question.checkpoint else ""
+            what = "tokens" if self.arch.stem is None else f"positions of {_ONE[self.arch.reads]}"
+            return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} {what}{again}"
+        if self.arch.stem is not None:
+            read = _ONE[self.arch.reads] if question.batch == 1 else f"{question.batch} {self.arch.reads}s"
+            return f"one pass over {read} of {question.prompt_tokens:,} positions"
+        if not self.arch.causal:
+            texts = "" if question.batch == 1 else f"{question.batch} x "
+            return f"one pass over {texts}{question.prompt_tokens:,} tokens"
+        if (sound_s := self.arch.sound_s) is not None:
+            return f"{question.batch} in flight, {sound_s:.4g} s of sound and {question.new_tokens:,} new tokens"
+        shared = f" ({question.shared_tokens:,} of them shared by all)" if question.shared_tokens else ""
+        prompt = f"{question.prompt_tokens:,} prompt{shared}"
+        width, height = question.image_size
+        several = f"{question.images} images" if question.images > 1 else "an image"
+        seen = f", {several} of {width} x {height} in each" if question.images else ""
+        heard = f", {question.audio_s:.4g} s of sound in each" if question.audio_s else ""
+        return f"{question.batch} in flight, {prompt} and {question.new_tokens:,} new tokens{seen}{heard}"
+
+    @property
+    def slower(self) -> str:
+        """The metric of the phase in which a request spends more of its time: ttft or tpot."""
+        answering_s = self.estimate.tpot_s * self.question.new_tokens
+        return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
+
+    def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
+        """The kernels of a pass; empty for a phase that the model does not have."""
+        if phase not in self.phases:
+            return ()
+        return self.estimate.prefill if phase == "prefill" else self.estimate.decode
+
+    def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:
+        """Share of a pass's kernel time in operators of a kind, or at places that contain ``place``."""
+        costs = self.operators(phase)
+        total = sum(cost.latency_s for cost in costs)
+        chosen = [c for c in costs if kind in (None, c.kind) and (place is None or place in c.place)]
+        return sum(cost.latency_s for cost in chosen) / total if total else 0.0

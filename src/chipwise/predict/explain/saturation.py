@@ -1,0 +1,95 @@
+"""Saturation: how much concurrent work a chip needs to be busy, and the time per token below and above that.
+
+Below saturation a pass takes about the same time for any amount of work (weights are streamed, kernels are launched);
+above it time grows with the work. The saturation point is where the two lines meet: the time of the smallest pass over
+the marginal time of one more unit of work in large passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chipwise.errors import ChipwiseError
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.explain.question import Case, Question
+from chipwise.predict.explain.waterfall import decode_step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Amounts of work (tokens of a pass, requests in flight, tokens of context) and their costs."""
+
+    unit: str
+    sizes: tuple[int, ...]
+    latency_s: tuple[float, ...]  # of the pass alone, without waiting
+    tokens_per_s: tuple[float, ...]
+    usd_per_1k_tokens: tuple[float, ...]  # empty where the chip has no price
+    saturation: float | None = None  # in units of ``sizes``
+
+
+def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float | None:
+    """Size where the floor meets the slope of the two largest sizes; None where time stays at the floor.
+
+    >>> saturation_point([1, 2, 1000, 2000], [1.0, 1.0, 2.0, 4.0])
+    500.0
+    """
+    slope = (latency_s[-1] - latency_s[-2]) / (sizes[-1] - sizes[-2])
+    return latency_s[0] / slope if slope > 0 else None
+
+
+def batch_curve(case: Case, *, most: int = 1024) -> Curve | None:
+    """Seconds of a step by requests in flight; None for models that do not generate."""
+    if not case.generates:
+        return None
+    return _curve(case, "requests in flight", [2**i for i in range(most.bit_length())], "batch", "decode")
+
+
+def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
+    """Seconds of one pass by its tokens, attention included; None for training."""
+    if case.training:
+        return None
+    longest = min(most, case.arch.max_tokens) if case.arch.positions == "learned" else most
+    sizes = [2**i for i in range(longest.bit_length()) if 2**i <= longest]
+    alone = replace(case, question=case.question.but(batch=1))
+    return _curve(alone, "tokens of a pass", sizes, "prompt_tokens", "prefill")
+
+
+def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:
+    """Seconds of a step by tokens of context."""
+    if not case.generates:
+        return None
+    sizes = [2**i for i in range(7, 18) if 2**i <= min(most, case.arch.max_tokens)]
+    return _curve(case, "tokens of context", sizes, "prompt_tokens", "decode")
+
+
+def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) -> Curve | None:
+    alone = case.question.but(shared_tokens=0, cached_tokens=0)
+    questions = [alone.but(**{field: size}) for size in sizes]
+    answers = case.pricer.price(questions)
+    found = [(s, q, a) for s, q, a in zip(sizes, questions, answers, strict=True) if not isinstance(a, ChipwiseError)]
+    if len(found) < 3:
+        return None
+    latency = [_latency_s(case, question, answer, phase) for _, question, answer in found]
+    rates = [_tokens(question, phase) / seconds for (_, question, _), seconds in zip(found, latency, strict=True)]
+    price = case.sheet.price if case.sheet is not None else None
+    usd = [1000 * price.number * found[0][2].devices / rate for rate in rates] if price is not None else []
+    sizes = [size for size, _, _ in found]
+    return Curve(
+        unit=unit,
+        sizes=tuple(sizes),
+        latency_s=tuple(latency),
+        tokens_per_s=tuple(rates),
+        usd_per_1k_tokens=tuple(usd),
+        saturation=saturation_point(sizes, latency) if unit != "tokens of context" else None,
+    )
+
+
+def _latency_s(case: Case, question: Question, answer: CostEstimate, phase: str) -> float:
+    if phase == "prefill":
+        return answer.ttft_s
+    return decode_step_s(Case(question=question, estimate=answer, pricer=case.pricer))
+
+
+def _tokens(question: Question, phase: str) -> int:
+    return question.prompt_tokens if phase == "prefill" else question.batch

@@ -1,0 +1,192 @@
+"""Power from utilisation: a floor plus the power of computing and moving data, up to the board's limit.
+
+power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
+memory bandwidth that the kernel reaches. The exponential models the limit: clocks fall instead of power rising. For
+attention and experts a bounded network over sizes corrects the power of a device on which they were measured; elsewhere
+the formula is used, with the interval of its errors on kinds of kernels that the fit excluded. Power is that of the
+kernel run back to back. Between kernels a device draws its floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array, Float64Array
+from chipwise.errors import SpecError
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.drawn import PHONE_LOG_HALFWIDTH, floor_w, limit_w
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.routing import ExpertsOp
+from chipwise.predict.kernels import analytic, bounded, experts
+from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
+from chipwise.predict.kernels.routing import skew
+
+DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
+LOG_HALFWIDTH = 0.6
+LEAST_SHARE = 1e-5  # of a limit: lower utilisations are not told apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Watts that the board draws while the kernel runs back to back, and joules of one call."""
+
+    power_w: Float64Array
+    log_halfwidth: Float64Array  # nine of ten true values lie within power_w * exp(±log_halfwidth), and under limit_w
+    latency_s: Float64Array
+    limit_w: float
+
+    @property
+    def energy_j(self) -> Float64Array:
+        """Joules of one call."""
+        energy: Float64Array = self.power_w * self.latency_s
+        return energy
+
+    @property
+    def low_w(self) -> Float64Array:
+        """Lower end of the 90 % interval."""
+        low: Float64Array = self.power_w * np.exp(-self.log_halfwidth)
+        return low
+
+    @property
+    def high_w(self) -> Float64Array:
+        """Upper end of the 90 % interval; boards overshoot their limit by a little."""
+        high: Float64Array = np.minimum(self.power_w * np.exp(self.log_halfwidth), 1.05 * self.limit_w)
+        return high
+
+
+def power(
+    op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING, fold: str | None = None
+) -> Power:
+    """Power of ``op``, which takes ``latency_s`` on ``device``. Sizes and latencies may be arrays of one shape.
+
+    Args:
+        op: The operator.
+        device: A data sheet with a board power.
+        latency_s: Seconds of one call, measured or predicted.
+        routing: How tokens are distributed over experts.
+        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+
+    Raises:
+        Unsupported: The device lists no board power (and is no phone's chip), or no rate for the operator's format.
+        SpecError: A latency is not above zero.
+    """
+    limit = limit_w(device)
+    latency = np.asarray(latency_s, dtype=np.float64)
+    if not np.all(latency > 0):
+        raise SpecError("must be above zero seconds", field="latency_s")
+    fitted = bounded.load("power")
+    measured = fitted is not None and fitted.situation(device, fold) == "seen"
+    without = fitted is not None and fitted.situation(device, fold) == "unseen" and fold is not None
+    compute, memory = utilisation(op, device, latency, routing=routing)
+    phase = phase_of(op)
+    constants = _constants(None if without else fitted, phase if measured else "all")
+    watts = base_w(compute, memory, floor_w(device), limit, constants)
+    if measured and fitted is not None and phase in fitted.networks:
+        inputs = features(op, compute, memory, latency, routing=routing)
+        watts = watts * np.exp(fitted.networks[phase](inputs).reshape(watts.shape))
+    watts = np.clip(watts, floor_w(device), limit)
+    halfwidth = LOG_HALFWIDTH
+    if fitted is not None and not without:
+        halfwidth = fitted.halfwidth(phase if measured else "all", "seen" if measured else "unseen")
+    if device.board_power is None:
+        halfwidth = math.hypot(halfwidth, PHONE_LOG_HALFWIDTH)
+    return Power(
+        power_w=watts,
+        log_halfwidth=np.full(watts.shape, halfwidth),
+        latency_s=np.broadcast_to(latency, watts.shape),
+        limit_w=limit,
+    )
+
+
+def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Float64Array:
+    """Watts only; see :func:`power`."""
+    return power(op, device, latency_s, routing=routing).power_w
+
+
+def utilisation(
+    op: Op, device: DeviceProfile, latency: Float64Array, *, routing: str
+) -> tuple[Float64Array, Float64Array]:
+    """Shares of the dense peak and of the memory's bandwidth that ``op`` reaches in ``latency`` seconds, at most 1.
+
+    Raises:
+        Unsupported: The device has no rate for the operator's format.
+    """
+    if isinstance(op, ExpertsOp):
+        numbers = experts.grouped(op, device, routing=routing)
+        compute_s, memory_s = numbers.compute_s, numbers.memory_s
+    else:
+        compute_s, memory_s = analytic.limits(op, device)
+    compute, memory, _ = np.broadcast_arrays(compute_s / latency, memory_s / latency, latency)
+    return np.clip(compute, 0.0, 1.0), np.clip(memory, 0.0, 1.0)
+
+
+def base_w(
+    compute: Float64Array, memory: Float64Array, floor: float, limit: float, constants: Mapping[str, float]
+) -> Float64Array:
+    """Watts by the formula: between the floor and the limit, increasing in both shares."""
+    driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
+    watts: Float64Array = floor + (limit - floor) * -np.expm1(-driven)
+    return watts
+
+
+def phase_of(op: Op) -> str:
+    """Key of the constants: ``context``, ``decode``, ``experts``, or ``all`` for the rest."""
+    if isinstance(op, ExpertsOp):
+        return "experts"
+    if isinstance(op, AttentionOp):
+        return (
+            "decode"
+            if np.all(np.asarray(op.query_tokens) == 1) and np.any(np.asarray(op.past_tokens) > 0)
+            else "context"
+        )
+    return "all"
+
+
+def features(
+    op: Op, compute: Float64Array, memory: Float64Array, latency: Float64Array, *, routing: str
+) -> Float32Array:
+    """Inputs of the network (rows, inputs): shares, time, and the sizes that determine how work is spread."""
+    shape = np.broadcast_shapes(compute.shape, latency.shape)
+
+    def log2(value: Any) -> Float64Array:
+        whole = np.maximum(np.asarray(value, dtype=np.float64), LEAST_SHARE)
+        return np.broadcast_to(np.log2(whole), shape).reshape(-1)
+
+    rows: list[Float64Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
+    if isinstance(op, ExpertsOp):
+        sizes: tuple[Any, ...] = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
+        each = np.asarray(op.tokens, dtype=np.float64) * op.topk / op.experts
+        exponent = skew(routing)
+        rows += [*(log2(size) for size in sizes), log2(each), float(exponent is None), exponent or 0.0]
+        rows += one_hot(experts.format_class(op.weights, op.activations), experts.FORMATS)
+        rows.append(float(op.gated))
+    elif isinstance(op, AttentionOp):
+        total = np.asarray(op.past_tokens, dtype=np.float64) + op.query_tokens
+        window = total if op.window is None else np.minimum(np.asarray(op.window, dtype=np.float64), total)
+        blocks = np.asarray(op.batch, dtype=np.float64) * op.kv_heads
+        sizes = (
+            op.batch,
+            op.query_tokens,
+            total,
+            op.heads,
+            op.kv_heads,
+            op.head_size,
+            window,
+            blocks * op.query_tokens,
+        )
+        rows += [*(log2(size) for size in sizes), log2(np.asarray(op.heads) / op.kv_heads), log2(blocks * window)]
+        rows += [float(op.cache.startswith("fp8")), float(op.window is not None)]
+    return columns(rows, int(np.prod(shape, dtype=int)))
+
+
+def _constants(fitted: Fitted | None, phase: str) -> Mapping[str, float]:
+    if fitted is None:
+        return DEFAULTS
+    table: Mapping[str, Mapping[str, float]] = fitted.facts["constants"]
+    return table.get(phase) or table["all"]

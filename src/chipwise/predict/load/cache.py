@@ -1,0 +1,82 @@
+"""How many positions the cache of one replica holds, when weights and working memory have taken their part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.errors import DoesNotFit
+from chipwise.predict.served.groups import Group, grouped, memory_of
+from chipwise.predict.served.memory import DeviceMemory
+from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.shortage import changes_that_fit, shortage_text, would_fit
+
+UTILISATION = 0.9
+"""Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The cache of one replica: positions, and bytes of one position over all of its devices."""
+
+    tokens: float
+    bytes_per_token: float
+
+
+def cache_of(
+    request: Request, *, most_tokens: int, length: int, utilisation: float = UTILISATION, draft: Request | None = None
+) -> Cache:
+    """The cache of one replica of ``request``'s arrangement.
+
+    Args:
+        request: Names model, device, runtime, formats and plan; its sizes do not matter.
+        most_tokens: Of one step, whose working memory is set aside.
+        length: Positions of a typical sequence: layers with a window, and recurrent states, keep less than all.
+        utilisation: Part of the memory that the server takes.
+        draft: A model that drafts, on every device of the replica: its weights and its own cache take their part.
+
+    Raises:
+        DoesNotFit: Weights and working memory need more; says by how much and what would fit.
+    """
+    longest, batch = max(length, 2), request.dp
+    if resolved(request).setting.arch.stem is not None:  # keeps nothing; a step holds so many requests
+        batch *= most_tokens
+    asked = [
+        replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
+        replace(request, batch=batch, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0),
+    ]
+    groups, errors = grouped(asked)
+    if errors:
+        raise next(iter(errors.values()))
+    group = groups[0]
+    memory = memory_of(group)
+    free = utilisation * group.device.usable_bytes - float(
+        memory.weights[0] + memory.activations[0] + memory.runtime[0]
+    )
+    each = float(memory.cache[1]) / longest
+    if draft is not None:
+        beside, problems = grouped([replace(draft, batch=1, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0)])
+        if problems:
+            raise next(iter(problems.values()))
+        own = memory_of(beside[0])
+        free -= float(own.weights[0])
+        each += float(own.cache[0]) / longest
+    if not group.generates:
+        if free < 0:
+            raise DoesNotFit(_too_large(request, group, memory))
+        return Cache(tokens=np.inf, bytes_per_token=0.0)
+    if free < each * min(longest, 16):
+        raise DoesNotFit(_too_large(request, group, memory))
+    plan = group.setting.plan
+    return Cache(tokens=free / each if each else np.inf, bytes_per_token=each * plan.tp * plan.pp)
+
+
+def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
+    least = replace(request, batch=1, prompt_tokens=16, new_tokens=1)
+    said = shortage_text(group, memory, 1) or (
+        f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
+        f"{units.show(UTILISATION, 'share')}"
+    )
+    return f"{said}; {would_fit(changes_that_fit([least])[0])}"

@@ -1,0 +1,239 @@
+"""Load: which requests arrive when, with how many tokens; made from a rate, read from a trace, or sent in a loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.fields import MOST, whole_number
+from chipwise.errors import SpecError, short
+
+Arrivals = Literal["constant", "poisson", "gamma"]
+MOST_REQUESTS = 2_000_000
+"""Of one load: beyond this a replay takes minutes and gigabytes."""
+MOST_SPREAD = 10.0
+"""Of token counts: beyond this the mean of thousands of draws is far from the mean that was asked for."""
+MOST_WAIT_S = 86_400.0
+"""Of a client that thinks and of what HTTP adds to a request: a day."""
+
+WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
+"""What a request is of models that read anything but text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests in the order in which they arrive. All arrays have one value a request.
+
+    ``prefix`` numbers the text that a prompt begins with (-1: a text of its own), of ``prefix_tokens``. Prompts marked
+    ``prefilled`` have their cache already: they came from another machine, and their first token was given there.
+    With ``clients``, that many requests are in flight at most: the next is sent ``think_s`` after one has ended, and
+    ``arrival_s`` counts only for the first of each client.
+    """
+
+    arrival_s: Float64Array
+    prompt_tokens: npt.NDArray[np.int64]
+    new_tokens: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]  # which class of requests each belongs to
+    prefix: npt.NDArray[np.int64]
+    prefix_tokens: npt.NDArray[np.int64]
+    prefilled: bool = False
+    clients: int | None = None
+    think_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests per second, from the first arrival to the last; infinite of requests that arrive together."""
+        if len(self) < 2:
+            return np.inf
+        spread = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (len(self) - 1) / spread if spread > 0 else np.inf
+
+    @property
+    def longest(self) -> int:
+        """Positions of the longest sequence."""
+        return int((self.prompt_tokens + self.new_tokens).max())
+
+    def taken(self, rows: npt.NDArray[np.int64] | slice) -> Load:
+        """Some of the requests, in order."""
+        return replace(
+            self,
+            arrival_s=self.arrival_s[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            new_tokens=self.new_tokens[rows],
+            kind=self.kind[rows],
+            prefix=self.prefix[rows],
+            prefix_tokens=self.prefix_tokens[rows],
+        )
+
+    def within(self, longest: int) -> Load:
+        """The same requests, none with more than ``longest`` positions; of longer ones, prompts are kept first."""
+        prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
+        return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
+
+    def silence(self) -> str | None:
+        """What is to be said of a load that pauses for most of its time; None of others."""
+        gaps = np.diff(self.arrival_s)
+        whole = float(gaps.sum())
+        if len(gaps) < 2 or whole <= 0 or gaps.max() < 0.5 * whole or self.clients is not None:
+            return None
+        return (
+            f"no request arrives for {units.show(float(gaps.max()), 'time')} of the {units.show(whole, 'time')} that "
+            "the load lasts: mean rates say little; replay its parts apart"
+        )
+
+    def at_rate(self, factor: float) -> Load:
+        """The same requests arriving ``factor`` times as fast."""
+        return replace(self, arrival_s=self.arrival_s / factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestClass:
+    """Requests that are alike. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
+
+    ``shared_tokens`` of each prompt are one of ``prefixes`` texts, such as a system prompt; 0 where nothing is shared.
+    """
+
+    name: str = "requests"
+    share: float = 1.0
+    prompt_tokens: int = 1024
+    new_tokens: int = 128
+    spread: float = 0.0
+    shared_tokens: int = 0
+    prefixes: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= MOST:
+            raise SpecError(f"must be more than 0 and at most {MOST:,}, not {short(self.share)}", field="share")
+        for name, least in (("prompt_tokens", 1), ("new_tokens", 0), ("shared_tokens", 0)):
+            whole_number(name, getattr(self, name), least=least)
+        whole_number("prefixes", self.prefixes, most=MOST_REQUESTS)
+        if self.prefixes > 1 and not self.shared_tokens:
+            raise SpecError(
+                "counts texts that prompts share; say how long they are with shared_tokens", field="prefixes"
+            )
+        if self.shared_tokens >= self.prompt_tokens and self.shared_tokens:
+            raise SpecError(
+                f"{self.shared_tokens:,} shared tokens are not fewer than the prompt's {self.prompt_tokens:,}",
+                field="shared_tokens",
+            )
+        if not 0 <= self.spread <= MOST_SPREAD:
+            raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
+
+    def describe(self) -> str:
+        """Such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
+        parts = [f"{self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"]
+        if not self.new_tokens:
+            parts = [f"{self.prompt_tokens:,} tokens to read"]
+        if self.spread:
+            parts.append(f"varying by {units.show(self.spread, 'share')}")
+        if self.shared_tokens:
+            which = f"one of {self.prefixes:,} shared texts" if self.prefixes > 1 else "a text that all share"
+            parts.append(f"the first {self.shared_tokens:,} {which}")
+        return ", ".join(parts)
+
+
+def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) -> str:
+    """Such as ``20 requests/s, Poisson arrivals``."""
+    words = {"constant": "evenly spaced", "poisson": "Poisson arrivals", "gamma": f"gamma arrivals of {burstiness:g}"}
+    return f"{units.number(rate_per_s)} requests/s, {words[arrivals]}"
+
+
+def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
+    """Checks that arrivals can be as bursty as asked.
+
+    Raises:
+        SpecError: The burstiness is out of range, or was given for gaps that have none to choose.
+    """
+    if not 0 < burstiness <= 1e4:
+        raise SpecError(f"must be above 0 and at most 10,000, not {short(burstiness)}", field="burstiness")
+    if burstiness != 1 and arrivals != "gamma":
+        raise SpecError(f"is of gamma gaps, and the gaps are {arrivals}; say arrivals gamma", field="burstiness")
+
+
+def made(
+    classes: tuple[RequestClass, ...],
+    *,
+    count: int,
+    rate_per_s: float | None,
+    arrivals: Arrivals = "poisson",
+    burstiness: float = 1.0,
+    clients: int | None = None,
+    think_s: float = 0.0,
+    seed: int,
+) -> Load:
+    """``count`` requests of ``classes``, drawn by their shares.
+
+    The same seed gives the same requests at every rate, only sooner or later: differences between rates are not luck.
+
+    Args:
+        classes: What is asked for.
+        count: Requests.
+        rate_per_s: Requests per second; None with ``clients``.
+        arrivals: ``constant`` gaps, ``poisson``, or ``gamma`` gaps.
+        burstiness: Of gamma gaps, their squared coefficient of variation: 1 is Poisson, more comes in bursts.
+        clients: In a closed loop, how many send one request after another.
+        think_s: Seconds that a client waits before its next request.
+        seed: Of the draws.
+
+    Raises:
+        SpecError: A number is out of range.
+    """
+    if not 1 <= count <= MOST_REQUESTS:
+        raise SpecError(f"must be from 1 to {MOST_REQUESTS:,}, not {count:,}", field="requests")
+    if clients is None and (rate_per_s is None or not 0 < rate_per_s < 1e9):
+        raise SpecError(f"must be above zero and finite, not {rate_per_s}", field="rate")
+    if clients is not None:
+        whole_number("clients", clients, most=MOST_REQUESTS)
+    if not 0 <= think_s <= MOST_WAIT_S:
+        raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {think_s:g} s", field="think_s")
+    if think_s and clients is None:
+        raise SpecError(
+            "is what clients wait before their next request; requests that come at a rate do not", field="think_s"
+        )
+    check_arrivals(arrivals, burstiness)
+    whole_number("seed", seed, least=0, most=2**63)
+    gaps_rng, kinds_rng, sizes_rng = (np.random.default_rng([seed, stream]) for stream in range(3))
+    if clients is not None:
+        arrival_s = np.zeros(count)
+    else:
+        assert rate_per_s is not None
+        if arrivals == "constant":
+            gaps = np.ones(count)
+        elif arrivals == "poisson":
+            gaps = gaps_rng.exponential(1.0, count)
+        else:
+            gaps = gaps_rng.gamma(1 / burstiness, burstiness, count)
+        gaps[0] = 0.0
+        arrival_s = np.cumsum(gaps) / rate_per_s
+    shares = np.array([each.share for each in classes])
+    kind = kinds_rng.choice(len(classes), count, p=shares / shares.sum()) if len(classes) > 1 else np.zeros(count, int)
+
+    def column(name: str) -> npt.NDArray[np.int64]:
+        return np.array([getattr(each, name) for each in classes], dtype=np.int64)[kind]
+
+    spread = np.array([each.spread for each in classes])[kind]
+    deviation = np.sqrt(np.log1p(spread**2))
+    draws = np.exp(deviation * sizes_rng.standard_normal((2, count)) - deviation**2 / 2)
+    prompt = np.maximum(np.round(column("prompt_tokens") * draws[0]), column("shared_tokens") + 1).astype(np.int64)
+    new = column("new_tokens")
+    new = np.where(new > 0, np.maximum(np.round(new * draws[1]), 1), 0).astype(np.int64)
+    shared, first = column("shared_tokens"), np.cumsum([0, *(each.prefixes for each in classes)])[kind]
+    which = first + kinds_rng.integers(0, column("prefixes"))
+    return Load(
+        arrival_s=arrival_s,
+        prompt_tokens=prompt,
+        new_tokens=new,
+        kind=np.asarray(kind, dtype=np.int64),
+        prefix=np.where(shared > 0, which, -1),
+        prefix_tokens=shared,
+        clients=clients,
+        think_s=think_s,
+    )

@@ -1,0 +1,133 @@
+"""What a replay comes to: distributions of TTFT, TPOT, end-to-end and waiting times, throughput, use of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.predict.load.engine import Served
+
+MEASURES = ("ttft", "tpot", "e2e", "queue")
+SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+STATISTICS = ("mean", *SHARES)
+METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
+"""Names such as ``ttft_p99``: time to first token, per token after the first, end to end, before the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Figures of one replay: seconds by metric name, rates of what was served, and of the engine's use.
+
+    ``metrics`` are those of all answered requests; ``failed`` counts the others.
+    """
+
+    metrics: dict[str, float]
+    requests: int
+    failed: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    mean_in_flight: float
+    preemptions: int
+    busy_share: float
+    reading_share: float  # of the busy time
+
+
+def times_of(served: Served) -> dict[str, Float64Array]:
+    """Seconds of each answered request by measure; requests of one token have no TPOT and are left out there."""
+    done = served.done
+    first, last, arrival = served.first_s[done], served.last_s[done], served.arrival_s[done]
+    after = served.load.new_tokens[done] - 1
+    return {
+        "ttft": first - arrival,
+        "tpot": ((last - first) / np.maximum(after, 1))[after > 0],
+        "e2e": last - arrival,
+        "queue": np.maximum(served.scheduled_s[done] - arrival, 0.0),
+    }
+
+
+def metrics_of(served: Served) -> dict[str, float]:
+    """Mean and percentiles of every measure; nothing of what no request has."""
+    found: dict[str, float] = {}
+    for measure, seconds in times_of(served).items():
+        if not len(seconds):
+            continue
+        found[f"{measure}_mean"] = float(seconds.mean())
+        for (name, _), value in zip(SHARES.items(), np.quantile(seconds, list(SHARES.values())), strict=True):
+            found[f"{measure}_{name}"] = float(value)
+    return found
+
+
+def outcome(served: Served, *, lanes: int = 1) -> Outcome:
+    """The figures of a replay.
+
+    Args:
+        served: The replay.
+        lanes: How many engines shared the requests, for the share of time in which they were busy.
+    """
+    done = served.done
+    span = _span(served)
+    after = np.maximum(served.last_s - served.arrival_s, 0.0)[done]
+    tokens = int(served.load.new_tokens[done].sum())
+    return Outcome(
+        metrics=metrics_of(served),
+        requests=int(done.sum()),
+        failed=int((~done).sum()),
+        requests_per_s=done.sum() / span,
+        output_tokens_per_s=tokens / span,
+        mean_in_flight=float(after.sum() / span / lanes),
+        preemptions=int(served.preemptions.sum()),
+        busy_share=min(served.busy_s / (span * lanes), 1.0),
+        reading_share=served.reading_s / served.busy_s if served.busy_s else 0.0,
+    )
+
+
+def _span(served: Served) -> float:
+    """Seconds from the first arrival to the last token."""
+    arrivals = served.arrival_s[served.arrival_s >= 0]
+    return max(float(served.last_s.max() - arrivals.min()), 1e-9)
+
+
+def steady(served: Served, share: float = 0.15) -> Served:
+    """Without the first requests, which found an empty engine."""
+    from dataclasses import replace
+
+    rows = np.arange(int(share * len(served.load)), len(served.load))
+    return replace(
+        served,
+        load=served.load.taken(rows),
+        **{
+            name: getattr(served, name)[rows]
+            for name in ("arrival_s", "scheduled_s", "first_s", "last_s", "preemptions")
+        },
+    )
+
+
+def capacity_per_s(served: Served) -> float:
+    """Requests per second of an engine that never lacked any, between a tenth and nine tenths of the answers."""
+    ends = np.sort(served.last_s[served.done])
+    first, last = int(0.1 * (len(ends) - 1)), int(0.9 * (len(ends) - 1))
+    if last <= first or ends[last] <= ends[first]:
+        return len(ends) / max(float(ends[-1]), 1e-12)
+    return (last - first) / float(ends[last] - ends[first])
+
+
+def over_time(served: Served, points: int = 200) -> dict[str, npt.NDArray[np.float64]]:
+    """Running and waiting sequences and the share of the cache in use over time, at ``points`` evenly spaced moments.
+
+    Raises:
+        ValueError: The replay kept no timeline.
+    """
+    kept = served.timeline
+    if kept is None:
+        raise ValueError("the replay kept no timeline")
+    at = np.linspace(kept.at_s[0], kept.at_s[-1], points)
+    place = np.searchsorted(kept.at_s, at, side="right") - 1
+    return {
+        "at_s": at,
+        "running": kept.running[place].astype(np.float64),
+        "waiting": kept.waiting[place].astype(np.float64),
+        "cache_share": kept.cache_share[place],
+    }

@@ -1,0 +1,147 @@
+"""Policy: how a stack's scheduler forms steps, and its overhead per request. One default for each runtime.
+
+Defaults are those of the projects' own documentation, as of the versions named. Times count from the engine's door:
+what HTTP and tokenizer take is added where it is known (``chipwise plan check`` learns it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.errors import SpecError
+from chipwise.hardware.runtime import Runtime
+from chipwise.predict.load.load import MOST_WAIT_S
+
+NGRAM = "ngram"
+"""In place of a model that drafts: drafts are copied from the text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculative decoding: each step checks ``drafted`` tokens.
+
+    Each is accepted with probability ``acceptance`` if those before it were. ``draft`` is the model that drafts them,
+    one pass a token; without one they are copied from the text (n-grams), which costs nothing.
+
+    References:
+        Leviathan, Kalman and Matias 2023, Fast inference from transformers via speculative decoding, equation 1.
+    """
+
+    drafted: int
+    acceptance: float
+    draft: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.drafted <= 64:
+            raise SpecError(f"must be from 1 to 64, not {self.drafted}", field="drafted")
+        if not 0 <= self.acceptance <= 1:
+            raise SpecError(f"must be from 0 to 1, not {self.acceptance}", field="acceptance")
+
+    def describe(self) -> str:
+        """Such as ``4 tokens drafted by Qwen3-0.6B``."""
+        return f"{self.drafted} tokens drafted by {self.draft.rpartition('/')[2] if self.draft else 'n-grams'}"
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens that one step gives: those accepted, and one of the model's own."""
+        a, k = self.acceptance, self.drafted
+        return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+
+    def steps(self, tokens: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
+        """Steps in which each sequence gives so many tokens, (n,): drawn one by one, at most ``drafted`` + 1 each."""
+        rng = np.random.default_rng(seed)
+        left = np.maximum(tokens, 0).astype(np.int64)
+        found = np.zeros(len(left), np.int64)
+        giving = np.flatnonzero(left)
+        while len(giving):
+            refused = 1.0 - self.acceptance
+            given = rng.geometric(refused, len(giving)) if refused > 0 else np.full(len(giving), self.drafted + 1)
+            left[giving] -= np.minimum(given, self.drafted + 1)
+            found[giving] += 1
+            giving = giving[left[giving] > 0]
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a scheduler may do in a step.
+
+    Attributes:
+        most_tokens: Tokens that one step may hold, decoded sequences included.
+        most_sequences: Sequences that run at once.
+        chunked: Whether a prompt may be read in several steps.
+        mixed: Whether prompts are read in the steps that decode; otherwise in steps of their own, which come first.
+        lookahead: Steps that are formed while an earlier one runs: what arrives has to wait for them.
+        block_tokens: Positions of one block of the cache.
+        prefix_cache: Whether prompts that begin alike find their beginning in the cache.
+        padded: Whether the prompts of a step are padded to the longest (encoders without packing).
+        timeout_s: After which a client gives up; its request is aborted. None: never.
+        request_s: What a request takes before it can be scheduled (HTTP, tokenizer), in seconds.
+        answer_s: What its answer takes on the way back.
+        jitter_s: Mean extra delay of the way back, drawn from an exponential distribution.
+        speculation: Speculative decoding, if any.
+    """
+
+    most_tokens: int = 8192
+    most_sequences: int = 256
+    chunked: bool = True
+    mixed: bool = True
+    lookahead: int = 0
+    block_tokens: int = 16
+    prefix_cache: bool = True
+    padded: bool = False
+    timeout_s: float | None = None
+    request_s: float = 0.0
+    answer_s: float = 0.0
+    jitter_s: float = 0.0
+    speculation: Speculation | None = None
+
+    @property
+    def width(self) -> int:
+        """Tokens of each decoded sequence that a step computes: those drafted and one more."""
+        return self.speculation.drafted + 1 if self.speculation else 1
+
+    def __post_init__(self) -> None:
+        for name in ("most_tokens", "most_sequences", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
+        for name in ("request_s", "answer_s", "jitter_s"):
+            if not 0 <= getattr(self, name) <= MOST_WAIT_S:
+                raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {getattr(self, name):g} s", field=name)
+        if self.timeout_s is not None and not 0 < self.timeout_s <= MOST_WAIT_S:
+            raise SpecError(
+                f"must be more than 0 and at most {MOST_WAIT_S:,.0f} s, not {self.timeout_s:g} s", field="timeout_s"
+            )
+
+
+MOST_TOGETHER = 256
+"""Images, or requests to rank candidates, of one step."""
+
+
+def policy_of(runtime: Runtime, *, generates: bool = True, stem: bool = False) -> Policy:
+    """The defaults of a runtime's own server; of models that generate nothing, steps are packed with whole texts.
+
+    Of models with a ``stem``, which read images or rank candidates, a request counts as one token of a step.
+
+    vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous scheduling),
+    SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler), TensorRT-LLM (max_num_tokens 8192,
+    max_batch_size 2048, in-flight batching), llama.cpp's server (-ub 512, -np 4 slots); others one request at a time.
+    """
+    if stem:
+        return Policy(
+            most_tokens=MOST_TOGETHER, most_sequences=MOST_TOGETHER, chunked=False, mixed=False, prefix_cache=False
+        )
+    if not generates:
+        return Policy(most_tokens=8192, most_sequences=4096, chunked=False, mixed=False, prefix_cache=False)
+    if runtime.name == "vllm":
+        return Policy(most_tokens=8192, most_sequences=256, lookahead=1)
+    if runtime.name == "sglang":
+        return Policy(most_tokens=8192, most_sequences=256, mixed=False, lookahead=1, block_tokens=1)
+    if runtime.name == "trtllm":
+        return Policy(most_tokens=8192, most_sequences=2048, lookahead=1, block_tokens=32)
+    if runtime.stack.startswith("llama.cpp"):
+        return Policy(most_tokens=512, most_sequences=4, block_tokens=1)
+    return Policy(most_tokens=8192, most_sequences=1, mixed=False, prefix_cache=False, block_tokens=1)

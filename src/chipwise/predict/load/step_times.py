@@ -1,0 +1,355 @@
+"""Seconds of every step that a scheduler may form, tabulated once for each arrangement and interpolated.
+
+A step decodes ``n`` sequences and reads some chunks of prompts. Its kernels are of four sorts, and each sort depends on
+few numbers: products and the rest on the step's tokens, the head on its sequences, the attention of decoded sequences
+on how many they are and on their mean context, that of a chunk on its length and on what the cache holds before it.
+Each sort is priced on a grid by the same lowering and kernel models as ``chipwise estimate``; between grid points times
+are interpolated linearly. ``tests/unit/predict/load/test_step_times.py`` holds the interpolation error below its bound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.errors import Unsupported
+from chipwise.predict.served import image_law
+from chipwise.predict.served.batching import Constants, constants
+from chipwise.predict.served.groups import Group, cost_groups, grouped
+from chipwise.predict.served.request import Request
+from chipwise.predict.served.setting import Step
+from chipwise.predict.served.steps import Pass, PassTimes, class_of, time_passes
+
+INTERPOLATION_ERROR = 0.03
+"""Nine of ten steps are this near to their kernels priced at the step's own sizes; half are within a third of it."""
+
+_FEW = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 17, 20, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 193]
+_TILES = [edge + past for edge in range(256, 2049, 128) for past in (0, 1)]  # rows of products are computed in tiles
+_TOKENS = np.array(_FEW + _TILES + [2560, 3072, 4096, 6144, 8192, 12288, 16384, 32768])
+_SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
+_CONTEXTS = np.array([16, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
+_CHUNKS = np.array([1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768])
+_PASTS = np.array([0, 512, 2048, 8192, 32768, 131072])
+
+
+@dataclass(slots=True, kw_only=True)
+class StepTimes:
+    """Step times of one replica (with pipelines: of one microbatch) of one arrangement, in seconds.
+
+    ``body_s`` and ``head_s`` are lists by tokens and by sequences, from 0. Rows of the decoded sequences' attention are
+    made when a number of sequences is met first. ``host_s`` is what the host adds to a step; ``sequence_host_s`` what
+    it adds for each decoded sequence. A step computes ``width`` tokens of each decoded sequence: one, or in speculative
+    decoding those drafted and one more. ``draft`` are the passes of a model that drafts them, one a token.
+    """
+
+    body_s: list[float]
+    head_s: list[float]
+    contexts: list[float]
+    sequences: Float64Array
+    attention_s: Float64Array  # (sequences, contexts)
+    chunks: list[float]
+    pasts: list[float]
+    chunk_s: list[list[float]]  # (pasts, chunks)
+    host_s: float
+    sequence_host_s: float
+    decode_halfwidth: float  # of 90 % intervals, in logarithms
+    prompt_halfwidth: float | None  # None where it was not validated
+    provenance: str = ""
+    width: int = 1
+    draft: StepTimes | None = None
+    _rows: dict[int, tuple[float, list[float]]] = field(default_factory=dict)
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the largest step that is tabulated."""
+        return len(self.body_s) - 1
+
+    def scaled(self, factor: float) -> StepTimes:
+        """The times of steps that all take ``factor`` times as long."""
+        return replace(
+            self,
+            body_s=[factor * value for value in self.body_s],
+            head_s=[factor * value for value in self.head_s],
+            attention_s=factor * self.attention_s,
+            chunk_s=[[factor * value for value in row] for row in self.chunk_s],
+            host_s=factor * self.host_s,
+            sequence_host_s=factor * self.sequence_host_s,
+            draft=None if self.draft is None else self.draft.scaled(factor),
+            _rows={},
+        )
+
+    def drafted_by(self, draft: StepTimes) -> StepTimes:
+        """The times of steps before each of which ``draft`` drafts; the host prepares both together."""
+        return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
+
+    def row(self, n: int) -> tuple[float, list[float]]:
+        """Of a step that decodes ``n`` sequences: what does not depend on contexts, and attention at each context."""
+        found = self._rows.get(n)
+        if found is None:
+            rows = n * self.width
+            base = self.body(rows) + self.head_s[min(rows, len(self.head_s) - 1)]
+            base += self.host_s + self.sequence_host_s * n
+            columns = self.attention_s
+            attention = [float(np.interp(n, self.sequences, columns[:, j])) for j in range(columns.shape[1])]
+            found = self._rows[n] = (base, attention)
+        return found
+
+    def decode_s(self, n: int, context: float) -> float:
+        """Seconds of a step that decodes ``n`` sequences whose caches hold ``context`` positions in the mean."""
+        base, attention = self.row(n)
+        alone = base + interpolated(self.contexts, attention, context)
+        return alone if self.draft is None else alone + (self.width - 1) * self.draft.decode_s(n, context)
+
+    def chunk_attention_s(self, tokens: int, past: int) -> float:
+        """Seconds of the attention of a chunk of ``tokens`` positions after ``past`` others."""
+        pasts = self.pasts
+        if past <= 0:
+            return interpolated(self.chunks, self.chunk_s[0], tokens)
+        j = min(bisect_right(pasts, past), len(pasts) - 1)
+        low, high = pasts[j - 1], pasts[j]
+        before = interpolated(self.chunks, self.chunk_s[j - 1], tokens)
+        after = interpolated(self.chunks, self.chunk_s[j], tokens)
+        return before + (after - before) * (past - low) / (high - low)
+
+    def mixed_s(self, n: int, context: float, chunks: Sequence[tuple[int, int]], *, ending: int = 1) -> float:
+        """Seconds of a step that decodes ``n`` sequences and reads ``chunks``, each (tokens, past).
+
+        Args:
+            n: Sequences decoded.
+            context: Mean positions in their caches.
+            chunks: Of prompts.
+            ending: How many chunks are their prompt's last, and give a first token.
+        """
+        decoded = n * self.width
+        tokens = decoded + sum(length for length, _ in chunks)
+        rows = min(decoded + ending, len(self.head_s) - 1)
+        total = self.body(tokens) + self.head_s[rows] + self.host_s + self.sequence_host_s * n
+        if n:
+            total += interpolated(self.contexts, self.row(n)[1], context)
+        for length, past in chunks:
+            total += self.chunk_attention_s(length, past)
+        if self.draft is not None:
+            total += (self.width - 1) * self.draft.decode_s(n, context) if n else 0.0
+            total += self.draft.mixed_s(0, 0, chunks, ending=ending) if chunks else 0.0
+        return total
+
+    def body(self, tokens: int) -> float:
+        """Seconds of products and the rest for ``tokens`` positions; beyond the table in proportion."""
+        most = len(self.body_s) - 1
+        if tokens <= most:
+            return self.body_s[tokens]
+        return self.body_s[most] * tokens / most
+
+
+def interpolated(grid: Sequence[float], values: Sequence[float], at: float) -> float:
+    """Linear between grid points and beyond the last; the first value below the first point."""
+    if at <= grid[0]:
+        return values[0]
+    j = min(bisect_right(grid, at), len(grid) - 1)
+    low = grid[j - 1]
+    return values[j - 1] + (values[j] - values[j - 1]) * (at - low) / (grid[j] - low)
+
+
+def step_times(
+    requests: Sequence[Request],
+    *,
+    most_tokens: int = 8192,
+    most_sequences: int = 1024,
+    longest: int = 32768,
+    width: int = 1,
+) -> list[StepTimes | Unsupported]:
+    """The step times of every request's arrangement; kernels of all are priced together.
+
+    Args:
+        requests: Each names model, device, runtime, formats and plan; its sizes are those at which its intervals hold.
+        most_tokens: Of the largest step.
+        most_sequences: That a step may decode.
+        longest: Positions of the longest sequence.
+        width: Tokens of each decoded sequence that a step computes.
+
+    Raises:
+        ChipwiseError: What a request names is unknown or does not divide.
+    """
+
+    def one(request: Request) -> StepTimes | Unsupported:
+        return step_times(
+            [request], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest, width=width
+        )[0]
+
+    groups, errors = grouped(requests)
+    if errors:
+        raise next(iter(errors.values()))
+    if len(groups) < len(requests):  # equal arrangements: answer one by one
+        return [one(each) for each in requests]
+    known = constants()
+    asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
+    grids = _Grids.of(most_tokens, most_sequences, longest, also=sorted(asked))
+    try:
+        timed = time_passes([each for group in groups for each in grids.passes(group, width)])
+    except Unsupported as error:
+        if len(groups) == 1:
+            return [error]
+        return [one(each) for each in requests]
+    costs = cost_groups(groups)
+    answers: list[StepTimes | Unsupported] = [Unsupported("not priced")] * len(requests)
+    for i, (group, cost) in enumerate(zip(groups, costs, strict=True)):
+        row = group.rows[0]
+        if isinstance(cost, Unsupported):
+            answers[row] = cost
+            continue
+        table = _table(group, timed[3 * i : 3 * i + 3], grids, known, width)
+        first = cost.ttft_log_halfwidth
+        table.decode_halfwidth = float(cost.log_halfwidth[0])
+        table.prompt_halfwidth = None if first is None else float(first[0])
+        table.provenance = cost.provenance
+        if group.device.taught is not None:
+            table = _following(table, float(cost.step_s[0] if group.generates else cost.prefill_s[0]), group)
+        answers[row] = table
+    return answers
+
+
+def _following(table: StepTimes, taught_s: float, group: Group) -> StepTimes:
+    """A table scaled to what a machine was taught of one of its steps."""
+    if group.generates:
+        n = int(group.replica_batch[0])
+        own = table.decode_s(n, float(group.prompt_tokens[0] + group.new_tokens[0] // 2))
+    else:
+        own = table.mixed_s(0, 0, [(int(group.prompt_tokens[0]), 0)])
+    return table.scaled(taught_s / own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grids:
+    """The sizes at which kernels are priced."""
+
+    tokens: npt.NDArray[np.int64]
+    sequences: npt.NDArray[np.int64]
+    contexts: npt.NDArray[np.int64]
+    chunks: npt.NDArray[np.int64]
+    pasts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, most_tokens: int, most_sequences: int, longest: int, *, also: Sequence[int]) -> _Grids:
+        """Grids that end at or after the sizes that are asked for, with prompts of ``also`` tokens."""
+        return cls(
+            tokens=np.union1d(_until(_TOKENS, max(most_tokens, most_sequences)), also).astype(np.int64),
+            sequences=_until(_SEQUENCES, most_sequences),
+            contexts=_until(_CONTEXTS, longest),
+            chunks=np.union1d(_until(_CHUNKS, most_tokens), also).astype(np.int64),
+            pasts=_until(_PASTS, longest),
+        )
+
+    def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
+        """Of one arrangement: all but attention, attention of decoded sequences, attention of chunks."""
+        if group.setting.arch.encoder:
+            raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder: such models are not replayed")
+        setting, device = group.setting, group.device
+        if setting.arch.stem is not None:
+            return self._of_stem(group)
+        body = Step(batch=self.tokens, query_tokens=np.ones_like(self.tokens), past_tokens=np.ones_like(self.tokens))
+        n, context = (axis.ravel() for axis in np.meshgrid(self.sequences, self.contexts, indexing="ij"))
+        decode = Step(batch=n, query_tokens=np.full_like(n, width), past_tokens=context)
+        past, chunk = (axis.ravel() for axis in np.meshgrid(self.pasts, self.chunks, indexing="ij"))
+        if not group.generates:
+            body = replace(body, past_tokens=0 * self.tokens)
+            decode = replace(decode, past_tokens=0 * n)
+            past = 0 * past
+        prompt = Step(batch=np.ones_like(chunk), query_tokens=chunk, past_tokens=past)
+        return (
+            Pass(setting=setting, step=body, device=device, rows=len(self.tokens)),
+            Pass(setting=setting, step=decode, device=device, rows=len(n)),
+            Pass(setting=setting, step=prompt, device=device, rows=len(chunk)),
+        )
+
+    def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
+        """Of a model that reads images or ranks candidates: passes over so many requests, each as long as any other."""
+        positions = int(group.prompt_tokens[0])
+
+        def requests(count: npt.NDArray[np.int64]) -> Pass:
+            step = Step(batch=count, query_tokens=np.full_like(count, positions), past_tokens=0 * count)
+            return Pass(setting=group.setting, step=step, device=group.device, rows=len(count))
+
+        alone = requests(np.ones(1, np.int64))  # the other two passes have nothing to say
+        return requests(self.tokens), alone, alone
+
+
+def _until(grid: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
+    """The points up to the first that is at least ``most``; at least two."""
+    end = int(np.searchsorted(grid, most)) + 1
+    return grid[: max(end, 2)]
+
+
+def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Constants, width: int) -> StepTimes:
+    runtime, plan = group.setting.runtime, group.setting.plan
+    body, decode, prompt = timed
+
+    def seconds(times: PassTimes, sort: str) -> Float64Array:
+        chosen = _only(times, sort)
+        return known.device_s(chosen, runtime) if chosen.parts else np.zeros(times.figures.shape[2])
+
+    if group.setting.arch.stem is not None:
+        return _stem_table(group, body, grids, known)
+    tokens = np.arange(int(grids.tokens[-1]) + 1)
+    counts = np.arange(width * int(grids.sequences[-1]) + 1)
+    body_s, head_s = (seconds(body, sort) for sort in ("body", "head"))
+    shape = (len(grids.sequences), len(grids.contexts))
+    host_s = float(known.host_step_s(runtime, sequences=0, tp=plan.tp))
+    return StepTimes(
+        body_s=np.interp(tokens, grids.tokens, body_s).tolist(),
+        head_s=np.interp(counts, grids.tokens, head_s).tolist(),
+        contexts=grids.contexts.tolist(),
+        sequences=grids.sequences.astype(np.float64),
+        attention_s=seconds(decode, "attention").reshape(shape),
+        chunks=grids.chunks.tolist(),
+        pasts=grids.pasts.tolist(),
+        chunk_s=seconds(prompt, "attention").reshape(len(grids.pasts), len(grids.chunks)).tolist(),
+        host_s=host_s,
+        sequence_host_s=float(known.host_step_s(runtime, sequences=1, tp=plan.tp)) - host_s,
+        decode_halfwidth=0.0,
+        prompt_halfwidth=None,
+        width=width,
+    )
+
+
+def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) -> StepTimes:
+    """Of a model that reads images or ranks candidates: a step's tokens are its requests; nothing else costs."""
+    setting = group.setting
+    if image_law.answers(setting):
+        passed, host_s = image_law.pass_times(setting, group.device, grids.tokens)[0], 0.0
+    else:
+        passed = known.device_s(body, setting.runtime)
+        host_s = float(known.host_step_s(setting.runtime, sequences=0, tp=1))
+    counts = np.arange(int(grids.tokens[-1]) + 1)
+    return StepTimes(
+        body_s=np.interp(counts, grids.tokens, passed, left=0.0).tolist(),
+        head_s=[0.0] * (int(grids.sequences[-1]) + 1),
+        contexts=grids.contexts.tolist(),
+        sequences=grids.sequences.astype(np.float64),
+        attention_s=np.zeros((len(grids.sequences), len(grids.contexts))),
+        chunks=grids.chunks.tolist(),
+        pasts=grids.pasts.tolist(),
+        chunk_s=np.zeros((len(grids.pasts), len(grids.chunks))).tolist(),
+        host_s=host_s,
+        sequence_host_s=0.0,
+        decode_halfwidth=0.0,
+        prompt_halfwidth=None,
+    )
+
+
+def _only(times: PassTimes, sort: str) -> PassTimes:
+    """The kernels of a pass of one sort: ``attention``, ``head``, or ``body``, which is the rest."""
+    kept = [i for i, part in enumerate(times.parts) if _sort(part.place, part.op.kind) == sort]
+    return PassTimes.of(
+        tuple(times.parts[i] for i in kept), times.figures[:, kept], tuple(times.situations[i] for i in kept)
+    )
+
+
+def _sort(place: str, kind: str) -> str:
+    if class_of(kind) == "attention":
+        return "attention"
+    return "head" if place.startswith("head.") else "body"

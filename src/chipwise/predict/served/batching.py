@@ -1,0 +1,128 @@
+"""Continuous batching: the time per token when requests come and go.
+
+With c requests in flight, a step decodes one token for each. While one request generates its ``new`` tokens, each of
+the other c - 1 requests is prefilled about once, which delays the step that it falls into:
+
+    TPOT = step(c) + (c - 1) / new * share * prefill
+
+The host adds a time of its own to each step. ``share`` is below one where a prompt's chunks are computed in steps that
+run anyway. Where prompts have separate passes, several waiting prompts share one, which is cheaper for each, and the
+host's time is counted once. These few constants are fitted to served runs (``serve/data/serving.json``) and hold for
+all devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.files import build
+from chipwise.hardware.runtime import CORES, Runtime
+from chipwise.predict.served.setting import Setting
+from chipwise.predict.served.steps import PassTimes
+
+STACKS = ("trtllm", "vllm", "sglang")
+DATA = Path(__file__).parent / "data" / "serving.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Constants of serving beyond the kernels: eleven for all models and devices."""
+
+    kernel_scale: float  # time of matrix products and attention in serving over that measured alone, without launches
+    experts_scale: dict[str, float]  # per stack: the same ratio for mixtures' experts
+    gap_s: float  # gap between two kernels of a captured graph
+    host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
+    sequence_s: float  # host time of a step per sequence, in engines whose scheduler is written in Python
+    ranks_s: float  # and per doubling of the devices that the host drives
+    prefill_share: float  # share of the others' prefills that a request waits for
+    log_halfwidth: dict[str, float]  # half-width that holds 90 % of served runs, by ``intervals.key``
+
+    def host_step_s(self, runtime: Runtime, *, sequences: Any, tp: int) -> Any:
+        """Seconds that the host adds to one pass that decodes ``sequences`` on ``tp`` devices."""
+        if runtime.local or runtime.stack == CORES:
+            return 0.0  # already part of each kernel's cost
+        ranks_s = self.ranks_s * math.log2(tp)
+        return self.host_s[runtime.stack] + (self.sequence_s * sequences + ranks_s if runtime.python else 0.0)
+
+    def scales(self, runtime: Runtime) -> dict[str, float]:
+        """Ratio of each kernel class's time in captured graphs to its time alone."""
+        experts = self.experts_scale[runtime.stack]
+        return {"matmul": self.kernel_scale, "attention": self.kernel_scale, "experts": experts}
+
+    def device_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
+        """Seconds of one pass on the device: with gaps in place of launches in a captured graph, else with launches."""
+        return self.spaced_s(self.busy_s(times, runtime), times.kernels, runtime)
+
+    def busy_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
+        """Seconds of the kernels of a pass under ``runtime``, without the gaps between them. Passes add up."""
+        if not runtime.graphs:
+            return times.latency_s
+        scaled = sum(times.busy_s(kind, scale=scale) for kind, scale in self.scales(runtime).items())
+        result: Float64Array = scaled + times.class_s("collective") + times.busy_s("other")
+        return result
+
+    def spaced_s(self, busy_s: Float64Array, kernels: Any, runtime: Runtime) -> Float64Array:
+        """Seconds of ``kernels`` kernels that compute for ``busy_s`` in total, with the gaps between them."""
+        launched_s = runtime.dispatch_s * kernels
+        result: Float64Array = busy_s + self.gap_s * kernels if runtime.graphs else np.maximum(busy_s, launched_s)
+        return result
+
+    def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Float64Array:
+        """Seconds of one pass, the host's time included.
+
+        Args:
+            times: The kernels.
+            setting: The runtime and the plan.
+            sequences: How many are decoded; 0 for a prompt's pass.
+        """
+        host_s = self.host_step_s(setting.runtime, sequences=sequences, tp=setting.plan.tp)
+        result: Float64Array = self.device_s(times, setting.runtime) + host_s
+        return result
+
+    def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Float64Array:
+        """Seconds by which one prompt delays the other requests, in a pass of ``together`` prompts."""
+        host_s = self.host_step_s(setting.runtime, sequences=0, tp=setting.plan.tp)
+        return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
+
+    def waited_pass_s(self, device_s: Float64Array, host_s: Any, runtime: Runtime, together: Any) -> Float64Array:
+        """The same for a pass of ``device_s`` on the device and ``host_s`` on the host.
+
+        Where a prompt is computed in decode steps, the host's time belongs to those.
+        """
+        result: Float64Array = device_s if rides_along(runtime) else (device_s + host_s) / together
+        return result
+
+
+def rides_along(runtime: Runtime) -> bool:
+    """Whether prompts are computed within decode steps, not in separate passes."""
+    return runtime.mixes and not runtime.prefill_tokens
+
+
+def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Float64Array:
+    """Mean seconds between a request's tokens when ``in_flight`` requests are served together.
+
+    Args:
+        step_s: One decode step of all of them.
+        prefill_s: The prefill of one of them.
+        in_flight: Requests at once, this one included.
+        new_tokens: Tokens that each generates.
+        share: Share of a prefill that delays the others.
+    """
+    result: Float64Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))
+    return result
+
+
+@functools.cache
+def constants(fold: str | None = None) -> Constants:
+    """The fitted constants; ``fold`` names what the fit left out."""
+    held = json.loads(DATA.read_text(encoding="utf-8"))
+    folds = held["folds"]
+    return build(Constants, folds[fold or "none"], file=str(DATA))

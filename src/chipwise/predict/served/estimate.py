@@ -1,0 +1,327 @@
+"""The estimate of one request: its kernels, what bounds them, memory, energy and price, as a CostEstimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.dtypes import DType, weight_format
+from chipwise.errors import ChipwiseError, DoesNotFit, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.cost.model import Bound, CostEstimate, OpCost, Predicted, per_second
+from chipwise.predict.served.energy import Energies, energies, energy_j_per_token
+from chipwise.predict.served.groups import MODEL, Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.predict.served.kernel_times import FIGURES, op_at
+from chipwise.predict.served.memory import DeviceMemory
+from chipwise.predict.served.request import Request, parameters_of, resolved, taken_for
+from chipwise.predict.served.served_energy import served_power
+from chipwise.predict.served.setting import Setting
+from chipwise.predict.served.shortage import shortages
+from chipwise.predict.served.steps import PassTimes, class_of
+from chipwise.predict.served.towers import SOUND, place_of
+
+WORTH_NOTING = 0.01  # of a pass
+
+
+def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = False) -> CostEstimate:
+    """Estimates one request, kernel by kernel.
+
+    Where memory holds fewer concurrent requests than asked for, the engine makes the others wait; the estimate is then
+    for as many as fit, and its provenance says so. ``hypothetical``: what does not fit at all is estimated as if it
+    did, and ``does_not_fit`` of the estimate says so.
+
+    Raises:
+        UnknownName: A model, device, runtime or format that is not known.
+        SpecError: A plan that does not divide the model.
+        Unsupported: The device lacks a rate.
+        DoesNotFit: The model and one request's cache need more memory than the devices have.
+    """
+    found = estimates([request], fold=fold, hypothetical=hypothetical)[0]
+    if isinstance(found, ChipwiseError):
+        raise found
+    return _with_served_power(found, request)
+
+
+def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
+    """With watts and joules of a device that always has so many requests, where whole runs tell them."""
+    setting = (asked := resolved(request)).setting
+    try:
+        drawn = served_power(
+            setting,
+            asked.device,
+            requests=request.batch,
+            prompt_tokens=request.prompt_tokens,
+            new_tokens=request.new_tokens,
+        )
+    except Unsupported:
+        return found
+    return replace(found, metrics=found.metrics | drawn)
+
+
+def estimates(
+    requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
+) -> list[CostEstimate | ChipwiseError]:
+    """Estimates of many requests, priced together, in their order; what :func:`estimate` would raise in its place."""
+    groups, errors = grouped(requests)
+    answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
+    short: list[int] = []
+    fitting = []
+    for group in groups:
+        try:
+            memory = memory_of(group)
+        except Unsupported as error:
+            answers |= dict.fromkeys(group.rows, error)
+            continue
+        held = fitting_requests(group, memory)
+        short += [group.rows[i] for i in np.flatnonzero(held == 0).tolist()]
+        if hypothetical:
+            held = np.where(held == 0, group.in_flight, held)
+        if held.any():
+            fitting.append(group.served(held))
+    lacking = dict(zip(short, shortages([requests[row] for row in short]), strict=True))
+    answers |= {row: DoesNotFit(each.message) for row, each in lacking.items() if each is not None}
+    costs: list[GroupCost] = []
+    for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
+        if isinstance(cost, Unsupported):
+            answers |= dict.fromkeys(group.rows, cost)
+        else:
+            costs.append(cost)
+    for cost, energy in zip(costs, energies(costs), strict=True):
+        for i, row in enumerate(cost.group.rows):
+            request, fits = requests[row], int(cost.group.in_flight[i])
+            found = with_defaults(estimate_of(cost, i, energy), request)
+            if (lack := lacking.get(row)) is not None:
+                found = replace(found, does_not_fit=lack.line)
+            if fits < request.batch:
+                few = waiting(fits, request.batch)
+                found = _noted(found, f"{few}: times are those of {fits} requests at once", few)
+            for said in taken_for(request.model, request.device):
+                found = _noted(found, said)
+            answers[row] = found
+    return [answers[i] for i in range(len(requests))]
+
+
+def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
+    """With a note, which its provenance repeats, or ``origin`` in its place."""
+    return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
+
+
+def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
+    """The estimate with the model's parameters, and with what of runtime and weights was not named but is usual."""
+    named = {"runtime": request.runtime, "weights": request.weights}
+    whole, active = parameters_of(request.model)
+    defaults = tuple(name for name, value in named.items() if value is None)
+    return replace(found, defaults=defaults, parameters=whole, active_parameters=active)
+
+
+def waiting(fitting: int, asked: int) -> str:
+    """A sentence for an estimate in which not all requests fit at once."""
+    return f"memory holds {fitting} of {asked} requests at once, the others wait"
+
+
+def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
+    """Number of each row's concurrent requests that fit in the devices' memory; 0 where not even one does."""
+    asked, plan = group.in_flight, group.setting.plan
+    free = group.device.usable_bytes - memory.weights - memory.activations - memory.runtime
+    each = memory.cache / group.sequences
+    held = np.where(each > 0, np.floor(np.maximum(free, 0) / np.maximum(each, 1)), asked) * plan.dp
+    return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
+
+
+def group_of(request: Request) -> Group:
+    """One request as a group of its own."""
+    groups, errors = grouped([request])
+    if errors:
+        raise errors[0]
+    return groups[0]
+
+
+def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
+    """The cost of one request, whether it fits or not."""
+    found = cost_groups([group_of(request)], fold=fold)[0]
+    if isinstance(found, Unsupported):
+        raise found
+    return found
+
+
+def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None = None) -> CostEstimate:
+    """The estimate of request ``i`` of a group.
+
+    Args:
+        cost: The group's.
+        i: Its place in the group.
+        energy: The group's energies, where they are known already.
+    """
+    group = cost.group
+    setting, device = group.setting, group.device
+    request = cost.request_log_halfwidth
+    request_halfwidth = None if request is None else float(request[i])
+    tokens_per_s = float(cost.tokens_per_s[i])
+    ttft = cost.ttft_log_halfwidth if group.generates else cost.log_halfwidth
+    first = None if ttft is None else float(ttft[i])
+    metrics = {"ttft_p50": Predicted.around(float(cost.prefill_s[i]), first)}
+    if group.generates:
+        metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
+        metrics["decode_tokens_per_s"] = per_second(metrics["tpot_p50"])
+    metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
+    each = setting.arch.reads
+    if each != "token":
+        metrics[f"{each}_s"] = Predicted.around(1 / tokens_per_s, request_halfwidth)
+    if (sound_s := setting.arch.sound_s) is not None:
+        written_s = float(cost.tpot_s[i]) * int(group.new_tokens[i]) if group.generates else 0.0
+        metrics["rtf"] = Predicted.around((float(cost.prefill_s[i]) + written_s) / sound_s, request_halfwidth)
+    notes = []
+    try:
+        metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
+        if device.board_power is None:
+            notes.append(f"nobody publishes the watts of {device.name}: they are taken from small machines at the wall")
+    except Unsupported as error:
+        notes.append(f"no energy: {error}")
+    try:
+        usd_per_s = setting.plan.devices * device.price_usd_per_s
+        metrics[f"usd_per_1k_{each}s"] = Predicted.around(1000 * usd_per_s / tokens_per_s, request_halfwidth)
+        read, written = (1000 * float(usd[i]) for usd in cost.usd_per_token(usd_per_s))
+        if each == "token":
+            metrics["usd_per_1k_input_tokens"] = Predicted.around(read, first)
+        if group.generates:
+            metrics["usd_per_1k_output_tokens"] = Predicted.around(written, float(cost.log_halfwidth[i]))
+    except Unsupported as error:
+        notes.append(f"no price: {error}")
+    prefill = operator_costs(cost.prefill, i)
+    decode = operator_costs(cost.decode, i) if group.generates else ()
+    notes += [
+        *_seen(group, i),
+        *misaligned(prefill, decode),
+        *_positions(group, i),
+        *_idle(group, i),
+        *_widened(setting, device),
+    ]
+    step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}
+    phases = {"prefill": prefill, "decode": decode} if group.generates else {"prefill": prefill}
+    return CostEstimate(
+        ttft_s=float(cost.prefill_s[i]),
+        tpot_s=float(cost.tpot_s[i]),
+        peak_memory_bytes=float(cost.memory.peak_bytes[i]),
+        metrics=metrics,
+        prefill=prefill,
+        decode=decode,
+        model=MODEL,
+        device=device.label,
+        runtime=setting.runtime.name,
+        weights=setting.formats.stated,
+        decode_step_s=float(cost.step_s[i]) if group.generates else None,
+        devices=setting.plan.devices,
+        memory_bytes=cost.memory.row(i),
+        bound=bound_of(cost.decode)[i],
+        mfu={phase: _share(costs, step_s[phase], "compute_s") for phase, costs in phases.items()},
+        mbu={phase: _share(costs, step_s[phase], "memory_s") for phase, costs in phases.items()},
+        provenance=cost.provenance,
+        notes=tuple(notes),
+    )
+
+
+def misaligned(*passes: Sequence[OpCost]) -> list[str]:
+    """A note on matrix products with misaligned rows, where they take 1 % of a pass or more."""
+    places = sorted({cost.place for costs in passes for cost in costs if _counts(cost, costs)})
+    if not places:
+        return []
+    named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+    return [f"rows of {named} are not a multiple of 16 bytes; that cost is from published timings, not measured here"]
+
+
+def _seen(group: Group, i: int) -> list[str]:
+    """A note on what a request's images take."""
+    passes = group.tower_passes
+    if passes is None or group.tower_positions is None:
+        return []
+    tower, several = group.setting.arch.towers[0], "es" if passes[i] > 1 else ""
+    what = "sound" if place_of(tower) == SOUND else "images"
+    return [
+        f"{what} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
+        f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the tower's "
+        "time was not checked against runs"
+    ]
+
+
+def _positions(group: Group, i: int) -> list[str]:
+    """A note where a request needs more positions than the model's context."""
+    arch = group.setting.arch
+    if arch.stem is not None:
+        return []
+    read = 0 if arch.encoder_stem is not None else int(group.prompt_tokens[i])
+    longest = read + (int(group.new_tokens[i]) if group.generates else 0)
+    if longest <= arch.max_tokens:
+        return []
+    if arch.positions != "learned":
+        return [
+            f"{arch.name} was made for a context of {arch.max_tokens:,} tokens; the request needs {longest:,}, and "
+            "quality beyond its context is not predicted"
+        ]
+    return [
+        f"{arch.name} has {arch.max_tokens:,} learned positions and the request needs {longest:,}; timing assumes an "
+        "extended position table"
+    ]
+
+
+def _idle(group: Group, i: int) -> list[str]:
+    """A note where some replicas have no request."""
+    replicas, requests = group.setting.plan.dp, int(group.in_flight[i])
+    return [f"{requests} requests keep {requests} of {replicas} replicas busy"] if requests < replicas else []
+
+
+def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
+    """A note where weights are stored in 8-bit or 4-bit floats that the device cannot multiply."""
+    formats, listed = setting.formats, device.peak_flops_per_s
+    kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
+    lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))
+    return [f"{device.name} has no rate for {name}: weights are widened before they are multiplied" for name in lacking]
+
+
+def _counts(cost: OpCost, costs: Sequence[OpCost]) -> bool:
+    whole_s = sum(each.latency_s for each in costs)
+    return cost.kind == "matmul" and cost.doubt > 0 and cost.latency_s > WORTH_NOTING * whole_s
+
+
+def _share(costs: tuple[OpCost, ...], total_s: float, limit: str) -> float:
+    return float(sum(getattr(cost, limit) or 0.0 for cost in costs) / total_s)
+
+
+def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
+    """The kernels of a pass of request ``i``, with their costs."""
+    return tuple(_operator_costs(times, i))
+
+
+def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
+    for part, figures in zip(times.parts, times.figures[:, :, i].T.tolist(), strict=True):
+        each = dict(zip(FIGURES, figures, strict=True))
+        compute, memory, launch = (part.count * each[name] for name in ("compute_s", "memory_s", "launch_s"))
+        limits = {Bound.COMPUTE: compute, Bound.MEMORY: memory, Bound.LAUNCH: launch}
+        bound = max(limits, key=lambda name: limits[name])
+        if class_of(part.op.kind) == "collective":
+            bound = Bound.LINK
+        yield OpCost(
+            place=part.place,
+            kind=part.op.kind,
+            latency_s=part.count * each["latency_s"],
+            bound=bound,
+            work=op_at(part.op, i).work(),
+            count=part.count,
+            compute_s=compute,
+            memory_s=memory,
+            launch_s=launch,
+            doubt=each["doubt"],
+        )
+
+
+def bound_of(times: PassTimes) -> list[Bound]:
+    """The bound (compute, memory or launch) of most of a pass's time, for each request."""
+    kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
+    which = np.argmax([times.figure(name) for name in ("compute_s", "memory_s", "launch_s")], axis=0)
+    linked = [class_of(part.op.kind) == "collective" for part in times.parts]
+    which[linked] = kinds.index(Bound.LINK)
+    spent_s = np.array([part.count for part in times.parts])[:, None] * times.kernel_s
+    sums = [np.where(which == kind, spent_s, 0.0).sum(axis=0) for kind in range(len(kinds))]
+    return [kinds[kind] for kind in np.argmax(sums, axis=0)]

@@ -1,0 +1,93 @@
+"""Lowers blocks that work on each position separately: feed-forwards, and mixtures of experts over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.dtypes import Size
+from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
+from chipwise.model.ops.elementwise import Function
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.routing import ExpertsOp, RouteOp
+from chipwise.predict.served.setting import Part, Setting
+
+GATED: dict[Activation, Function] = {
+    "silu": "silu_mul",
+    "gelu": "gelu_mul",
+    "gelu_tanh": "gelu_tanh_mul",
+    "relu": "mul",
+    "relu2": "mul",
+}
+
+
+def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Part]:
+    """Two or three matrix products with the activation between them, and the all-reduce."""
+    yield from _products(block, setting, tokens)
+    yield from setting.collective("all_reduce", tokens * setting.arch.d_model, setting.plan.tp)
+
+
+def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Part]:
+    runtime, d_model = setting.runtime, setting.arch.d_model
+    width = block.width // setting.plan.tp
+    if block.gated and runtime.fuses("gate_up"):
+        yield setting.matmul("gate_up", tokens, d_model, 2 * width, bias=block.bias)
+    else:
+        if block.gated:
+            yield setting.matmul("gate", tokens, d_model, width, bias=block.bias)
+        yield setting.matmul("up", tokens, d_model, width, bias=block.bias)
+    if block.gated and runtime.fuses("act_mul"):
+        yield setting.elementwise("act_mul", GATED[block.activation], tokens * width)
+    else:
+        yield setting.elementwise("act", block.activation, tokens * width)
+        if block.gated:
+            yield setting.elementwise("mul", "mul", tokens * width)
+    if block.sub_norm:
+        norm = NormOp(rows=tokens, width=width, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="sub_norm", op=norm)
+    yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
+
+
+def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[Part]:
+    """Router, dispatch of tokens, the experts of one device, combine, and the shared expert.
+
+    With one attention replica all devices have all tokens, and their results are summed. With several, tokens are sent
+    to the devices that hold their experts, and the results are sent back.
+    """
+    plan, d_model = setting.plan, setting.arch.d_model
+    yield setting.plain_matmul("router", tokens, d_model, block.experts, bias=block.router_bias)
+    yield Part(place="route", op=RouteOp(tokens=tokens, experts=block.experts, topk=block.active))
+    inner = d_model
+    if block.latent_size is not None:
+        inner = block.latent_size
+        yield setting.matmul("latent_in", tokens, d_model, inner)
+    copies = min(block.active, plan.stage_devices)
+    if plan.dp > 1:
+        for part in setting.collective("all_to_all", tokens * copies * inner, plan.stage_devices):
+            yield Part(place="dispatch", op=part.op)
+    op = ExpertsOp(
+        tokens=tokens * plan.dp,
+        d_model=inner,
+        width=-(-block.expert.width // plan.expert_tp),
+        experts=block.experts,
+        local_experts=-(-block.experts // plan.ep),
+        topk=block.active,
+        gated=block.expert.gated,
+        weights=setting.formats.experts,
+        activations=setting.formats.activations,
+        bias=block.expert.bias,
+        grouped=setting.runtime.fuses("experts"),
+    )
+    yield Part(place="experts", op=op)
+    if plan.dp > 1:
+        for part in setting.collective("all_to_all", tokens * copies * inner, plan.stage_devices):
+            yield Part(place="combine", op=part.op)
+    if block.latent_size is not None:
+        yield setting.matmul("latent_out", tokens, inner, d_model)
+    if block.shared is not None:
+        for part in _products(block.shared, setting, tokens):
+            yield part.inside("shared")
+    if block.shared_gate:
+        yield setting.plain_matmul("shared_gate", tokens, d_model, 1)
+        yield setting.elementwise("shared_gate", "sigmoid_mul", tokens * d_model)
+    if plan.dp == 1 or block.shared is not None:
+        yield from setting.collective("all_reduce", tokens * d_model, plan.tp)

@@ -1,0 +1,127 @@
+"""Lowers what reads images: the stem before the layers, squares of patches, and the pooled head after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from chipwise.model.arch.layer import Layer
+from chipwise.model.kinds.image.stages import Stage
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import ConvOp
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.pool import PoolOp
+from chipwise.predict.served import feed_forward
+from chipwise.predict.served.setting import Part, Setting, Step
+
+
+def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
+    """Convolutions, the matrix of patches, and one kernel that puts the class token and adds the positions."""
+    arch, formats = setting.arch, setting.formats
+    for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
+        op = ConvOp(
+            batch=step.batch,
+            positions=area,
+            in_channels=into,
+            out_channels=out,
+            taps=stem.taps,
+            input_positions=stem.areas[i],
+            weights=formats.activations,
+            activations=formats.activations,
+            bias=True,
+        )
+        yield Part(place=f"convs.{i}", op=op)
+        yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
+    asked = arch.question is not None
+    width = stem.stages[0].d_model if stem.stages else arch.d_model
+    rows = step.batch * (stem.patches if asked else step.query_tokens - stem.prefix_tokens)
+    rows = step.batch * stem.first_grid**stem.axes if stem.stages else rows
+    yield setting.plain_matmul("patches", rows, stem.values, width, bias=stem.bias)
+    if stem.stem_norm:
+        norm = NormOp(rows=rows, width=width, norm=arch.norm, bias=arch.norm_bias, activations=formats.activations)
+        yield Part(place="norm", op=norm)
+    if stem.stages:  # which add no positions
+        return
+    table = EmbeddingOp(
+        tokens=step.batch * arch.max_tokens if asked else step.tokens,
+        width=width,
+        rows=max(1, stem.prefix_tokens),
+        weights=formats.table,
+        activations=formats.activations,
+    )
+    yield Part(place="embedding", op=table)
+
+
+def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
+    """The stages before a pyramid's last: place, stage, setting of a model of its layers alone, and its step."""
+    for i, stage in enumerate(stem.stages):
+        grid = stem.first_grid >> i
+        layer = Layer(attention=stage.attention, ffn=stage.ffn)
+        inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)
+        arch = replace(setting.arch, d_model=stage.d_model, layers=(layer,) * stage.depth, stem=inner)
+        narrow = replace(step, query_tokens=grid**2 + 0 * step.query_tokens)
+        yield f"stages.{i}", stage, replace(setting, arch=arch), narrow
+
+
+def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
+    """Width of what follows the stage at ``place``."""
+    after = int(place.rpartition(".")[2]) + 1
+    return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
+
+
+def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[Part]:
+    """Four positions of a stage brought together, multiplied into one of width ``into``, and normed before or after."""
+    d, kept = setting.arch.d_model, setting.formats.activations
+    yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
+    width = into if norm_after else 4 * d
+    norm = NormOp(rows=step.tokens // 4, width=width, norm=setting.arch.norm, bias=True, activations=kept)
+    yield Part(place="merge.norm", op=norm)
+    yield setting.plain_matmul("merge", step.tokens // 4, 4 * d, into)
+
+
+def ends(setting: Setting, step: Step) -> Iterator[Part]:
+    """What is pooled of the positions, then the matrix over classes or into a shared space."""
+    arch, d = setting.arch, setting.arch.d_model
+    if arch.pooling == "attention":
+        yield from _attention_pool(setting, step)
+    elif arch.pooling == "mean":
+        op = PoolOp(batch=step.batch, positions=step.query_tokens, width=d, activations=setting.formats.activations)
+        yield Part(place="mean", op=op)
+    if arch.head == "classes":
+        yield setting.head_matmul("logits", step.batch, d, arch.classes)
+    if arch.head == "ctc":
+        yield setting.head_matmul("logits", step.tokens, d, arch.classes)
+    if arch.projection:
+        yield setting.plain_matmul("projection", step.batch, d, arch.projection)
+
+
+def _attention_pool(setting: Setting, step: Step) -> Iterator[Part]:
+    """One learned query an image over all positions, a norm, and a feed-forward as the layers'."""
+    arch, d = setting.arch, setting.arch.d_model
+    last = arch.layers[-1]
+    yield setting.plain_matmul("pool.q", step.batch, d, d, bias=True)
+    yield setting.plain_matmul("pool.kv", step.tokens, d, 2 * d, bias=True)
+    op = AttentionOp(
+        batch=step.batch,
+        query_tokens=1,
+        past_tokens=step.query_tokens,
+        heads=last.attention.heads if last.attention is not None else 1,
+        kv_heads=last.attention.heads if last.attention is not None else 1,
+        head_size=last.attention.head_size if last.attention is not None else d,
+        rope=False,
+        causal=False,
+        cross=True,
+        owns_cache=False,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.activations,
+    )
+    yield Part(place="pool.attend", op=op)
+    yield setting.plain_matmul("pool.out", step.batch, d, d, bias=True)
+    for part in setting.norm(step.batch):
+        yield part.inside("pool")
+    if last.ffn is not None:
+        for part in feed_forward.feed_forward(last.ffn, setting, step.batch):
+            yield part.inside("pool")

@@ -1,0 +1,125 @@
+"""Times of many operators at once: calls of a kind are concatenated and evaluated by the kernel model together."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.ops.op import Op
+from chipwise.predict.kernels.one_row import served_times
+from chipwise.predict.kernels.times import Situation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An operator whose sizes are numbers or arrays of ``rows`` values, on a device."""
+
+    op: Op
+    device: DeviceProfile
+    stack: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Calls that differ only in their sizes, as one operator: the rows of call ``members[0]``, then the next call's."""
+
+    op: Op
+    device: DeviceProfile
+    stack: str
+    members: tuple[int, ...]
+
+
+def batches(calls: Sequence[Call]) -> Iterator[Batch]:
+    """Concatenates the calls that differ only in their sizes."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    values: list[tuple[Any, ...]] = []
+    for i, call in enumerate(calls):
+        kind = type(call.op)
+        found = _fields(kind)[1](call.op)
+        are_sizes = _are_sizes(found)
+        rest = tuple(itertools.compress(found, map(operator.not_, are_sizes)))
+        values.append(found)
+        groups.setdefault((kind, call.device.name, call.stack, are_sizes, rest), []).append(i)
+    for (kind, _, stack, are_sizes, _), members in groups.items():
+        rows = np.array([calls[i].rows for i in members])
+        columns = zip(*(values[i] for i in members), strict=True)
+        fields = {
+            name: _joined(column, rows) if is_size else column[0]
+            for name, is_size, column in zip(_fields(kind)[0], are_sizes, columns, strict=True)
+        }
+        yield Batch(op=kind(**fields), device=calls[members[0]].device, stack=stack, members=tuple(members))
+
+
+def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+    """One array of all rows; a number is repeated for each row of its call."""
+    if not any(isinstance(value, np.ndarray) and value.ndim for value in values):
+        return np.repeat(np.asarray(values), rows)
+    spread = [
+        value if isinstance(value, np.ndarray) and value.ndim else np.full(n, value)
+        for value, n in zip(values, rows, strict=True)
+    ]
+    return np.concatenate(spread)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCalls:
+    """Times of calls whose rows are concatenated."""
+
+    figures: Float64Array  # (FIGURES, rows of all calls)
+    situations: tuple[Situation, ...]  # one per call
+
+
+FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt")
+
+
+def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCalls:
+    """Times of all calls. Calls that differ only in their sizes are evaluated together."""
+    stops = np.cumsum([call.rows for call in calls])
+    figures = np.empty((len(FIGURES), int(stops[-1]) if len(calls) else 0))
+    situations: list[Situation] = ["seen"] * len(calls)
+    for batch in batches(calls):
+        times = served_times(batch.op, batch.device, stack=batch.stack, fold=fold)
+        columns = np.concatenate([np.arange(stops[i] - calls[i].rows, stops[i]) for i in batch.members])
+        for row, name in enumerate(FIGURES):
+            value = getattr(times, name)
+            figures[row, columns] = 0.0 if value is None else value
+        for i in batch.members:
+            situations[i] = times.situation
+    return TimedCalls(figures=figures, situations=tuple(situations))
+
+
+def op_at(op: Op, i: int) -> Op:
+    """The operator with its sizes in row ``i``."""
+    names, values_of = _fields(type(op))
+    values = values_of(op)
+    fields = {
+        name: np.asarray(value).flat[i if np.ndim(value) else 0].item() if is_size else value
+        for name, value, is_size in zip(names, values, _are_sizes(values), strict=True)
+    }
+    return type(op)(**fields)
+
+
+def _are_sizes(values: tuple[Any, ...]) -> tuple[bool, ...]:
+    """Mask of an operator's fields that are sizes."""
+    return tuple(map(_NUMBERS.__contains__, map(type, values)))
+
+
+_NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """An operator's fields, and a getter that reads them all."""
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    return names, operator.attrgetter(*names)

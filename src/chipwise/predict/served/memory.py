@@ -1,0 +1,198 @@
+"""Memory of one device: weights, cache, activations and the runtime's own.
+
+Counted from the same kernels that are priced, so that sharding, fusion and formats are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import DType, values_bytes, weight_format
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import ConvOp, GroupedMatmul, Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.routing import ExpertsOp
+from chipwise.model.ops.scan import ScanOp
+from chipwise.predict.served.setting import Part, Setting
+from chipwise.predict.served.towers import of_tower, place_of, tower_setting
+
+CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
+"""Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
+context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
+SHORT_TAPS = 8  # of depthwise convolutions whose few weights are left out
+HEAD = "head.logits"  # place of the matrix that may be tied to the token table
+CHUNK_TOKENS = 8192  # most new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Bytes on the fullest device, by kind. Arrays have one value per request."""
+
+    weights: Float64Array
+    cache: Float64Array
+    activations: Float64Array
+    runtime: Float64Array
+
+    @property
+    def peak_bytes(self) -> Float64Array:
+        """Sum of all kinds."""
+        return self.weights + self.cache + self.activations + self.runtime
+
+    def row(self, i: int) -> dict[str, float]:
+        """One request's bytes."""
+        return {
+            "weights": float(self.weights[i]),
+            "cache": float(self.cache[i]),
+            "activations": float(self.activations[i]),
+            "runtime": float(self.runtime[i]),
+        }
+
+
+def device_memory(
+    setting: Setting,
+    device: DeviceProfile,
+    *,
+    prefill: Sequence[Part],
+    decode: Sequence[Part],
+    tokens: Any,
+    microbatches: Any,
+    rows: int,
+) -> DeviceMemory:
+    """Memory of the fullest device of ``setting``.
+
+    Args:
+        setting: Model, plan, formats, runtime.
+        device: The device.
+        prefill: Kernels of one prompt's pass.
+        decode: Kernels of a decode step.
+        tokens: Positions of each sequence in the decoder's cache at the end.
+        microbatches: Number of decode batches whose cache a device keeps: each stage of a pipeline works on one of them
+            and keeps its layers' cache for all.
+        rows: Requests that the parts' arrays stand for.
+    """
+    read = [part for part in prefill if of_tower(part)]
+    prefill = [part for part in prefill if not of_tower(part)]
+    cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
+
+    def spread(values: Any) -> Float64Array:
+        return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
+
+    weights: Any = held(setting, prefill if setting.arch.encoder else decode, resident_bytes)
+    activations: Any = activation_bytes(setting, prefill, decode)
+    for tower in setting.arch.towers:
+        own, parts = tower_setting(tower, setting), [part for part in read if part.place.startswith(place_of(tower))]
+        if parts:
+            weights = weights + held(own, parts, resident_bytes)
+            activations = np.maximum(activations, activation_bytes(own, parts, ()))
+    return DeviceMemory(
+        weights=spread(weights),
+        cache=spread(cache * microbatches * stage_share(setting)),
+        activations=spread(activations),
+        runtime=spread(CONTEXT_BYTES[device.kind]),
+    )
+
+
+def activation_bytes(setting: Setting, prefill: Sequence[Part], decode: Sequence[Part]) -> Any:
+    """Bytes of activations: two streams of a prompt's pass, and the inputs and outputs of the widest product."""
+    chunk = CHUNK_TOKENS if setting.runtime.mixes else None
+    stream = _rows(prefill) if chunk is None else np.minimum(_rows(prefill), chunk)
+    live: Any = 0
+    for part in (*prefill, *decode):
+        live = np.maximum(live, _live_bytes(part.op, chunk=chunk))
+    return 2 * stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes + live
+
+
+def stage_share(setting: Setting) -> float:
+    """Share of the layers on the pipeline stage with the most layers."""
+    depth = len(setting.arch.layers)
+    return -(-depth // setting.plan.pp) / depth
+
+
+def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any]) -> Any:
+    """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
+
+    Tied embedding and head are one table on one device; in a pipeline they are on its two ends.
+    """
+    arch = setting.arch
+    body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
+    looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
+    tables = {op.width: op for op in looked_up}
+    body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
+    embedding = tables.get(arch.d_model)  # none where items of a ranking model are looked up, or sound is read
+    positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
+    first = 0 if embedding is None else size_of(embedding)
+    if embedding is not None and positions:
+        first += size_of(replace(embedding, rows=positions))
+    last = next((size_of(part.op) for part in parts if part.place == HEAD), 0)
+    if setting.plan.pp > 1:
+        return stage_share(setting) * body + max(first, last)
+    return body + first + (0 if arch.tie_embeddings else last)
+
+
+def _is_embedding(part: Part) -> bool:
+    """Whether a part looks up token embeddings (tables of per-layer embeddings do not count)."""
+    return isinstance(part.op, EmbeddingOp) and part.place.endswith("embedding")
+
+
+def _is_table(part: Part) -> bool:
+    """Whether a part's weights are the token table, or the head that may share it."""
+    return _is_embedding(part) or part.place == HEAD
+
+
+def resident_bytes(op: Any) -> Any:
+    """Bytes of the parameters that ``op`` keeps in memory, used or not, in their format with scales."""
+    if isinstance(op, Matmul):
+        bias = op.n * values_bytes(1, op.activations) if op.bias else 0
+        return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
+    if isinstance(op, ConvOp) and (op.groups == 1 or op.groups < op.in_channels or op.taps > SHORT_TAPS):
+        return op.work().weight_bytes
+    if isinstance(op, ExpertsOp):
+        stored = weight_format(op.weights)
+        matrices = (2 if op.gated else 1) * stored.matrix_bytes(op.d_model, op.width)
+        return op.local_experts * (matrices + stored.matrix_bytes(op.width, op.d_model))
+    if isinstance(op, GroupedMatmul):
+        return op.groups * weight_format(op.weights).matrix_bytes(op.k, op.n)
+    if isinstance(op, EmbeddingOp):
+        return weight_format(op.weights).matrix_bytes(op.rows, op.width)
+    if isinstance(op, NormOp):
+        return values_bytes(op.width, op.activations) * (2 if op.bias else 1)
+    return 0
+
+
+def cache_bytes(op: Any, tokens: Any) -> Any:
+    """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
+
+    These are keys and values (of the encoder's sequence in cross-attention), a latent, or a recurrent state.
+    Bidirectional attention keeps nothing.
+    """
+    if isinstance(op, AttentionOp):
+        if not (op.causal or op.cross) or not op.owns_cache:
+            return 0
+        kept = op.past_tokens if op.cross else tokens if op.window is None else np.minimum(tokens, op.window)
+        return 2 * op.batch * kept * op.kv_heads * op.head_size * DType(op.cache).size_bytes
+    if isinstance(op, LatentAttentionOp):
+        return op.batch * tokens * (op.kv_rank + op.rope_size) * DType(op.cache).size_bytes
+    if isinstance(op, ScanOp):
+        return values_bytes(op.state_values, op.state)
+    return 0
+
+
+def _rows(parts: Sequence[Part]) -> Any:
+    """Number of new positions of a pass, which its embedding looks up."""
+    looked_up = [part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp)]
+    return looked_up[0] if looked_up else [part.op.rows for part in parts if isinstance(part.op, NormOp)][-1]
+
+
+def _live_bytes(op: Any, *, chunk: int | None) -> Any:
+    """Bytes of an operator's inputs and outputs while it runs, for at most ``chunk`` positions."""
+    if not isinstance(op, Matmul):
+        return 0
+    rows = op.m if chunk is None else np.minimum(op.m, chunk)
+    return rows * (op.k + op.n) * values_bytes(1, op.activations)

@@ -1,0 +1,304 @@
+"""Lowers blocks that mix positions: attention, latent attention, recurrences, gated convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from chipwise.core.dtypes import Size
+from chipwise.model.arch.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.model.kinds.image.windows.spec import Squares
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import ConvOp, GroupedMatmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.scan import ScanOp
+from chipwise.predict.served import ranking
+from chipwise.predict.served.setting import Part, Setting, Step, shard
+
+
+def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Grouped-query attention: projections, rotation and cache, attention, output, and the all-reduce."""
+    runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
+    heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
+    q, kv = heads * block.head_size, kv_heads * block.head_size
+    gate = q if block.gate or block.pointwise else 0
+    new = 0 if block.reuses_cache else kv  # width of the keys computed here
+    values = 0 if block.values_from_keys else new
+    if runtime.fuses("qkv"):
+        yield setting.matmul("qkv", tokens, d_model, q + gate + new + values, bias=block.qkv_bias)
+    else:
+        yield setting.matmul("q", tokens, d_model, q + gate, bias=block.qkv_bias)
+        if new:
+            yield setting.matmul("k", tokens, d_model, new, bias=block.qkv_bias)
+        if values:
+            yield setting.matmul("v", tokens, d_model, values, bias=block.qkv_bias)
+    if block.qk_norm:
+        each = block.head_size if block.qk_norm_over == "head" else q
+        normed = heads + new // block.head_size
+        rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
+        yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
+    caches = block.causal and setting.arch.stem is None  # what is read in one pass keeps nothing
+    if block.pointwise:
+        yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
+    if runtime.fuses("rope_cache") and (block.rope or caches):
+        yield setting.elementwise("rope_cache", "rope" if block.rope else "kv_write", tokens * (q + 2 * new))
+    else:
+        if block.rope:
+            yield setting.elementwise("rope", "rope", tokens * (q + new))
+        if caches and new:  # bidirectional attention keeps nothing
+            yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
+    if block.patch_rope:
+        yield setting.elementwise("patch_rope", "rope", tokens * (q + new))
+    yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
+    if block.gate:
+        yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
+    if block.sub_norm:
+        norm = NormOp(rows=tokens, width=q, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="sub_norm", op=norm)
+    yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Cross-attention to an encoder's output, whose keys and values are computed in the encoding pass.
+
+    Those of an image's tokens are read once: nothing follows the pass.
+    """
+    tokens, d_model = step.tokens, setting.arch.d_model
+    heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
+    q, kv = heads * block.head_size, kv_heads * block.head_size
+    yield setting.matmul("q", tokens, d_model, q, bias=block.qkv_bias)
+    if step.encode:
+        read = setting.arch.encoder_width
+        yield setting.matmul("kv", step.batch * step.encoder_tokens, read, 2 * kv, bias=block.qkv_bias)
+    op = AttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=step.encoder_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+        cross=True,
+        owns_cache=setting.arch.stem is None,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.cache,
+    )
+    yield Part(place="attend", op=op)
+    yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[Part]:
+    batch, tokens = step.batch, step.query_tokens
+    if isinstance(setting.arch.stem, RankingStem):
+        yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
+        return
+    if block.square is not None:  # positions are brought together by squares, and back
+        tokens = block.square**2
+        assert setting.arch.stem is not None  # squares are of an image's patches
+        squares = Squares(grid=setting.arch.stem.grid, side=block.square)
+        batch = step.batch * squares.number  # a square at an edge of the image is filled up
+        yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
+    chunk = block.chunk
+    if chunk is not None and not block.causal:  # stretches of a sound, side by side as they lie
+        batch, tokens, chunk = -(-step.tokens // chunk), chunk, None
+    if block.relative_keys:
+        yield from _scores_of_distances(block, setting, step, heads)
+    if block.shift:
+        yield setting.elementwise("shift", "copy", 2 * step.tokens * heads * block.head_size)
+    if block.bias_network and block.square is not None:  # made of distances, looked up as a table would be
+        rows = (2 * block.square - 1) ** 2
+        yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
+        yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
+        yield setting.elementwise("position_bias", "copy", tokens**2 * heads)
+    if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
+        formats = setting.formats
+        table = EmbeddingOp(
+            tokens=tokens**2,
+            width=heads,
+            rows=block.relative_buckets,
+            weights=formats.activations,
+            activations=formats.activations,
+        )
+        yield Part(place="position_bias", op=table)
+    op = AttentionOp(
+        batch=batch,
+        query_tokens=tokens,
+        past_tokens=step.past_tokens,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        window=block.window,
+        chunk=chunk,
+        causal=block.causal,
+        owns_cache=not block.reuses_cache,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.cache,
+    )
+    yield Part(place="attend", op=op)
+
+
+def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[Part]:
+    """Multi-head latent attention: absorbed where a pass has one new position, expanded where it has many."""
+    tokens, d_model, formats = step.tokens, setting.arch.d_model, setting.formats
+    heads = block.heads // setting.plan.tp
+    absorbed = bool(np.all(np.asarray(step.query_tokens) == 1))
+    latent = block.kv_rank + block.rope_size
+    into = latent + (block.q_rank or heads * (block.nope_size + block.rope_size))
+    yield setting.matmul("down", tokens, d_model, into, bias=block.bias)
+    norm = NormOp(rows=tokens, width=block.kv_rank + (block.q_rank or 0), activations=formats.activations)
+    yield Part(place="latent_norm", op=norm)
+    if block.q_rank:
+        yield setting.matmul("q", tokens, block.q_rank, heads * (block.nope_size + block.rope_size))
+    yield setting.elementwise("rope_cache", "rope", tokens * (heads * block.rope_size + latent))
+    if absorbed:
+        yield _per_head("absorb_keys", setting, tokens, heads, block.nope_size, block.kv_rank)
+    else:
+        yield setting.matmul("expand", tokens, block.kv_rank, heads * (block.nope_size + block.value_size))
+    op = LatentAttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=step.past_tokens,
+        heads=heads,
+        kv_rank=block.kv_rank,
+        rope_size=block.rope_size,
+        nope_size=block.nope_size,
+        value_size=block.value_size,
+        absorbed=absorbed,
+        activations=formats.activations,
+        cache=formats.cache,
+    )
+    yield Part(place="attend", op=op)
+    if absorbed:
+        yield _per_head("absorb_values", setting, tokens, heads, block.kv_rank, block.value_size)
+    yield setting.matmul("out", tokens, heads * block.value_size, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
+
+
+def _per_head(place: str, setting: Setting, tokens: Size, heads: int, k: int, n: int) -> Part:
+    kept = setting.formats.activations
+    op = GroupedMatmul(tokens=tokens * heads, groups=heads, k=k, n=n, weights=kept, activations=kept)
+    return Part(place=place, op=op)
+
+
+def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Part]:
+    """Gated delta rule: projections, a short convolution, the recurrence, a gated norm, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    key_heads, value_heads = shard(block.key_heads, tp), shard(block.value_heads, tp)
+    keys, values = key_heads * block.key_size, value_heads * block.value_size
+    yield setting.matmul("in", tokens, d_model, 2 * keys + 2 * values + 2 * value_heads)
+    yield conv(setting, step, 2 * keys + values, block.conv)
+    op = ScanOp(
+        variant="gated_delta",
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        heads=value_heads,
+        key_size=block.key_size,
+        value_size=block.value_size,
+        groups=key_heads,
+        activations=setting.formats.activations,
+    )
+    yield Part(place="scan", op=op)
+    norm = NormOp(rows=tokens * value_heads, width=block.value_size, activations=setting.formats.activations)
+    yield Part(place="result_norm", op=norm)
+    yield setting.matmul("out", tokens, values, d_model)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
+    """Mamba-2: one projection, a short convolution, the recurrence, a gated norm, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    heads, groups = shard(block.heads, tp), shard(block.groups, tp)
+    inner = heads * block.head_size
+    channels = inner + 2 * groups * block.state_size
+    yield setting.matmul("in", tokens, d_model, inner + channels + heads, bias=block.bias)
+    yield conv(setting, step, channels, block.conv, bias=block.conv_bias)
+    op = ScanOp(
+        variant="mamba2",
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        heads=heads,
+        key_size=block.state_size,
+        value_size=block.head_size,
+        groups=groups,
+        activations=setting.formats.activations,
+    )
+    yield Part(place="scan", op=op)
+    norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
+    yield Part(place="result_norm", op=norm)
+    yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[Part]:
+    """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs.
+
+    Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
+    """
+    yield setting.matmul("distances", 2 * step.query_tokens - 1, setting.arch.d_model, heads * block.head_size)
+    scores = AttentionOp(
+        batch=step.batch,
+        query_tokens=step.query_tokens,
+        past_tokens=0,
+        heads=heads,
+        kv_heads=heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+        owns_cache=False,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.activations,
+    )
+    yield Part(place="distance_scores", op=scores)
+    yield setting.elementwise("distance_shift", "copy", step.tokens * heads * step.query_tokens)
+
+
+def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Part]:
+    """Conformer's convolution: in and a gate, the filter, a norm unless it is folded into the filter, SiLU, out."""
+    tokens, d = step.tokens, setting.arch.d_model
+    yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
+    yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
+    yield conv(setting, step, d, block.taps, bias=True)
+    if block.norm == "layer":
+        norm = NormOp(rows=tokens, width=d, norm="layernorm", bias=True, activations=setting.formats.activations)
+        yield Part(place="filter_norm", op=norm)
+    yield setting.elementwise("act", "silu", tokens * d)
+    yield setting.matmul("out", tokens, d, d, bias=block.bias)
+
+
+def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]:
+    """A gated short convolution: one projection into two gates and a value, the convolution between them, output."""
+    tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
+    width = shard(block.width, tp)
+    yield setting.matmul("in", tokens, d_model, 3 * width, bias=block.bias)
+    yield setting.elementwise("gate_in", "mul", tokens * width)
+    yield conv(setting, step, width, block.taps, bias=block.bias)
+    yield setting.elementwise("gate_out", "mul", tokens * width)
+    yield setting.matmul("out", tokens, width, d_model, bias=block.bias)
+    yield from setting.collective("all_reduce", tokens * d_model, tp)
+
+
+def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> Part:
+    """A short causal convolution of each channel by itself."""
+    kept = setting.formats.activations
+    op = ConvOp(
+        batch=step.batch,
+        positions=step.query_tokens,
+        in_channels=channels,
+        out_channels=channels,
+        taps=taps,
+        groups=channels,
+        weights=kept,
+        activations=kept,
+        bias=bias,
+    )
+    return Part(place="conv", op=op)

@@ -1,0 +1,285 @@
+"""A model of which a card holds some layers and the host the rest, as llama.cpp divides GGUF files.
+
+``-ngl N`` puts the last N layers on the card, and one more the output matrix; ``--n-cpu-moe M`` keeps the experts of
+the first M layers in the host's memory. What stays there is computed there for each new token:
+
+    step = kernels of the card's share, as on the card alone + kernels of the host's share, as on the host alone
+           + crossings x (hidden state / link + a copy's latency)
+
+Each is priced by what was measured of llama.cpp on such a card and such a processor, which is bound by its memory's
+bandwidth. Of a prompt of 32 tokens or more llama.cpp sends the host's weights to the card, once for every 512 tokens.
+Layers count as alike. No run that was divided so was available to check the sum, so it says that it is unchecked.
+
+Sources: llama.cpp, tools/server/README.md (the options; logical and physical batches), ggml-cuda.cu (``offload_op``: at
+least 32 rows), pull request 15077 (--n-cpu-moe).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from chipwise.core import units
+from chipwise.errors import InputError, SpecError, UnitError, Unsupported
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.facts import Bandwidth
+from chipwise.hardware.runtime import platform_of, runtime_named
+from chipwise.predict.cost.model import CostEstimate, OpCost, Predicted, per_second
+from chipwise.predict.served.estimate import estimate_of, group_of, with_defaults
+from chipwise.predict.served.groups import Group, cost_groups, memory_of
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.memory import HEAD, resident_bytes
+from chipwise.predict.served.request import Request, taken_for
+
+HOST = "core-i7-13700k"
+"""The host where none is named: a desktop of 2022 with two channels of DDR5-5600, 89.6 GB/s."""
+UNKNOWN_HOST = math.log(2)  # log half-width of its bandwidth: 42.7 GB/s of DDR4-2666 to some 130 of DDR5-8000
+CROSSING_S = 20e-6  # a copy to the other side and the wait for it; stated, not fitted
+LEAST_SENT = 32  # tokens of a prompt from which on the host's weights are sent to the card
+UBATCH = 512  # tokens of a prompt that one pass takes
+PAGED_SHARE = 0.5  # of the link's bandwidth, from memory that is not pinned; stated, not fitted
+DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How many layers the card holds (one more than there are: the output matrix too), and layers without experts."""
+
+    layers: int
+    cpu_experts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """Bytes of a model's parts on one device, as if it held all of them."""
+
+    depth: int
+    plain: float  # of layers, but for experts
+    experts: float
+    head: float
+    cache: float
+    fixed: float  # activations and the runtime's own
+
+    @classmethod
+    def of(cls, group: Group) -> Divided:
+        """The parts of a group's only request."""
+        sizes = {"plain": 0.0, "experts": 0.0, "head": 0.0}
+        for part in lower_pass(group.setting, group.decode().step):
+            inside = part.place.startswith("layers")
+            kind = "head" if part.place == HEAD else "experts" if inside and part.op.kind == "experts" else "plain"
+            if inside or kind == "head":
+                sizes[kind] += part.owned * float(resident_bytes(part.op))
+        memory = memory_of(group).row(0)
+        fixed = memory["activations"] + memory["runtime"]
+        return cls(depth=len(group.setting.arch.layers), cache=memory["cache"], fixed=fixed, **sizes)
+
+    def shares(self, split: Split) -> tuple[float, float, float]:
+        """The card's shares of the layers, of their experts and of the output matrix."""
+        layers = min(split.layers, self.depth)
+        experts = min(layers, self.depth - split.cpu_experts)
+        return layers / self.depth, experts / self.depth, float(split.layers > self.depth)
+
+    def on_card(self, split: Split) -> dict[str, float]:
+        """Bytes on the card."""
+        layers, experts, head = self.shares(split)
+        weights = self.plain * layers + self.experts * experts + self.head * head
+        return {"weights": weights, "cache": self.cache * layers, "activations and runtime": self.fixed}
+
+    def on_host(self, split: Split) -> float:
+        """Bytes of weights that the host keeps of the layers."""
+        layers, experts, _ = self.shares(split)
+        return self.plain * (1 - layers) + self.experts * (1 - experts)
+
+    def largest(self, capacity_bytes: float) -> Split:
+        """The division that fits with most on the card: of mixtures, experts leave it before layers do."""
+        all_layers = self.depth + 1
+        sparse = range(self.depth + 1) if self.experts else range(1)
+        found = [Split(layers=all_layers, cpu_experts=count) for count in sparse]
+        found += [replace(found[-1], layers=count) for count in range(self.depth, -1, -1)]
+        return next((each for each in found if sum(self.on_card(each).values()) <= capacity_bytes), found[-1])
+
+
+def host_of(named: str | None) -> DeviceProfile:
+    """The host's processor: a chip's name, or its memory's bandwidth, such as ``60 GB/s``.
+
+    Raises:
+        UnknownName: No chip has this name.
+        InputError: It is a chip without cores of a CPU.
+    """
+    if named is None:
+        return datasheet.load(HOST)
+    try:
+        bandwidth = Bandwidth(value=named, source="as named by the user")
+    except (UnitError, SpecError):
+        sheet = datasheet.load(named)
+        if sheet.kind != "cpu":
+            raise InputError(f"--host must be a processor or a bandwidth such as 60 GB/s, not {named}") from None
+        return sheet
+    sheet = datasheet.load(HOST)
+    levels = (replace(each, bandwidth=bandwidth) if each.name == "dram" else each for each in sheet.memory)
+    return replace(sheet, name="host", called=f"a host of {named}", memory=tuple(levels))
+
+
+def divisible(group: Group) -> bool:
+    """Whether llama.cpp can divide this model between this card and its host."""
+    arch, device = group.setting.arch, group.device
+    decodes = arch.causal and not arch.encoder and arch.stem is None and not arch.towers
+    alone = device.kind == "gpu" and platform_of(device) != "metal" and group.setting.plan.devices == 1
+    return decodes and alone and group.setting.runtime.name in DIVIDES and int(group.in_flight[0]) == 1
+
+
+def divided(
+    request: Request, *, gpu_layers: int | None = None, cpu_experts: int | None = None, host: str | None = None
+) -> CostEstimate:
+    """Estimates a request to a model that card and host share.
+
+    Args:
+        request: One request, in llama.cpp on one card.
+        gpu_layers: Layers on the card; default: as many as fit.
+        cpu_experts: Layers whose experts stay on the host; default: as few as let all layers fit.
+        host: See :func:`host_of`; default: a desktop, with a wide interval.
+
+    Raises:
+        SpecError: The model has fewer layers.
+        Unsupported: Not llama.cpp on one card of its own memory, or several requests.
+    """
+    group = group_of(request)
+    if not divisible(group):
+        raise Unsupported(
+            "layers are divided between a card and its host for one request to a decoder in llama.cpp "
+            "(--runtime llama.cpp) on one GPU with memory of its own"
+        )
+    parts = Divided.of(group)
+    split = parts.largest(group.device.usable_bytes)
+    if gpu_layers is not None or cpu_experts is not None:
+        split = Split(layers=parts.depth + 1 if gpu_layers is None else gpu_layers, cpu_experts=cpu_experts or 0)
+    for name, value, most in (
+        ("gpu_layers", split.layers, parts.depth + 1),
+        ("n_cpu_moe", split.cpu_experts, parts.depth),
+    ):
+        if not 0 <= value <= most:
+            raise SpecError(f"must be from 0 to {most}, not {value}", field=name)
+    sheet = host_of(host)
+    alone = (
+        group.setting
+        if group.setting.runtime.name != DIVIDES[1]
+        else replace(group.setting, runtime=runtime_named(DIVIDES[0]))
+    )
+    costs = cost_groups([group, replace(group, device=sheet, setting=alone)])
+    for cost in costs:
+        if isinstance(cost, Unsupported):
+            raise cost
+    card, other = (estimate_of(cost, 0) for cost in costs if not isinstance(cost, Unsupported))
+    seconds = [
+        (cost.latency_s * share, there.latency_s * (1 - share))
+        for cost, there in zip(card.decode, other.decode, strict=True)
+        for share in [_share(cost, parts.shares(split))]
+    ]
+    crossings = _crossings(parts, split)
+    crossed_s = crossings * (CROSSING_S + 4 * group.setting.arch.d_model / group.device.link("host").bandwidth.number)
+    on_card_s, on_host_s = (sum(each) for each in zip(*seconds, strict=True))
+    tpot_s = on_card_s + on_host_s + crossed_s
+    width = 0.0
+    for part_s, found in ((on_card_s, card), (on_host_s, other)):
+        width += part_s / tpot_s * (found.metrics["tpot_p50"].log_halfwidth or 0.0)
+    width += on_host_s / tpot_s * (UNKNOWN_HOST if host is None else 0.0) + crossed_s / tpot_s
+    ttft_s = _prompt_s(request.prompt_tokens, parts, split, card, other, group.device)
+    tpot = Predicted.around(tpot_s, width)
+    new = request.new_tokens
+    memory = parts.on_card(split)
+    needed = sum(memory.values())
+    short = ""
+    if needed > group.device.usable_bytes:
+        best = parts.largest(group.device.usable_bytes)
+        short = f"does not fit: {said(split, parts)} need {units.show(needed, 'bytes')}, {group.device.label} has "
+        short += f"{group.device.memory_said}; {said(best, parts)} fit"
+    answer = replace(
+        card,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        metrics={
+            "ttft_p50": Predicted.around(ttft_s, None),
+            "tpot_p50": tpot,
+            "decode_tokens_per_s": per_second(tpot),
+            "throughput": Predicted.around(new / (ttft_s + (new - 1) * tpot_s), None),
+        },
+        decode_step_s=tpot_s,
+        peak_memory_bytes=needed,
+        memory_bytes=memory,
+        prefill=(),
+        decode=(),
+        bound=None,
+        mfu={},
+        mbu={},
+        does_not_fit=short,
+        provenance=f"{said(split, parts)}: predicted (unchecked: no run divided so was seen)",
+        notes=(
+            *_notes(parts, split, sheet, (on_card_s, on_host_s, crossed_s), named=host),
+            *taken_for(request.model, request.device),
+        ),
+    )
+    return with_defaults(answer, request)
+
+
+def remark(request: Request) -> str:
+    """What of a model that does not fit the card would hold, and how fast it is then; empty where llama.cpp cannot."""
+    try:
+        found = divided(request)
+    except Unsupported:
+        return ""
+    rate = found.metrics["decode_tokens_per_s"]
+    if found.does_not_fit or rate.low is None or rate.high is None:
+        return ""
+    speed = units.span(rate.value, rate.low, rate.high, "rate")
+    return f"; or {found.provenance.partition(':')[0]}, the rest on its host: {speed} (--gpu-layers auto)"
+
+
+def said(split: Split, parts: Divided) -> str:
+    """Text such as ``20 of 48 layers on the card``, or ``all layers on the card but the experts of 12``."""
+    layers = min(split.layers, parts.depth)
+    text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} layers on the card"
+    if parts.experts and split.cpu_experts > parts.depth - layers:
+        text += f" but the experts of {split.cpu_experts - (parts.depth - layers)}"
+    return text
+
+
+def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
+    """The card's share of an operator's calls; what is outside the layers goes with the output matrix."""
+    layers, experts, head = shares
+    if not cost.place.startswith("layers"):
+        return head
+    return experts if cost.kind == "experts" else layers
+
+
+def _crossings(parts: Divided, split: Split) -> int:
+    """How often a token's hidden state changes sides: twice around experts on the host, and where layers change."""
+    layers = min(split.layers, parts.depth)
+    lonely = max(split.cpu_experts - (parts.depth - layers), 0) if parts.experts else 0
+    return 2 * lonely + (1 if layers else 0) + (1 if layers and split.layers <= parts.depth else 0)
+
+
+def _prompt_s(
+    tokens: int, parts: Divided, split: Split, card: CostEstimate, other: CostEstimate, device: DeviceProfile
+) -> float:
+    """Seconds of the prompt: on the card with the host's weights sent to it, or short ones where the weights are."""
+    shares = parts.shares(split)
+    if tokens < LEAST_SENT:
+        pairs = zip(card.prefill, other.prefill, strict=True)
+        return sum(a.latency_s * _share(a, shares) + b.latency_s * (1 - _share(a, shares)) for a, b in pairs)
+    sent = math.ceil(tokens / UBATCH) * parts.on_host(split)
+    return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
+
+
+def _notes(
+    parts: Divided, split: Split, host: DeviceProfile, seconds: tuple[float, float, float], *, named: str | None
+) -> Iterator[str]:
+    options = f"-ngl {split.layers}" + (f" --n-cpu-moe {split.cpu_experts}" if split.cpu_experts else "")
+    on_card, on_host, crossed = (units.show(each, "time") for each in seconds)
+    yield f"llama.cpp {options}; a token takes {on_card} on the card, {on_host} on the host, {crossed} between them"
+    bandwidth = units.show(host.mem_bandwidth_bytes_per_s, "bandwidth")
+    held = units.show(parts.on_host(split) + (0.0 if split.layers > parts.depth else parts.head), "bytes")
+    yield f"the host keeps {held} of weights and reads them at up to {bandwidth} ({host.label})"
+    if named is None:
+        yield "the host is a guess, and the interval wide for it: name yours, --host ryzen-7-7700x or --host '60 GB/s'"

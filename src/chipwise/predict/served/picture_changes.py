@@ -1,0 +1,82 @@
+"""What would make a picture faster: a few changes, each priced by the law that prices the picture itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from chipwise.core import units
+from chipwise.core.results import Result
+from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.served.pictures import estimate_of, picture_of
+from chipwise.predict.served.served_energy import constants
+from chipwise.predict.whole_runs.diffusion import Picture, picture_law
+from chipwise.predict.whole_runs.sums import value_of
+
+DISTILLED = 4  # steps of models that were distilled for few
+LEAST = 1.02  # times faster that are worth saying
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the request or the model, and how many times faster each picture then is."""
+
+    what: str
+    times: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PictureExplanation(Result):
+    """Where the seconds of a picture go, and what would make them fewer, most first."""
+
+    estimate: RunEstimate
+    changes: tuple[Change, ...]
+
+    def headline(self) -> str:
+        """The estimate's, and what most seconds go to."""
+        most, share = max(self.estimate.shares.items(), key=lambda item: item[1])
+        return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """One row a share of the seconds, then one a change."""
+        shares = [{"what": name, "share": share} for name, share in self.estimate.shares.items()]
+        return [*shares, *({"what": each.what, "times_faster": each.times} for each in self.changes)]
+
+
+def explain_pictures(
+    model: str, *, device: str, steps: int | None = None, batch: int = 1, devices: int = 1
+) -> PictureExplanation:
+    """Explains the seconds of a batch of pictures of the usual size. Arguments and errors as ``estimate_pictures``."""
+    picture = picture_of(model, device=device, steps=steps, batch=batch, devices=devices)
+    now = _each_s(picture)
+    priced = [Change(what=what, times=now / _each_s(other), why=why) for what, why, other in _others(picture)]
+    worth = sorted((change for change in priced if change.times >= LEAST), key=lambda change: -change.times)
+    return PictureExplanation(estimate=estimate_of(model, picture), changes=tuple(worth))
+
+
+def _others(picture: Picture) -> Iterator[tuple[str, str, Picture]]:
+    model, batch, devices = picture.model, 4 * picture.batch, 2 * picture.devices
+    if picture.steps > DISTILLED:
+        why = "needs a model that was distilled for few steps"
+        yield f"{DISTILLED} steps instead of {picture.steps}", why, replace(picture, steps=DISTILLED)
+        half = picture.steps // 2
+        yield (
+            f"{half} steps instead of {picture.steps}",
+            "finer steps change less and less; a multistep solver (arXiv:2211.01095) needs fewer for the same image",
+            replace(picture, steps=half),
+        )
+    if model.passes > 1:
+        one = replace(picture, model=replace(model, passes=1))
+        yield "one pass a step instead of two", "needs a model that guidance was distilled into", one
+    small = replace(picture, height=picture.height // 2, width=picture.width // 2)
+    yield f"{small.width} x {small.height} pixels", "a quarter of the positions, a sixteenth of the attention", small
+    coarse = replace(picture, model=replace(model, pixels=2 * model.pixels))
+    yield f"positions of {2 * model.pixels} pixels instead of {model.pixels}", "needs other latents", coarse
+    yield f"a batch of {batch}", "what each batch begins with is shared", replace(picture, batch=batch)
+    yield f"{devices} devices", "they share positions and exchange keys", replace(picture, devices=devices)
+
+
+def _each_s(picture: Picture) -> float:
+    """Seconds of one picture of a batch."""
+    return float(value_of(picture_law(picture), constants()["pictures_s"].terms())) / picture.batch

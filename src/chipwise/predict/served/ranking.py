@@ -1,0 +1,100 @@
+"""Lowers ranking models: tables of items, perhaps dealt out over devices, a request's attention, and scores.
+
+Each device answers requests of its own. Where the tables are dealt out, the rows that its requests need lie on all
+devices: numbers of items go out, rows come back, each in one all-to-all.
+
+References:
+    Tables divided over devices, all else replicated: Naumov et al. 2019, DLRM, arXiv:1906.00091, section 4.1.
+    The history once for all candidates: Zhai et al. 2024, arXiv:2402.17152, section 3.3 (M-FALCON).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.collective import CollectiveOp
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.pool import PoolOp
+from chipwise.predict.served.setting import Part, Setting, Step
+
+ID_BYTES = 4  # of an item's number on its way to the device that has its row
+
+
+def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
+    """Rows of the tables, sums of tags' rows, and the matrix after tables of another width than the model's."""
+    arch, formats, width = setting.arch, setting.formats, stem.table_width(setting.arch.d_model)
+    ids = step.tokens * (1 + stem.bag)
+    if stem.shards > 1:
+        yield _exchange("ids", ID_BYTES * ids, stem, setting)
+
+    def rows(place: str, tokens: Any, count: int) -> Part:
+        op = EmbeddingOp(
+            tokens=tokens,
+            width=width,
+            rows=-(-(count + 1) // stem.shards),
+            weights=formats.table,
+            activations=formats.activations,
+        )
+        return Part(place=place, op=op)
+
+    yield rows("items", step.tokens, stem.items)
+    if stem.bag:
+        yield rows("tags", step.tokens * stem.bag, stem.tags)
+        bag = PoolOp(batch=step.tokens, positions=stem.bag, width=width, activations=formats.activations)
+        yield Part(place="bag", op=bag)
+    if stem.shards > 1:  # tags are summed where their rows lie
+        yield _exchange("rows", setting.activation_bytes(step.tokens * width * (2 if stem.bag else 1)), stem, setting)
+    if stem.width:
+        yield setting.plain_matmul("projection", step.tokens, stem.values, arch.d_model, bias=stem.bias)
+    elif stem.bag:
+        yield setting.elementwise("features", "add", step.tokens * width)
+
+
+def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Setting) -> Part:
+    op = CollectiveOp(
+        collective="all_to_all",
+        payload_bytes=payload_bytes,
+        devices=stem.shards,
+        activations=setting.formats.activations,
+    )
+    return Part(place=place, op=op)
+
+
+def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: int) -> Iterator[Part]:
+    """The history over itself, and the candidates over the history and themselves; nothing is kept."""
+    common: dict[str, Any] = {
+        "batch": step.batch,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_size": block.head_size,
+        "rope": False,
+        "owns_cache": False,
+        "fused": setting.runtime.fuses("attention"),
+        "activations": setting.formats.activations,
+        "cache": setting.formats.activations,
+    }
+    history = AttentionOp(query_tokens=stem.history, past_tokens=0, causal=block.causal, **common)
+    candidates = AttentionOp(
+        query_tokens=stem.candidates, past_tokens=stem.history + 1, causal=False, cross=True, **common
+    )
+    yield Part(place="attend", op=history)
+    yield Part(place="attend_candidates", op=candidates)
+    if block.pointwise:
+        width = heads * block.head_size
+        norm = NormOp(rows=step.tokens, width=width, activations=setting.formats.activations)
+        yield Part(place="norm", op=norm)
+        yield setting.elementwise("gate", "mul", step.tokens * width)
+
+
+def scores(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
+    """A score for each candidate."""
+    rows, d = step.batch * stem.candidates, setting.arch.d_model
+    if setting.arch.head == "scores":
+        yield setting.head_matmul("logits", rows, d, 1)
+    else:
+        yield setting.elementwise("scores", "mul", rows * d)

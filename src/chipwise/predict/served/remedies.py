@@ -1,0 +1,69 @@
+"""Changes that may make a model fit in memory, smallest first, for error messages and for advice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from chipwise.errors import counted
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime
+from chipwise.hardware.suited import most_devices, narrower
+
+MORE_DEVICES = (2, 4, 8)
+Field = Literal["weights", "tp", "batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Fields of a request with their new values."""
+
+    changes: tuple[tuple[Field, Any], ...]
+
+    @classmethod
+    def of(cls, field: Field, value: Any) -> Remedy:
+        """One field with its new value."""
+        return cls(changes=((field, value),))
+
+    @property
+    def field(self) -> Field:
+        """The first field that is changed."""
+        return self.changes[0][0]
+
+    @property
+    def option(self) -> str:
+        """The change as command-line options."""
+        return " ".join(f"--{field} {value}" for field, value in self.changes)
+
+    @property
+    def words(self) -> str:
+        """The change in words."""
+        return " and ".join(
+            {
+                "weights": f"weights in {value}",
+                "tp": counted(value, "device") if isinstance(value, int) else "",
+                "batch": f"{value} requests in flight",
+            }[field]
+            for field, value in self.changes
+        )
+
+
+def remedies_of(
+    *, runtime: Runtime, device: DeviceProfile, weights: str | None, tp: int, batch: int
+) -> Sequence[Sequence[Remedy]]:
+    """Narrower weights that the runtime reads, more devices where the chip comes in several, and fewer requests in
+    flight: lists with the smallest change first.
+    """
+    most = most_devices(device, runtime)
+    return (
+        [Remedy.of("weights", name) for name in narrower(runtime, weights)],
+        [Remedy.of("tp", more) for more in MORE_DEVICES if tp < more <= most],
+        [Remedy.of("batch", batch >> i) for i in range(1, batch.bit_length())],
+    )
+
+
+def together(sorts: Sequence[Sequence[Remedy]]) -> list[Remedy]:
+    """Narrower weights on as many devices as there may be, for what neither makes fit alone."""
+    weights, devices, _ = sorts
+    return [Remedy(changes=(*each.changes, *devices[-1].changes)) for each in weights] if devices else []

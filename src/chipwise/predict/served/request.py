@@ -1,0 +1,306 @@
+"""A request for an estimate: its fields, checked, with all names resolved."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import stat
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.dtypes import format_name, weight_format
+from chipwise.errors import ChipwiseError, SpecError
+from chipwise.hardware import datasheet, taught
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
+from chipwise.hardware.suited import OWN, check_reads, default_format
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import MixtureOfExperts
+from chipwise.model.arch.formats import mixed, read_formats
+from chipwise.model.kinds.sound.stem import LONGEST_S
+from chipwise.model.published import alike, families
+from chipwise.model.published.quantised import default_weights
+from chipwise.model.published.read import read_model, resolve
+from chipwise.predict.served.checkpoints import default_cache
+from chipwise.predict.served.formats import Formats, formats_of, wide_format
+from chipwise.predict.served.plan import Plan, whole_number
+from chipwise.predict.served.setting import Setting
+from chipwise.predict.served.towers import IMAGE, SOUND, place_of
+
+IMAGE_SIZE = (1024, 768)
+"""Pixels of a request's images, width and height, where none are given: a photograph on a screen."""
+MAX_IMAGES = 10_000
+MAX_TOKENS = 100_000_000
+"""Upper limit on prompt tokens, new tokens and requests in flight; a larger number must be a mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row of a table. ``batch`` is the number of requests in flight over all attention replicas.
+
+    ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
+    had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
+    With ``images`` the prompt is longer by their tokens, and the tower that reads them is held and run.
+    ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8``
+    (``model/arch/formats.py``); None is what suits the chip (``hardware/suited.py``), ``own`` the checkpoint's own.
+    """
+
+    model: str | Path | ArchSpec
+    device: str | Path | DeviceProfile
+    runtime: str | Runtime | None = None  # the device's default
+    weights: str | None = None
+    kv: str | None = None
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    batch: int = 1
+    prompt_tokens: int = 1024
+    new_tokens: int = 128
+    cached_tokens: int = 0
+    wide_layers: frozenset[int] = frozenset()
+    images: int = 0  # of each request
+    image_size: tuple[int, int] = IMAGE_SIZE  # pixels, width and height
+    audio_s: float = 0.0  # seconds of sound in each request, of a model that hears with a tower
+
+    def __post_init__(self) -> None:
+        for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
+            whole_number(getattr(self, field), field)
+        for field in ("weights", "kv"):
+            if getattr(self, field) == "":
+                raise SpecError("must name a number format, not be empty", field=field)
+        for field in ("batch", "prompt_tokens", "new_tokens"):
+            if not 1 <= getattr(self, field) <= MAX_TOKENS:
+                raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
+        whole_number(self.images, "images")
+        if not 0 <= self.images <= MAX_IMAGES:
+            raise SpecError(f"must be from 0 to {MAX_IMAGES:,}, not {self.images}", field="images")
+        if not 0 <= self.audio_s <= LONGEST_S:
+            raise SpecError(f"must be from 0 to a day of seconds, not {self.audio_s}", field="audio_s")
+        if not 0 <= self.cached_tokens < self.prompt_tokens:
+            raise SpecError(
+                f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
+                field="cached_tokens",
+            )
+
+
+def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
+    """The model with requests of so many seconds of sound, and the seconds that a tower hears beside a prompt.
+
+    Of a model that hears with a stem, the sound is the request; None is its usual length.
+
+    Raises:
+        SpecError: It does not hear, or not so long at once.
+    """
+    if audio_s is None:
+        return model, 0.0
+    arch = model if isinstance(model, ArchSpec) else resolve(model)
+    return (model, audio_s) if arch.towers else (arch.hearing(audio_s), 0.0)
+
+
+_looked_at = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
+
+
+def names_of(request: Request) -> tuple[object, ...]:
+    """All of a request that :func:`resolved` looks at."""
+    return (*_looked_at(request), request.images > 0, request.audio_s > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A request with its names resolved. Requests with equal settings and devices are priced together."""
+
+    setting: Setting
+    device: DeviceProfile
+    weights: str | None  # as named, or as suits the chip; None for the checkpoint's own 16 bits
+
+
+def resolved(request: Request) -> Resolved:
+    """Resolves the names in ``request``.
+
+    Raises:
+        UnknownName: A model, device, runtime or format is unknown; the message suggests similar names.
+        SpecError: The plan does not divide the model.
+        Unsupported: The runtime does not run on the device, or does not read the weights.
+    """
+    model, device = _named(request.model), _named(request.device)
+    return _resolved(
+        model,
+        _changed(model),
+        device,
+        (_changed(device) or taught.revision(device)) if isinstance(device, str) else 0,
+        request.runtime,
+        request.weights,
+        request.kv,
+        Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
+        request.wide_layers,
+        request.images > 0,
+        request.audio_s > 0,
+    )
+
+
+@functools.lru_cache(maxsize=65_536)
+def _resolved(
+    model: str | ArchSpec,
+    model_changed: int,
+    device: str | DeviceProfile,
+    device_changed: int,
+    runtime: str | Runtime | None,
+    weights: str | None,
+    kv: str | None,
+    plan: Plan,
+    wide_layers: frozenset[int],
+    images: bool,
+    sound: bool,
+) -> Resolved:
+    arch = _model(model, model_changed) if isinstance(model, str) else model
+    for kind, given, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
+        if asked and not any(place_of(tower) == kind for tower in arch.towers):
+            what = "reads images" if kind == IMAGE else "hears"
+            raise SpecError(f"{arch.name} has no tower that {what}", field=given)
+    if not (images or sound):
+        arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
+    found = _device(device, device_changed) if isinstance(device, str) else device
+    layers: tuple[str, ...] = ()
+    named_weights = weights
+    if weights is not None and mixed(weights):
+        stated = read_formats(weights, len(arch.layers))
+        if stated.matrices:
+            raise SpecError("single matrices are priced on a calibrated machine alone", field="weights")
+        weights, layers = stated.head, stated.layers
+    name = model if isinstance(model, str) else None
+    found_runtime, weights = _served(arch, name, found, runtime, weights)
+    for each in layers:
+        check_reads(found_runtime, each)
+    mixture = any(isinstance(layer.ffn, MixtureOfExperts) for layer in arch.layers)
+    formats = _formats(name, model_changed, weights, kv, found_runtime, wide_format(found, found_runtime), mixture)
+    if layers:
+        formats = replace(formats, layers=layers)
+    if wide_layers:
+        formats = _keeping(formats, wide_layers, arch)
+    setting = Setting(arch=arch, plan=plan, formats=formats, runtime=found_runtime)
+    return Resolved(setting, found, named_weights if layers else weights)
+
+
+def _served(
+    arch: ArchSpec, name: str | None, device: DeviceProfile, runtime: str | Runtime | None, weights: str | None
+) -> tuple[Runtime, str | None]:
+    """The runtime and the weights as they were named, else as they suit the chip.
+
+    Raises:
+        Unsupported: The runtime does not run on the device, or does not read the weights.
+    """
+    unnamed, decoder = weights in (None, OWN), _decodes(arch)
+    shipped = default_weights(name) if name is not None and unnamed else None
+    stated = shipped if unnamed else weights
+    stored = None if stated is None else weight_format(format_name(stated))
+    if runtime is None:
+        runtime = default_runtime(device, stored, images=arch.stem is not None, one_user=decoder)
+    found = on_device(_runtime(runtime) if isinstance(runtime, str) else runtime, device)
+    if unnamed:
+        weights = default_format(device, found, shipped, own=weights == OWN or not decoder)
+    if weights is not None:
+        check_reads(found, format_name(weights))
+    return found, weights
+
+
+def _decodes(arch: ArchSpec) -> bool:
+    """Whether the model reads text and writes more of it, with a decoder alone."""
+    return arch.causal and not arch.encoder and arch.stem is None and arch.encoder_stem is None
+
+
+def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:
+    unknown = sorted(i for i in wide_layers if not 0 <= i < len(arch.layers))
+    if unknown:
+        raise SpecError(f"{arch.name} has layers 0 to {len(arch.layers) - 1}, not {unknown[0]}", field="wide_layers")
+    return replace(formats, wide_layers=wide_layers)
+
+
+def _named(given: Any) -> Any:
+    """A path or name as text.
+
+    Raises:
+        SpecError: Nothing was named.
+    """
+    if given is None:
+        raise SpecError("a model and a device are needed, not None")
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
+
+
+def _changed(name: object) -> int:
+    """Time in nanoseconds at which a file, or a folder's config, was last changed, as part of a cache key; 0 if
+    ``name`` is no file.
+    """
+    if not isinstance(name, str):
+        return 0
+    name, _ = alike.split(name)
+    try:
+        found = os.stat(name)
+        if stat.S_ISDIR(found.st_mode):
+            found = os.stat(os.path.join(name, "config.json"))
+    except (OSError, ValueError):
+        return 0
+    return found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=4096)
+def _model(name: str, changed: int) -> ArchSpec:
+    return resolve(name)
+
+
+def taken_for(model: object, device: object = None) -> list[str]:
+    """What an answer has to say of a model and a device: which were taken where names are open, and fields not read."""
+    found: list[str | None] = []
+    if isinstance(model, str | Path):
+        place, like = alike.split(model)
+        is_file = os.path.exists(place) or place.endswith((".json", ".yaml", ".yml"))
+        if like is not None:
+            found.append(f"read as a config.json of the family {like}, since its own model_type is not known")
+        found.append(_remark(os.fspath(model), _changed(os.fspath(model))) if is_file else families.said_of(place))
+    if isinstance(device, str):
+        found.append(datasheet.said_of(device))
+    return [each for each in found if each is not None]
+
+
+def parameters_of(model: str | Path | ArchSpec) -> tuple[int, int]:
+    """All parameters of a model, towers included, and those that a token meets."""
+    if isinstance(model, ArchSpec):
+        return model.parameters(), model.active_parameters()
+    return _parameters(os.fspath(model), _changed(os.fspath(model)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _parameters(model: str, changed: int) -> tuple[int, int]:
+    arch = _model(model, changed)
+    return arch.parameters(), arch.active_parameters()
+
+
+@functools.lru_cache(maxsize=4096)
+def _remark(model: str, changed: int) -> str | None:
+    return read_model(model).remark()
+
+
+@functools.lru_cache(maxsize=4096)
+def _device(name: str, changed: int) -> DeviceProfile:
+    return datasheet.load(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _runtime(name: str) -> Runtime:
+    return runtime_named(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _formats(
+    model: str | None, changed: int, weights: str | None, kv: str | None, runtime: Runtime, wide: str, mixture: bool
+) -> Formats:
+    if model is not None and weights is not None:
+        kv = kv or default_cache(model, format_name(weights), runtime)
+    return formats_of(weights, kv, wide=wide, mixture=mixture)
+
+
+def problem_of(error: ChipwiseError) -> str:
+    """An error's message as one cell of a table."""
+    return " ".join(str(error).split())

@@ -1,0 +1,133 @@
+"""Inputs and outputs of lowering: the setting (model, plan, formats, runtime), the step, and the kernels it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.dtypes import Size, values_bytes
+from chipwise.hardware.runtime import Runtime
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.ops.collective import Collective, CollectiveOp
+from chipwise.model.ops.elementwise import Elementwise, Function
+from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
+from chipwise.predict.served.formats import Formats
+from chipwise.predict.served.plan import Plan, check_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The work of one pass in each attention replica: a number of sequences and of new positions in each.
+
+    Attributes:
+        batch: Sequences.
+        query_tokens: New positions of each.
+        past_tokens: Positions of each that are already cached.
+        encoder_tokens: Positions of an encoder-decoder's input sequence.
+        encode: Whether the pass also runs the encoder.
+        every_logit: Whether all new positions have logits (training), or the last of each sequence (serving).
+        towers: What each of the model's towers reads before it; none where all is text.
+    """
+
+    batch: Size
+    query_tokens: Size
+    past_tokens: Size
+    encoder_tokens: Size = 0
+    encode: bool = False
+    every_logit: bool = False
+    towers: tuple[Step, ...] = ()
+
+    @property
+    def tokens(self) -> Size:
+        """Number of new positions in all sequences."""
+        return self.batch * self.query_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An operator: its place in the model, how many times a pass runs it, and with how many sets of weights."""
+
+    place: str
+    op: Op
+    count: int = 1
+    owned: int = 1
+
+    def inside(self, place: str, count: int = 1, owned: int | None = None) -> Part:
+        """The same part repeated in ``count`` layers, of which ``owned`` have their own weights."""
+        own = self.owned * (count if owned is None else owned)
+        return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Everything that lowering depends on, except the step. Its methods create the parts that all blocks share.
+
+    Raises:
+        SpecError: The plan does not divide the model.
+    """
+
+    arch: ArchSpec
+    plan: Plan
+    formats: Formats
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        check_plan(self.arch, self.plan)
+
+    def activation_bytes(self, values: Size) -> Size:
+        """Bytes of ``count`` activations."""
+        return values_bytes(values, self.formats.activations)
+
+    def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+        """A product with weights in the model's format. Narrow products also quantise their activations."""
+        op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.activations, bias=bias)
+        return Part(place=place, op=op)
+
+    def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+        """A product with weights that are never quantised, such as a router's."""
+        kept = self.formats.activations
+        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
+
+    def head_matmul(self, place: str, m: Size, k: Size, n: Size) -> Part:
+        """The product with the head, which gives the logits."""
+        formats = self.formats
+        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=formats.head, activations=formats.activations))
+
+    def elementwise(self, place: str, function: Function, elements: Size) -> Part:
+        """An elementwise function."""
+        op = Elementwise(function=function, elements=elements, activations=self.formats.activations)
+        return Part(place=place, op=op)
+
+    def norm(self, rows: Size) -> Iterator[Part]:
+        """The residual addition and the norm."""
+        arch, fused = self.arch, self.runtime.fuses("skip_norm")
+        if not fused:
+            yield self.elementwise("add", "add", rows * arch.d_model)
+        op = NormOp(
+            rows=rows,
+            width=arch.d_model,
+            norm=arch.norm,
+            skip=fused,
+            bias=arch.norm_bias,
+            activations=self.formats.activations,
+        )
+        yield Part(place="norm", op=op)
+
+    def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[Part]:
+        """Communication of activations among ``devices``; nothing for a single device."""
+        if devices > 1:
+            op = CollectiveOp(
+                collective=collective,
+                payload_bytes=self.activation_bytes(values),
+                devices=devices,
+                activations=self.formats.activations,
+            )
+            yield Part(place=collective, op=op)
+
+
+def shard(size: Any, devices: int) -> Any:
+    """One device's share of ``size`` things; at least one."""
+    return max(1, size // devices)

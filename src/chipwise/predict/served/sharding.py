@@ -1,0 +1,87 @@
+"""States of training dealt out to data-parallel replicas: ZeRO's stages, the third of which is FSDP's full shard.
+
+A parameter takes 2 bytes of weight, 2 of gradient and 12 of optimiser (master weight and Adam's two moments). Each of N
+replicas holds 1/N of the optimiser's share from stage 1, of the gradients' from stage 2, of the weights' in stage 3.
+
+Per step, in vectors of all weights: stage 0 reduces the gradients on all (2 vectors sent). Stages 1 and 2 reduce and
+scatter them, and gather the new weights (1 + 1). Stage 3 gathers the weights before the forward and again before the
+backward pass, and reduces and scatters the gradients (1 + 1 + 1). Stages 2 and 3 do so for every microbatch, since no
+replica has room for all gradients; the weights of stage 2 are gathered once.
+
+References:
+    Rajbhandari et al. 2019, ZeRO, arXiv:1910.02054, sections 5 (memory) and 7 (communication).
+    Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277: units are gathered one ahead and freed after use.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chipwise.errors import SpecError
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.ops.collective import Collective, CollectiveOp
+from chipwise.predict.kernels import times_of
+from chipwise.predict.served.plan import Plan, whole_number
+
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMISER_STATE_BYTES = 2.0, 2.0, 12.0  # per parameter
+STAGES = 3
+
+
+def check_stage(zero: int, plan: Plan) -> None:
+    """Checks that the states of ``plan`` can be dealt out as stage ``zero`` says.
+
+    Raises:
+        SpecError: There is no such stage, or its cost is not known here.
+    """
+    whole_number(zero, "zero")
+    if not 0 <= zero <= STAGES:
+        raise SpecError(f"must be a stage from 0 (nothing is sharded) to {STAGES} (FSDP), not {zero}", field="zero")
+    if zero and plan.ep > 1:
+        raise SpecError("states of experts that are dealt out to groups (ep) are not sharded here", field="zero")
+
+
+def states_bytes(parameters: float, zero: int, replicas: int) -> float:
+    """Bytes of weights, gradients and optimiser on one of ``replicas``."""
+    optimiser, gradients, weights = (replicas if zero >= stage else 1 for stage in (1, 2, 3))
+    each = OPTIMISER_STATE_BYTES / optimiser + GRADIENT_BYTES / gradients + WEIGHT_BYTES / weights
+    return parameters * each
+
+
+def gathered_bytes(in_layers: float, depth: int, parameters: float) -> float:
+    """Bytes of what stage 3 holds in full at once.
+
+    Weights outside the layers, those of a layer and of the next, which is gathered ahead, and a layer's gradients.
+    """
+    layer = in_layers / depth
+    return WEIGHT_BYTES * (parameters - in_layers + min(2, depth) * layer) + GRADIENT_BYTES * layer
+
+
+def communication_s(
+    parameters: float,
+    plan: Plan,
+    device: DeviceProfile,
+    *,
+    stack: str,
+    zero: int,
+    microbatches: int,
+    forward_s: float,
+    backward_s: float,
+) -> float:
+    """Seconds of a step's communication among replicas that no computation hides.
+
+    What is sent for a pass runs beside it; gathering new weights after the optimiser (stages 1, 2) runs beside nothing.
+    """
+    if plan.dp == 1:
+        return 0.0
+
+    def seconds(collective: Collective) -> float:
+        op = CollectiveOp(collective=collective, payload_bytes=WEIGHT_BYTES * parameters, devices=plan.dp)
+        return float(np.max(times_of(op, device, stack=stack).latency_s))
+
+    if zero == 0:
+        return max(0.0, seconds("all_reduce") - backward_s)
+    gather, scatter = seconds("all_gather"), seconds("reduce_scatter")
+    times = microbatches if zero > 1 else 1
+    if zero < STAGES:
+        return max(0.0, times * scatter - backward_s) + gather
+    return max(0.0, times * gather - forward_s) + max(0.0, times * (gather + scatter) - backward_s)

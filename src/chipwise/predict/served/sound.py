@@ -1,0 +1,74 @@
+"""Lowers what hears: convolutions over samples or frames, and what tells positions, before the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.core.dtypes import Size
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.matmul import DENSE_CONV, ConvOp
+from chipwise.model.ops.norm import NormOp
+from chipwise.predict.served.setting import Part, Setting
+
+
+def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
+    """Convolutions with norms and activations, the matrix into the model's width, and positions.
+
+    ``setting`` is that of the layers that follow. The activation after a convolution is a kernel of its own.
+    """
+    formats, d = setting.formats, setting.arch.d_model
+    areas = block.areas()
+    for i, (conv, into) in enumerate(zip(block.convs, block.conv_inputs(), strict=True)):
+        taps = conv.kernel**block.axes
+        if conv.groups == 1 and into * taps >= DENSE_CONV:
+            yield setting.plain_matmul(f"convs.{i}", batch * areas[i + 1], into * taps, conv.channels, bias=conv.bias)
+        else:
+            op = ConvOp(
+                batch=batch,
+                positions=areas[i + 1],
+                in_channels=into,
+                out_channels=conv.channels,
+                taps=taps,
+                groups=conv.groups,
+                input_positions=areas[i],
+                weights=formats.activations,
+                activations=formats.activations,
+                bias=conv.bias,
+            )
+            yield Part(place=f"convs.{i}", op=op)
+        values = batch * areas[i + 1] * conv.channels
+        if conv.norm != "none":
+            norm = NormOp(
+                rows=batch * areas[i + 1], width=conv.channels, norm="layernorm", activations=formats.activations
+            )
+            yield Part(place=f"norms.{i}", op=norm)
+        if conv.activation != "none":
+            function = {"relu": "relu", "gelu": "gelu", "tanh": "sigmoid"}[conv.activation]
+            yield setting.elementwise(f"activations.{i}", function, values)  # type: ignore[arg-type]
+    tokens = batch * block.tokens
+    if block.matrix_norm:
+        norm = NormOp(rows=tokens, width=block.values, norm="layernorm", activations=formats.activations)
+        yield Part(place="norm", op=norm)
+    if block.matrix:
+        yield setting.plain_matmul("matrix", tokens, block.values, d, bias=True)
+    if block.position_taps:
+        op = ConvOp(
+            batch=batch,
+            positions=block.tokens,
+            in_channels=d,
+            out_channels=d,
+            taps=block.position_taps,
+            groups=block.position_groups,
+            weights=formats.activations,
+            activations=formats.activations,
+            bias=True,
+        )
+        yield Part(place="positions", op=op)
+        yield setting.elementwise("positions.gelu", "gelu", tokens * d)
+        yield setting.elementwise("positions.add", "add", tokens * d)
+    learned = setting.arch.stem is block and setting.arch.positions == "learned"
+    if block.position_rows or learned:
+        rows = block.position_rows or setting.arch.max_tokens
+        table = EmbeddingOp(tokens=tokens, width=d, rows=rows, weights=formats.table, activations=formats.activations)
+        yield Part(place="positions", op=table)

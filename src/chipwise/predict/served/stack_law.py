@@ -1,0 +1,296 @@
+"""Passes of served engines on chips whose kernels nobody has timed, from whole runs of such engines.
+
+Kernels of vLLM and its like were timed on NVIDIA's GPUs. What an engine makes of another maker's chip is known from
+runs alone: batches of equal requests that start together, timed until the last has ended. Their seconds are a sum of
+amounts that lowering and the data sheet give, over rates that such runs were fitted with (``predict/sums``): reading
+weights, multiplying, reading the cache, collectives, and host time of a step, of a kernel and of a sequence. The terms
+are those of all runs and the deviations of an engine, a vendor, a device, and of an engine on so many devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import DType
+from chipwise.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.ops.op import Op
+from chipwise.predict.kernels.times import Situation
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.steps import class_of
+from chipwise.predict.whole_runs.sums import Amount, Constants, Terms, load, named, value_of
+
+DATA = Path(__file__).parent / "data" / "stacks.json"
+PROMPT_TOKENS = 2048  # new positions of one pass: --max-num-batched-tokens of the engines that were run
+MOST_SEQUENCES = 256  # --max-num-seqs
+FREE_SHARE = 0.9  # of the memory, for weights and cache
+WORKSPACE_BYTES = 1e9
+MEAN_HELD = 1.8  # positions that a sequence holds while it waits for none, over its prompt's, where half are made
+BATCHES = (1, 16, 32, 64, 128, 256)
+LENGTHS = (128, 256, 512, 1024, 2048)
+BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
+"""Engines, and those that were run whose terms they take."""
+ONE_REQUEST = ("llama.cpp",)  # batches of its runs are positions of the prompt that one pass takes
+UNLISTED_LINK = 50e9  # bytes/s between devices whose sheet lists no link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What the terms of a run depend on."""
+
+    stack: str
+    device: DeviceProfile
+    devices: int = 1
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The deviations of a run's terms, from the most to the least general."""
+        device, several = self.device.name, f"tp{self.devices}"
+        own = f"{device}|{self.stack}"
+        return self.stack, self.device.vendor, device, own, several, f"{own}|{several}"
+
+    @property
+    def place(self) -> str:
+        """The device with its engine."""
+        return f"{self.device.name}|{self.stack}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the kernels of a pass do on one device, by what they are; one value a request."""
+
+    weight_bytes: Float64Array  # of products and experts
+    product_flops: Float64Array
+    cache_bytes: Float64Array  # of attention and of all kernels between products
+    attention_flops: Float64Array
+    collective_bytes: Float64Array
+    collectives: float
+    kernels: float
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], rows: int) -> Work:
+        """The work of ``parts``."""
+        sums: dict[str, Any] = dict.fromkeys(("product_bytes", "product_flops", "bytes", "flops", "collective"), 0.0)
+        collectives = kernels = 0.0
+        for part in parts:
+            moved, flops = _counted(part.op, part.count)
+            kind = class_of(part.op.kind)
+            if kind == "collective":
+                sums["collective"] = sums["collective"] + moved
+                collectives += part.count
+                continue
+            kernels += part.count
+            head = "product_" if kind in ("matmul", "experts") else ""
+            sums[f"{head}bytes"] = sums[f"{head}bytes"] + moved
+            if head or kind == "attention":
+                sums[f"{head}flops"] = sums[f"{head}flops"] + flops
+        spread = {name: np.broadcast_to(np.asarray(value, float), rows) for name, value in sums.items()}
+        return cls(
+            weight_bytes=spread["product_bytes"],
+            product_flops=spread["product_flops"],
+            cache_bytes=spread["bytes"],
+            attention_flops=spread["flops"],
+            collective_bytes=spread["collective"],
+            collectives=collectives,
+            kernels=kernels,
+        )
+
+
+def _counted(op: Op, count: int) -> tuple[Any, Any]:
+    work = op.work()
+    return np.asarray(work.bytes, float) * count, np.asarray(work.flops, float) * count
+
+
+def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Any, times: Any = 1.0) -> list[Amount]:
+    """The summands of one pass, times ``times``.
+
+    Args:
+        work: Of its kernels.
+        where: Engine and devices.
+        prompt: Whether it reads a prompt, or decodes.
+        sequences: How many are decoded; 0 for a prompt's pass.
+        times: How often the pass runs.
+
+    Raises:
+        Unsupported: The device lists no rate of 16-bit products.
+    """
+    device = where.device
+    bandwidth, peak = device.mem_bandwidth_bytes_per_s, peak_flops_per_s(device)
+    first = 10 if prompt else 0
+
+    def amount(kind: str, value: Any, place: int, levels: tuple[str, ...] = where.levels) -> Amount:
+        return Amount(np.asarray(value * times, float), first + place, named(kind, levels))
+
+    flops = work.product_flops + work.attention_flops if prompt else work.product_flops
+    law = [
+        amount("weights", work.weight_bytes / bandwidth, 0),
+        amount("flops.prompt" if prompt else "flops.decode", flops / peak, 0),
+        amount("step", 1.0, 2),
+        amount("kernel", work.kernels, 3, where.levels[:4]),
+    ]
+    if not prompt:
+        law.append(amount("cache", work.cache_bytes / bandwidth, 1))
+        if where.stack not in ONE_REQUEST:
+            law.append(amount("sequence", sequences, 4, where.levels[:4]))
+    if where.devices > 1:
+        law.append(amount("collective", work.collectives or where.devices, 5))
+        if work.collectives:
+            law.append(amount("link", work.collective_bytes / link_bytes_per_s(device), 6))
+    return law
+
+
+def peak_flops_per_s(device: DeviceProfile) -> float:
+    """Dense rate of 16-bit products.
+
+    Raises:
+        Unsupported: The sheet has none.
+    """
+    for name in (DType.BF16, DType.FP16, DType.FP32):
+        rate = device.peak_flops_per_s.get(name)
+        if rate:
+            return rate
+    raise Unsupported(f"{device.name} lists no rate of 16-bit products")
+
+
+def link_bytes_per_s(device: DeviceProfile) -> float:
+    """Bandwidth of the fastest link between devices."""
+    found = [link.bandwidth.number for link in device.links if link.to == "device"]
+    return max(found, default=UNLISTED_LINK)
+
+
+def closed_batch_law(
+    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
+) -> list[Amount]:
+    """The summands of batches of equal requests that start together, until the last has ended; one value a batch.
+
+    Args:
+        setting: Model and formats; its plan splits products over ``where.devices``.
+        where: Engine and devices.
+        batch: Requests of each batch.
+        length: Tokens of a prompt, and as many are made.
+
+    Raises:
+        Unsupported: The device lists no rate of 16-bit products, or a block is not lowered.
+    """
+    if where.stack in ONE_REQUEST:
+        return _one_request_law(setting, where, batch, length)
+    rows = len(batch)
+    held = sequences_held(setting, where.device, batch, length)
+    together = np.clip(PROMPT_TOKENS // length, 1, batch)
+    zero = np.zeros(rows, np.int64)
+    prompts = lower_pass(setting, Step(batch=together, query_tokens=length, past_tokens=zero))
+    steps = lower_pass(setting, Step(batch=held, query_tokens=1, past_tokens=length + length // 2))
+    return [
+        *pass_law(Work.of(prompts, rows), where, prompt=True, sequences=0, times=batch / together),
+        *pass_law(Work.of(steps, rows), where, prompt=False, sequences=held, times=length * batch / held),
+    ]
+
+
+def _one_request_law(
+    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
+) -> list[Amount]:
+    """One request: its prompt in passes of ``batch`` positions, then token by token."""
+    rows, ones = len(batch), np.ones(len(batch), np.int64)
+    alone = replace(setting, plan=type(setting.plan)(), runtime=runtime_named("llama.cpp"))
+    step = lower_pass(alone, Step(batch=ones, query_tokens=1, past_tokens=length + length // 2))
+    prompt = lower_pass(alone, Step(batch=ones, query_tokens=batch, past_tokens=length // 2))
+    return [
+        *pass_law(Work.of(prompt, rows), where, prompt=True, sequences=0, times=length / batch),
+        *pass_law(Work.of(step, rows), where, prompt=False, sequences=1, times=length),
+    ]
+
+
+def sequences_held(
+    setting: Setting, device: DeviceProfile, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
+) -> Float64Array:
+    """Sequences that the memory holds at once, at least one; the others wait."""
+    one = np.ones(1, np.int64)
+    work = Work.of(lower_pass(setting, Step(batch=one, query_tokens=1, past_tokens=1000 * one)), 1)
+    each = float(work.cache_bytes[0]) / 1001
+    free = FREE_SHARE * device.usable_bytes - float(work.weight_bytes[0]) - WORKSPACE_BYTES
+    fitting = max(free, 2 * WORKSPACE_BYTES) / (each * MEAN_HELD * length)
+    held: Float64Array = np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
+    return held
+
+
+def cell_terms(where: Where, batch: float, length: float) -> Terms:
+    """What an engine on a device is off by at sizes near ``batch`` and ``length``: between measured sizes, linearly."""
+    own = f"cell|{where.place}|tp{where.devices}"
+    return (
+        *((f"{own}|b{size}", share) for size, share in between(batch, BATCHES)),
+        *((f"{own}|l{size}", share) for size, share in between(length, LENGTHS)),
+    )
+
+
+def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
+    """The sizes around ``value`` with their shares, linear in its logarithm; the last one beyond the ends."""
+    place = float(np.interp(math.log(max(value, 1e-9)), np.log(sizes), np.arange(len(sizes))))
+    below = min(int(place), len(sizes) - 2)
+    share = place - below
+    return [(size, part) for size, part in ((sizes[below], 1 - share), (sizes[below + 1], share)) if part > 0]
+
+
+@functools.cache
+def constants() -> Constants:
+    """Those that ship."""
+    return load(DATA)
+
+
+def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
+    """Engine and devices of a group whose passes this law prices; None where kernels price them."""
+    if not prices(setting.runtime, setting.arch, device):
+        return None
+    return Where(stack=BUILT_ALIKE[setting.runtime.name], device=device, devices=setting.plan.tp)
+
+
+def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
+    """Whether this law prices a model's passes: decoders in served engines, off NVIDIA's GPUs, on chips with HBM.
+
+    What people own is far from the chips that were run.
+    """
+    if runtime.name not in BUILT_ALIKE or not arch.causal or arch.encoder:
+        return False
+    known = device.vendor != "NVIDIA" and device.vendor in constants().vendors
+    return known and device.kind in ("gpu", "accelerator") and device.level("dram").technology.startswith("HBM")
+
+
+def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, float]:
+    """What the fit had seen of engine and device, and half of the 90 % interval of a run there, as a logarithm."""
+    held, device = constants(), where.device
+    left_out = (fold or "none").partition(":")[0]
+    found = held.situation(
+        device=device.name,
+        vendor=device.vendor,
+        place=where.place,
+        model="",
+        leave_out="vendor" if left_out == "family" else left_out,
+    )
+    if found == "seen" and where.place not in held.places:
+        found = "sibling"
+    situations: dict[str, Situation] = {"seen": "seen", "sibling": "sibling"}
+    return situations.get(found, "unseen"), held.halfwidth(found, where.place)
+
+
+def pass_seconds(
+    parts: Sequence[Part], where: Where, *, rows: int, prompt: bool, sequences: Any, fold: str | None
+) -> Float64Array:
+    """Seconds of one pass, one value a request.
+
+    Raises:
+        Unsupported: The device lists no rate of 16-bit products.
+    """
+    law = pass_law(Work.of(parts, rows), where, prompt=prompt, sequences=sequences)
+    found: Float64Array = np.broadcast_to(np.asarray(value_of(law, constants().terms(fold)), np.float64), rows).copy()
+    return found

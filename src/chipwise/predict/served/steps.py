@@ -1,0 +1,169 @@
+"""Times of whole passes: sums over their kernels, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import CORES
+from chipwise.predict.kernels import cores
+from chipwise.predict.kernels.times import Situation
+from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
+from chipwise.predict.served.lowering import lower_pass
+from chipwise.predict.served.setting import Part, Setting, Step
+
+CLASSES = ("matmul", "attention", "experts", "collective", "other")
+"""Classes of kernels: products, attention, mixtures of experts, communication, the rest."""
+_CLASS = {
+    "matmul": "matmul",
+    "grouped_matmul": "experts",
+    "experts": "experts",
+    "looped_experts": "experts",
+    "attention": "attention",
+    "latent_attention": "attention",
+    "mamba2": "attention",
+    "gated_delta": "attention",
+    "all_reduce": "collective",
+    "all_gather": "collective",
+    "reduce_scatter": "collective",
+    "all_to_all": "collective",
+    "p2p": "collective",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A pass to time: the kernels of ``step`` under ``setting`` on ``device``, for ``rows`` requests at once."""
+
+    setting: Setting
+    step: Step
+    device: DeviceProfile
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """Times of a pass, kernel by kernel.
+
+    ``figures`` has one row of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how often a pass runs
+    each part, in the row of its class.
+    """
+
+    parts: tuple[Part, ...]
+    figures: Float64Array  # (FIGURES, parts, requests)
+    situations: tuple[Situation, ...]  # one per part
+    counts: Float64Array  # (CLASSES, parts)
+
+    @classmethod
+    def of(cls, parts: tuple[Part, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
+        """The times of ``parts``."""
+        counts = np.zeros((len(CLASSES), len(parts)))
+        for p, part in enumerate(parts):
+            counts[CLASSES.index(class_of(part.op.kind)), p] = part.count
+        return cls(parts=parts, figures=figures, situations=situations, counts=counts)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels launched in one pass of one request."""
+        return sum(part.count for part in self.parts)
+
+    @property
+    def kernel_s(self) -> Float64Array:
+        """Seconds of one launch of each kernel alone, (parts, requests)."""
+        return self.figure("latency_s")
+
+    def figure(self, name: str) -> Float64Array:
+        """One of ``kernel_times.FIGURES``, (parts, requests)."""
+        found: Float64Array = self.figures[FIGURES.index(name)]
+        return found
+
+    @property
+    def latency_s(self) -> Float64Array:
+        """Seconds of all kernels, one after another."""
+        return self.class_s(*CLASSES)
+
+    def class_s(self, *classes: str) -> Float64Array:
+        """Seconds of the kernels of some of ``CLASSES``, each timed alone."""
+        total: Float64Array = self._counts(classes) @ self.kernel_s
+        return total
+
+    def busy_s(self, *classes: str, scale: float = 1.0) -> Float64Array:
+        """Seconds of kernels of some ``CLASSES`` without launches, which a captured graph hides; at least the limits.
+
+        A kernel's floor is its time before any work (its launch, a separate quantisation kernel). ``scale`` is the
+        ratio of a kernel's time in serving to its time alone. No kernel is faster than the chip's rates allow.
+        """
+        limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
+        total: Float64Array = self._counts(classes) @ np.maximum(
+            scale * (self.kernel_s - self.figure("launch_s")), limit
+        )
+        return total
+
+    def _counts(self, classes: Sequence[str]) -> Float64Array:
+        """How often a pass runs each part; 0 for parts of other classes."""
+        counts: Float64Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
+        return counts
+
+    @property
+    def log_halfwidth(self) -> Float64Array:
+        """Log half-width of the sum's 90 % interval, with fully correlated errors of its kernels."""
+        spread: Float64Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
+        return spread / self.latency_s
+
+    @property
+    def situation(self) -> Situation:
+        """The worst situation (seen, sibling, unseen) among products, attention and experts, which dominate the time.
+
+        Grouped products of latent attention's heads are in no table and do not count.
+        """
+        order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
+        fitted = [
+            situation
+            for part, situation in zip(self.parts, self.situations, strict=True)
+            if class_of(part.op.kind) in ("matmul", "attention", "experts") and part.op.kind != "grouped_matmul"
+        ]
+        return min(fitted, key=order.index)
+
+
+def kept_in_caches(parts: Sequence[Part], figures: Float64Array, device: DeviceProfile) -> Float64Array:
+    """Times of kernels on CPU cores, whose caches keep what a pass reads: each kernel saves by its bytes."""
+    counts = np.array([part.count for part in parts], float)
+    memory_s = figures[FIGURES.index("memory_s")]
+    total_s = counts @ memory_s
+    saved = cores.saved_s(total_s, device) / np.maximum(total_s, 1e-30)
+    result = figures.copy()
+    result[FIGURES.index("latency_s")] -= saved * memory_s
+    return result
+
+
+def class_of(kind: str) -> str:
+    """Class of an operator."""
+    return _CLASS.get(kind, "other")
+
+
+def time_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[PassTimes]:
+    """Times of all passes. Kernels that differ only in sizes are priced together.
+
+    Raises:
+        Unsupported: A device has no rate for a kernel.
+    """
+    lowered = [lower_pass(each.setting, each.step) for each in passes]
+    calls = [
+        Call(op=part.op, device=each.device, stack=each.setting.runtime.stack, rows=each.rows)
+        for each, parts in zip(passes, lowered, strict=True)
+        for part in parts
+    ]
+    found = time_kernels(calls, fold=fold)
+    answers, column, call = [], 0, 0
+    for each, parts in zip(passes, lowered, strict=True):
+        width = len(parts) * each.rows
+        figures = found.figures[:, column : column + width].reshape(len(FIGURES), len(parts), each.rows)
+        if each.setting.runtime.stack == CORES:
+            figures = kept_in_caches(parts, figures, each.device)
+        answers.append(PassTimes.of(parts, figures, found.situations[call : call + len(parts)]))
+        column, call = column + width, call + len(parts)
+    return answers

@@ -1,0 +1,228 @@
+"""Estimates of whole tables: each row gets its answer, or the reason why it has none.
+
+Rows that share model, device, runtime, formats and plan are priced together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.csvfile import read_rows, whole, write_rows
+from chipwise.core.files import check_output
+from chipwise.errors import ChipwiseError, SpecError, Unsupported, short
+from chipwise.predict.served.energy import Energies, energies
+from chipwise.predict.served.estimate import bound_of, fitting_requests, waiting
+from chipwise.predict.served.groups import Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.predict.served.plan import node_plan
+from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, problem_of, taken_for
+from chipwise.predict.served.shortage import shortage_text
+
+_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
+ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
+ALSO_ASKED = ("images", "image_size", "audio_s")
+"""Columns of models that read images or sound: of each request; written only where the table has them."""
+ANSWERED = (
+    "ttft_s",
+    "tpot_s",
+    "low_s",
+    "high_s",
+    "peak_memory_bytes",
+    "joules_per_token",
+    "usd_per_1k_tokens",
+    "usd_per_1k_input_tokens",
+    "usd_per_1k_output_tokens",
+    "bound",
+    "provenance",
+    "error",
+)
+BLOCK = 32_768  # rows that are priced at once
+
+
+def estimate_file(
+    path: Path, out: Path, *, fold: str | None = None, progress: Callable[[int, int], None] | None = None
+) -> tuple[int, int]:
+    """Writes the CSV file ``path`` with its answers to ``out``; returns the number of rows and of failed rows.
+
+    Unknown columns are copied behind the known ones.
+
+    Raises:
+        SpecError: The file cannot be read as a table, or lacks a column.
+        StorageError: ``out`` cannot be written.
+    """
+    check_output(out, source=path)
+    rows = read_rows(path, required=("model", "device"), without=ANSWERED, optional=(*ASKED, *ALSO_ASKED))
+    own = [name for name in rows[0] if name not in ASKED]
+    answers: list[dict[str, object]] = []
+    for start in range(0, len(rows), BLOCK):
+        with _no_collection():
+            answers += estimate_rows(rows[start : start + BLOCK], fold=fold)
+        if progress is not None:
+            progress(len(answers), len(rows))
+    write_rows(out, answers, (*ASKED, *own, *ANSWERED))
+    return len(rows), sum(1 for row in answers if row["error"])
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pauses the cyclic garbage collector, which would take a sixth of the time and find nothing."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
+    """The rows in order, with their answers. ``error`` is the reason why a row has none, else empty."""
+    answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
+    requests: list[Request] = []
+    places: list[int] = []
+    for i, row in enumerate(rows):
+        try:
+            requests.append(request_of(row))
+            places.append(i)
+        except ChipwiseError as error:
+            answers[i]["error"] = problem_of(error)
+    _answer(answers, requests, places, fold=fold)
+    return answers
+
+
+def _answer(
+    answers: list[dict[str, object]], requests: Sequence[Request], places: Sequence[int], *, fold: str | None
+) -> None:
+    """Fills in the answers of ``requests``, for as many concurrent requests as fit in memory."""
+    groups, errors = grouped(requests)
+    for i, problem in errors.items():
+        answers[places[i]]["error"] = problem_of(problem)
+    fitting = [group for each in groups if (group := _fitting(answers, places, each)) is not None]
+    costs: list[GroupCost] = []
+    for group, found in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
+        if isinstance(found, Unsupported):
+            for i in group.rows:
+                answers[places[i]]["error"] = problem_of(found)
+        else:
+            costs.append(found)
+    for cost, energy in zip(costs, energies(costs), strict=True):
+        _fill(answers, [places[i] for i in cost.group.rows], cost, energy)
+        for i, fits in zip(cost.group.rows, cost.group.in_flight.tolist(), strict=True):
+            row, request = answers[places[i]], requests[i]
+            if fits < request.batch:
+                row["provenance"] = f"{row['provenance']}; {waiting(fits, request.batch)}"
+            for said in taken_for(request.model, request.device):
+                row["provenance"] = f"{row['provenance']}; {said}"
+
+
+def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:
+    """The group with as many concurrent requests as fit; rows where none fits get the reason."""
+    try:
+        memory = memory_of(group)
+    except Unsupported as error:
+        for i in group.rows:
+            answers[places[i]]["error"] = problem_of(error)
+        return None
+    fits = fitting_requests(group, memory)
+    for i in np.flatnonzero(fits == 0).tolist():
+        answers[places[group.rows[i]]] |= {
+            "error": shortage_text(group, memory, i),
+            "peak_memory_bytes": round(float(memory.peak_bytes[i])),
+        }
+    return group.served(fits) if fits.any() else None
+
+
+def request_of(row: Mapping[str, str]) -> Request:
+    """Reads a row as a request.
+
+    Raises:
+        SpecError: A cell is missing or no whole number.
+    """
+    for name in ("model", "device"):
+        if not row.get(name):
+            raise SpecError("is empty", field=name)
+    tp, dp, ep = node_plan(*(whole(row, name, default=1) for name in ("tp", "dp", "ep")))
+    try:
+        return _request(row, tp, dp, ep)
+    except SpecError as error:
+        raise SpecError(error.message, field=_COLUMN.get(error.field or "", error.field)) from None
+
+
+def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
+    model, heard = listening(row["model"], _seconds(row))
+    return Request(
+        model=model,
+        device=row["device"],
+        runtime=row.get("runtime") or None,
+        weights=row.get("weights") or None,
+        kv=row.get("kv") or None,
+        tp=tp,
+        pp=whole(row, "pp", default=1),
+        ep=ep,
+        dp=dp,
+        batch=whole(row, "batch", default=1),
+        prompt_tokens=whole(row, "isl", default=None),
+        new_tokens=whole(row, "osl", default=None),
+        images=whole(row, "images", default=0),
+        image_size=_size(row),
+        audio_s=heard,
+    )
+
+
+def _seconds(row: Mapping[str, str]) -> float | None:
+    """Seconds of sound of each request, where a cell says so."""
+    if not (text := row.get("audio_s")):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(f"must be a number of seconds, not {short(text)}", field="audio_s") from None
+
+
+def _size(row: Mapping[str, str]) -> tuple[int, int]:
+    """Pixels of each request's images."""
+    text = row.get("image_size")
+    if not text:
+        return IMAGE_SIZE
+    found = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text)
+    if found is None:
+        raise SpecError(f"must be a width and a height such as 1024x768, not {short(text)}", field="image_size")
+    return int(found[1]), int(found[2])
+
+
+def _fill(
+    answers: list[dict[str, object]],
+    places: Sequence[int],
+    cost: GroupCost,
+    energy: Energies | Unsupported,
+) -> None:
+    generates = cost.group.generates  # a text encoder has no tpot_s; the interval is that of its pass
+    factor = np.exp(cost.log_halfwidth)
+    try:
+        rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices
+    except Unsupported:
+        rate = None
+    tokens_per_s = cost.tokens_per_s
+    prices = None if rate is None else cost.usd_per_token(rate)
+    peak = cost.memory.peak_bytes
+    bounds = bound_of(cost.decode)
+    for i, place in enumerate(places):
+        seconds = float(cost.tpot_s[i] if generates else cost.prefill_s[i])
+        answers[place] |= {
+            "ttft_s": f"{cost.prefill_s[i]:.6g}",
+            "tpot_s": f"{seconds:.6g}" if generates else "",
+            "low_s": f"{seconds / factor[i]:.6g}",
+            "high_s": f"{seconds * factor[i]:.6g}",
+            "peak_memory_bytes": round(float(peak[i])),
+            "joules_per_token": "" if isinstance(energy, Unsupported) else f"{energy.token_j[i]:.4g}",
+            "usd_per_1k_tokens": "" if rate is None else f"{1000 * rate / tokens_per_s[i]:.4g}",
+            "usd_per_1k_input_tokens": "" if prices is None else f"{1000 * prices[0][i]:.4g}",
+            "usd_per_1k_output_tokens": "" if prices is None or not generates else f"{1000 * prices[1][i]:.4g}",
+            "bound": bounds[i].value,
+            "provenance": cost.provenance,
+        }

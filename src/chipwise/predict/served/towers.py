@@ -1,0 +1,88 @@
+"""Lowers what reads images or sound for a decoder: a tower's pass, and the projector that makes tokens of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.pool import PoolOp
+from chipwise.predict.served.formats import Formats
+from chipwise.predict.served.plan import Plan
+from chipwise.predict.served.setting import Part, Setting, Step
+
+IMAGE, SOUND = "image", "sound"
+
+
+def place_of(tower: ArchSpec) -> str:
+    """Where a tower's kernels stand in breakdowns."""
+    return SOUND if isinstance(tower.stem, SoundStem) else IMAGE
+
+
+def of_tower(part: Part) -> bool:
+    """Whether a part belongs to a tower."""
+    return part.place.startswith((f"{IMAGE}.", f"{SOUND}."))
+
+
+def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
+    """A tower as runtimes hold it: in the format of activations, without layers that nothing reads.
+
+    It is split over the devices of a stage where its heads and widths divide, else each device has it whole.
+    """
+    projector = projector_of(tower)
+    read = tower.layers[: len(tower.layers) - projector.unused_layers]
+    arch = replace(tower, layers=read, final_norm=tower.final_norm and not projector.unused_layers)
+    wide = setting.formats.activations
+    formats = Formats(weights=wide, experts=wide, activations=wide, cache=wide)
+    try:
+        return Setting(arch=arch, plan=Plan(tp=setting.plan.tp), formats=formats, runtime=setting.runtime)
+    except SpecError:
+        return Setting(arch=arch, plan=Plan(), formats=formats, runtime=setting.runtime)
+
+
+def projector_of(tower: ArchSpec) -> Projector:
+    """The projector of a tower."""
+    assert tower.projector is not None  # a decoder lists no other
+    return tower.projector
+
+
+def project(setting: Setting, step: Step) -> Iterator[Part]:
+    """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
+    arch, projector = setting.arch, projector_of(setting.arch)
+    stem, d = arch.stem, arch.d_model
+    assert isinstance(stem, ImageStem | SoundStem)  # as every tower's
+    rows = step.batch * (step.query_tokens - stem.prefix_tokens)
+    if projector.pool > 1:
+        several = projector.pool**stem.axes
+        rows = np.maximum(rows // several, 1)
+        yield Part(
+            place="pool", op=PoolOp(batch=rows, positions=several, width=d, activations=setting.formats.activations)
+        )
+    joined = np.maximum(rows // projector.join**stem.axes, 1)
+    for name, count in (("", 1), ("deeper.", projector.deeper)):
+        if not count:
+            continue
+        over_joined = projector.norm_joined or bool(name)
+        if projector.norm != "none":
+            width = projector.joined_width(d, stem.axes) if over_joined else d
+            norm = NormOp(
+                rows=joined if over_joined else rows, width=width, norm=projector.norm,
+                bias=projector.norm == "layernorm", activations=setting.formats.activations,
+            )  # fmt: skip
+            yield Part(place=f"{name}norm", op=norm, count=count, owned=count)
+        if projector.join > 1:
+            part = setting.elementwise(f"{name}join", "transpose", rows * d)
+            yield replace(part, count=count)
+        shapes = projector.shapes(d, stem.axes)
+        for i, (into, out) in enumerate(shapes):
+            part = setting.plain_matmul(f"{name}{i}", joined, into, out, bias=projector.bias)
+            yield replace(part, count=count, owned=count)
+            if i + 1 < len(shapes):
+                yield replace(setting.elementwise(f"{name}{i}.act", "gelu", joined * out), count=count)

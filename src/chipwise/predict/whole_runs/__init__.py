@@ -1,0 +1,1 @@
+"""Laws of whole runs where kernels were not timed: phones, diffusion models, image models, watts."""

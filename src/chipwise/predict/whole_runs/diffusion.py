@@ -1,0 +1,272 @@
+"""Diffusion transformers and UNets for images and videos: the work of a picture, and the seconds that it takes on GPUs.
+
+A picture is made in steps. Each runs the transformer over all latent positions (and the prompt's), twice where guidance
+compares with an empty prompt. Seconds are a sum of products, attention, a cost of every kernel and a share that goes
+with pixels (decoding the latents), over rates fitted to published runs (``predict/sums``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.core.dtypes import DType
+from chipwise.core.typed import left_of, words_of
+from chipwise.errors import Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.whole_runs import vision
+from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS, JointTransformer, UNet
+from chipwise.predict.whole_runs.sums import Amount, Law, Terms, named, value_of
+
+KERNELS_A_LAYER = 30.0
+BYTES = 2.0  # of a 16-bit weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionTransformer:
+    """What of a diffusion model its time depends on.
+
+    ``pixels`` is how many pixels a latent position is wide, ``frames`` how many frames it spans after the first.
+    ``linear`` says that attention's cost grows with positions, not with their square.
+    """
+
+    parameters: float
+    layers: int
+    width: int
+    text_tokens: int = 256
+    pixels: int = 16
+    frames: int = 4
+    frame_patch: int = 1
+    passes: int = 2  # of a step: with and without the prompt
+    linear: bool = False
+    cross: bool = False  # the text is attended to beside the image, instead of joined with it
+    dual: int = 0  # layers with a second attention within the image
+    met: tuple[float, float] | None = None  # parameters that a position of the image meets, and one of the text
+    seen: tuple[tuple[int, int], ...] = ()  # of a UNet: width times layers of attention, where positions are halved so
+
+    def tokens(self, height: int, width: int, frames: int = 1) -> float:
+        """Latent positions of a picture."""
+        whole = math.ceil(((frames - 1) / self.frames + 1) / self.frame_patch)
+        return (height // self.pixels) * (width // self.pixels) * whole
+
+    def product_flops(self, tokens: float, steps: int) -> float:
+        """FLOPs of all steps' products with weights."""
+        image, text = (self.parameters, self.parameters) if self.met is None else self.met
+        return 2.0 * (image * tokens + text * self.text_tokens) * steps * self.passes
+
+    def attention_flops(self, tokens: float, steps: int) -> float:
+        """FLOPs of all steps' scores and values."""
+        if self.seen:
+            each = ((width, tokens / 4.0**halved) for width, halved in self.seen)
+            return 4.0 * sum(width * n * (n + self.text_tokens) for width, n in each) * steps * self.passes
+        if self.cross:
+            seen = tokens * (self.text_tokens + (0.0 if self.linear else tokens))
+        else:
+            seen = 0.0 if self.linear else (tokens + self.text_tokens) ** 2
+        return 4.0 * self.width * (self.layers * seen + self.dual * tokens**2) * steps * self.passes
+
+
+def _known(name: str, **told: Any) -> DiffusionTransformer:
+    """A model whose parts are known (``picture_models``)."""
+    transformer = PICTURE_MODELS[name].transformer
+    if isinstance(transformer, UNet):
+        layers, width = transformer.carried()
+        return DiffusionTransformer(
+            parameters=transformer.parameters(),
+            layers=layers,
+            width=round(width),
+            text_tokens=77,
+            pixels=8,
+            met=transformer.met(),
+            seen=tuple(transformer.seen()),
+            **told,
+        )
+    layers, dual = transformer.layers, 0
+    if isinstance(transformer, JointTransformer):
+        layers, dual = layers + transformer.single, transformer.dual
+    return DiffusionTransformer(
+        parameters=transformer.parameters(),
+        layers=layers,
+        width=transformer.width,
+        dual=dual,
+        met=transformer.met(),
+        **told,
+    )
+
+
+def _joined(layers: int, width: int) -> tuple[float, float]:
+    """What is met where image and text go through the same matrices."""
+    return 12.0 * layers * width**2, 12.0 * layers * width**2
+
+
+# Sizes as the models' papers and configs give them: SANA 1.5 (arXiv:2501.18427), PixArt-Sigma (2403.04692), Stable
+# Diffusion 3 (2403.03206) and 3.5's model cards, FLUX.1's card, HunyuanDiT (2405.08748), Wan 2.1 (2503.20314),
+# CogVideoX (2408.06072) and 1.5's card, HunyuanVideo (2412.03603), LTX-Video (2501.00103), Mochi 1's card.
+KNOWN: Mapping[str, DiffusionTransformer] = {
+    "dit-s-2": _known("dit-s-2", text_tokens=0),
+    "dit-b-2": _known("dit-b-2", text_tokens=0),
+    "dit-l-2": _known("dit-l-2", text_tokens=0),
+    "dit-xl-2": _known("dit-xl-2", text_tokens=0),
+    "stable-diffusion-v1": _known("stable-diffusion-v1"),
+    "stable-diffusion-2": _known("stable-diffusion-2"),
+    "stable-diffusion-xl": _known("stable-diffusion-xl"),
+    "sdxl-turbo": _known("sdxl-turbo", passes=1),
+    "sana1.5_1.6b": _known("sana1.5_1.6b", text_tokens=300, pixels=32, linear=True, cross=True),
+    "sana1.5_4.8b": _known("sana1.5_4.8b", text_tokens=300, pixels=32, linear=True, cross=True),
+    "pixart-sigma": _known("pixart-sigma", text_tokens=300, cross=True),
+    "stable-diffusion-3.5-large-turbo": _known("stable-diffusion-3.5-large-turbo", text_tokens=333, passes=1),
+    "stable-diffusion-3.5-large": _known("stable-diffusion-3.5-large", text_tokens=333),
+    "stable-diffusion-3.5-medium": _known("stable-diffusion-3.5-medium", text_tokens=333),
+    "stable-diffusion-3-medium": _known("stable-diffusion-3-medium", text_tokens=333),
+    "flux.1-schnell": _known("flux.1-schnell", passes=1),
+    "flux.1": _known("flux.1", text_tokens=512, passes=1),
+    "hunyuandit": DiffusionTransformer(parameters=1.5e9, layers=40, width=1408),
+    "hunyuanvideo": DiffusionTransformer(parameters=13e9, layers=60, width=3072, passes=1),
+    "wan2.1-t2v-1.3b": _known("wan2.1-t2v-1.3b", text_tokens=512, cross=True),
+    "wan2.1-t2v-14b": _known("wan2.1-t2v-14b", text_tokens=512, cross=True),
+    "cogvideox-2b": DiffusionTransformer(
+        parameters=1.7e9, layers=30, width=1920, text_tokens=226, met=_joined(30, 1920)
+    ),
+    "cogvideox-5b": DiffusionTransformer(
+        parameters=5.6e9, layers=42, width=3072, text_tokens=226, met=_joined(42, 3072)
+    ),
+    "cogvideox1.5-5b": DiffusionTransformer(
+        parameters=5.6e9, layers=42, width=3072, text_tokens=224, frame_patch=2, met=_joined(42, 3072)
+    ),
+    "ltx-video": DiffusionTransformer(parameters=1.9e9, layers=28, width=2048, pixels=32, frames=8),
+    "mochi-1": DiffusionTransformer(parameters=10e9, layers=48, width=3072, frames=6),
+}
+
+
+SAME = frozenset({  # words of names that leave the architecture as it is
+    "base", "bf16", "dev", "diffusers", "fill", "fp8", "fp16", "gguf", "kontext", "krea", "ms", "preview", "px", "xl",
+})  # fmt: skip
+SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flux.1", "flux-schnell": "flux.1-schnell"}
+
+
+def known_name(name: str) -> str | None:
+    """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``.
+
+    None where the rest of the name says that it is another model: a size, ``lite``, ``refiner``.
+    """
+    low = re.sub(r"[/\s]", "-", name.lower())  # DiT-XL/2
+    if low in SHORT_NAMES:
+        return SHORT_NAMES[low]
+    found = max((known for known in KNOWN if known in low), key=len, default=None)
+    if found is None:
+        return None
+    rest = left_of(words_of(low), (*words_of(found), *words_of(name.rpartition("/")[0])))
+    return found if all(word in SAME or re.fullmatch(r"v?\d(\.\d)?|\d{3,4}", word) for word in rest) else None
+
+
+def base_name(model: str) -> str:
+    """A model's name without what says how it was tuned or stored: such models have one architecture."""
+    low = model.rpartition("/")[2].lower()
+    return re.sub(
+        r"-(instruct|thinking|it|fp8|bf16|vl|omni|coder|2507|0528|diffusers|r1|v3\.1|chat|v2)(?=-|$)", "", low
+    )
+
+
+def model_named(name: str, parameters: float) -> DiffusionTransformer:
+    """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
+    known = known_name(name)
+    if known is not None:
+        return KNOWN[known]
+    layers = max(12, round(28 * (parameters / 1.5e9) ** (1 / 3)))
+    return DiffusionTransformer(parameters=parameters, layers=layers, width=round(math.sqrt(parameters / layers / 16)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is asked for: ``batch`` images or videos of a size in so many steps, on ``devices`` GPUs."""
+
+    model: DiffusionTransformer
+    device: DeviceProfile
+    height: int
+    width: int
+    frames: int = 1
+    steps: int = 28
+    batch: int = 1
+    devices: int = 1
+    ring: int = 1  # how many of them pass keys and values around; the others exchange heads
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The deviations of a run's terms."""
+        gpu, sort = self.device.name, "video" if self.frames > 1 else "image"
+        return gpu, sort, f"{gpu}|{sort}", f"n{self.devices}", f"{gpu}|n{self.devices}", f"{sort}|n{self.devices}"
+
+    @property
+    def product_s(self) -> float:
+        """Seconds of one device's share of the products at its peak rate."""
+        tokens = self.model.tokens(self.height, self.width, self.frames)
+        return self.batch * self.model.product_flops(tokens, self.steps) / self.devices / _peak(self.device)
+
+    @property
+    def attention_s(self) -> float:
+        """Seconds of one device's share of attention at its peak rate."""
+        tokens = self.model.tokens(self.height, self.width, self.frames)
+        return self.batch * self.model.attention_flops(tokens, self.steps) / self.devices / _peak(self.device)
+
+
+def _peak(device: DeviceProfile) -> float:
+    """Dense rate of 16-bit products.
+
+    Raises:
+        Unsupported: The sheet has none.
+    """
+    for name in (DType.BF16, DType.FP16):
+        if rate := device.peak_flops_per_s.get(name):
+            return rate
+    raise Unsupported(f"{device.name} lists no rate of 16-bit products, which diffusion transformers need")
+
+
+def rated_by_images(device: DeviceProfile) -> bool:
+    """Whether products are rated as in image models: on NVIDIA's cards without HBM, where no pictures were timed."""
+    return device.vendor == "NVIDIA" and not device.level("dram").technology.startswith("HBM")
+
+
+def _products(picture: Picture) -> Amount:
+    """The products' seconds: at the rates of whole pictures where such runs were seen, on GPUs with HBM.
+
+    On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near
+    the peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since
+    their peaks are far above what the kernels between products let through; that share says nothing of a card whose
+    peak is a sixth of an H100's beside a third of its bandwidth.
+    """
+    device, model = picture.device, picture.model
+    if not rated_by_images(device):
+        return Amount(picture.product_s, 0, named("products", picture.levels))
+    setup = vision.Setup(device=device, runtime="pytorch eager", dtype="bf16")
+    tokens = model.tokens(picture.height, picture.width, picture.frames)
+    flops = picture.batch * model.product_flops(tokens, picture.steps) / picture.devices
+    rated = Amount(flops / setup.peak_flops_per_s, 0, named("products", setup.levels))
+    seconds = float(value_of([rated], vision.constants().terms()))
+    return Amount(seconds, 0, (("products", 0.0),))  # the term only names it
+
+
+def picture_law(picture: Picture) -> Law:
+    """The summands of the seconds of a batch."""
+    model, levels = picture.model, picture.levels
+    launches = picture.steps * model.layers * KERNELS_A_LAYER
+    pixels = picture.batch * picture.height * picture.width * picture.frames / 1e9
+    tokens = picture.batch * model.tokens(picture.height, picture.width, picture.frames)
+    bytes_moved = tokens * model.width * model.layers * picture.steps * model.passes * BYTES
+    law = [
+        _products(picture),
+        Amount(picture.attention_s, 1, named("attention", levels)),
+        Amount(launches, 0, named("launches", levels)),
+        Amount(
+            bytes_moved / picture.devices / picture.device.mem_bandwidth_bytes_per_s, 2, named("activations", levels)
+        ),
+        Amount(pixels, 3, named("pixels", levels)),
+        Amount(1.0, 4, named("batch", levels)),
+    ]
+    if picture.devices > 1:
+        exchanged: Terms = named("exchange", (*levels, "ring" if picture.ring > 1 else "heads"))
+        law.append(Amount(bytes_moved / picture.devices / picture.device.mem_bandwidth_bytes_per_s, 5, exchanged))
+        law.append(Amount(float(picture.steps * model.layers), 6, named("exchanges", levels)))
+    return tuple(law)

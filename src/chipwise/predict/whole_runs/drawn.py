@@ -1,0 +1,47 @@
+"""Watts that a GPU draws over a whole run: awake, and what moving bytes and multiplying add.
+
+``predict/power`` speaks of one kernel that runs back to back. Over a run, the shares of the memory's bandwidth and of
+the peak that were reached on average say most of what is drawn; the rest is fitted to boards' own counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.whole_runs.sums import Amount, Law, named, value_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Parts of a run's time that its work takes at the data sheet's rates; together they may exceed one."""
+
+    memory: float
+    compute: float
+    attention: float = 0.0
+
+
+def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) -> Law:
+    """The summands of one board's mean power.
+
+    Args:
+        device: Whose limit all summands are shares of.
+        shares: What the run makes of the device.
+        levels: The deviations of its terms.
+
+    Raises:
+        Unsupported: The device lists no board power.
+    """
+    limit = device.board_power_w
+    return (
+        Amount(limit, 0, named("awake", levels)),
+        Amount(limit * min(shares.memory, 1.0), 1, named("memory", levels)),
+        Amount(limit * min(shares.compute, 1.0), 2, named("compute", levels)),
+        Amount(limit * min(shares.attention, 1.0), 3, named("attention", levels)),
+    )
+
+
+def mean_watts(device: DeviceProfile, law: Law, terms: Mapping[str, float]) -> float:
+    """What the law gives under ``terms``, at most the board's limit."""
+    return min(float(value_of(law, terms)), device.board_power_w)

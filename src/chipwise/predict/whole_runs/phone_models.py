@@ -1,0 +1,187 @@
+"""Models that Qualcomm compiles part by part: which parts there are, and what each takes on a chip of theirs.
+
+The law is ``predict/phone_parts``. A part that was run is predicted from its own runs on other chips; its compiled
+graph's size is known for each unit and precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from chipwise.core.files import read_bytes
+from chipwise.errors import InputError, UnknownName, Unsupported
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.whole_runs.phone_parts import CHIPS, PartRun, chip_named, constants, part_law
+from chipwise.predict.whole_runs.sums import value_of
+
+DATA = Path(__file__).parents[1] / "data" / "phone_models.json.gz"
+UNITS = ("NPU", "GPU", "CPU")
+RUNTIMES: Mapping[str, str] = {
+    "qnn": "qnn_dlc",
+    "qnn_dlc": "qnn_dlc",
+    "qnn_context_binary": "qnn_context_binary",
+    "genie": "genie",
+    "onnxruntime": "onnx",
+    "onnxruntime-qnn": "precompiled_qnn_onnx",
+    "onnx": "onnx",
+    "ort": "onnx",
+    "precompiled_qnn_onnx": "precompiled_qnn_onnx",
+    "litert": "tflite",
+    "tflite": "tflite",
+}
+"""The runtimes that AI Hub times, by the names that people use."""
+TITLES = {
+    "qnn_dlc": "Qualcomm QNN",
+    "qnn_context_binary": "Qualcomm QNN, context binary",
+    "genie": "Qualcomm Genie",
+    "onnx": "ONNX Runtime with QNN",
+    "precompiled_qnn_onnx": "ONNX Runtime with QNN, precompiled",
+    "tflite": "LiteRT",
+}
+PRECISIONS = {
+    "fp16": "float",
+    "fp32": "float",
+    "bf16": "float",
+    "float": "float",
+    "int8": "w8a8",
+    "int4": "w4a16",
+    **{name: name for name in ("w8a8", "w8a16", "w4a16", "mixed_with_float", "w8a16_mixed_fp16")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Operators of compiled graphs, by model, part and ``UNIT|PRECISION``."""
+
+    models: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+    def layers(self, model: str, part: str, unit: str, precision: str) -> float:
+        """Operators of the part as compiled so; of its other forms in the median, where this one never was."""
+        known = self.models[model][part]
+        return known.get(f"{unit}|{precision}") or float(median(known.values()))
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    """What ships."""
+    return Catalogue(json.loads(gzip.decompress(read_bytes(DATA)))["models"])
+
+
+def model_called(name: str) -> str | None:
+    """The model of the catalogue that ``name`` means, such as ``openai/whisper-small`` for ``whisper_small``."""
+    last = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
+    known = catalogue().models
+    return next((each for each in (last, f"openai_{last}", last.replace("_v1_4", "_v1_5")) if each in known), None)
+
+
+def estimate_parts(
+    model: str,
+    *,
+    device: str | DeviceProfile,
+    part: str | None = None,
+    runtime: str | None = None,
+    weights: str | None = None,
+) -> list[RunEstimate]:
+    """Seconds of each part of a model on a Qualcomm chip, or of one.
+
+    Args:
+        model: A model of the catalogue.
+        device: A data sheet, a part of it (``snapdragon-8-elite:gpu``), or a device of AI Hub's list.
+        part: The one part asked for.
+        runtime: Of ``RUNTIMES``; QNN where none is named, LiteRT on GPU and CPU.
+        weights: Of ``PRECISIONS``; floats where none is named.
+
+    Raises:
+        UnknownName: A model, part, device, runtime or precision that is not known.
+        Unsupported: The device is no chip of Qualcomm's.
+    """
+    known = model_called(model)
+    if known is None:
+        raise UnknownName("model of parts", model, catalogue().models)
+    chip, unit = _chip_and_unit(device)
+    stack = RUNTIMES.get((runtime or ("qnn" if unit == "NPU" else "litert")).strip().lower())
+    if stack is None:
+        raise UnknownName("runtime of parts", runtime or "", RUNTIMES)
+    precision = PRECISIONS.get((weights or "float").strip().lower())
+    if precision is None:
+        raise UnknownName("precision of parts", weights or "", PRECISIONS)
+    if unit != "NPU" and stack in ("qnn_context_binary", "precompiled_qnn_onnx", "genie"):
+        raise InputError(f"{TITLES[stack]} runs on the NPU; name litert, onnxruntime or qnn for the {unit}")
+    parts = catalogue().models[known]
+    if part is not None:
+        named = next((each for each in parts if each.lower() == part.lower()), None)
+        if named is None:
+            raise UnknownName(f"part of {known}", part, parts)
+        parts = {named: parts[named]}
+    return list(_estimates(known, tuple(parts), chip, unit, stack, precision))
+
+
+def _estimates(
+    model: str, parts: tuple[str, ...], device: str, unit: str, stack: str, precision: str
+) -> Iterator[RunEstimate]:
+    held = constants()
+    seen = device in held.devices or chip_named(device).name in held.vendors
+    for part in parts:
+        run = PartRun(
+            model=model,
+            component=part,
+            precision=precision,
+            device=device,
+            runtime=stack,
+            unit=unit,
+            layers=catalogue().layers(model, part, unit, precision),
+        )
+        situation = "known" if device in held.devices else "sibling" if seen else "chip"
+        middle = float(value_of(part_law(run), held.terms()))
+        latency = Predicted.around(middle, held.halfwidth(situation, run.place))
+        where = {"known": "seen", "sibling": "sibling"}.get(situation, "unseen")
+        notes = []
+        if f"{unit}|{precision}" not in catalogue().models[model][part]:
+            notes.append(f"{part} was never run in {precision} on the {unit}: its size in other forms is taken")
+        yield RunEstimate(
+            model=model,
+            part=part,
+            setting=f"{precision}, {unit}",
+            device=f"{device}:{unit.lower()}" if ":" not in device else device,
+            runtime=TITLES[stack],
+            metrics={"latency_s": latency, "runs_per_s": _per_second(latency)},
+            provenance=f"predicted ({where} device; rates of whole runs of AI Hub's)",
+            notes=tuple(notes),
+        )
+
+
+def _per_second(latency: Predicted) -> Predicted:
+    return Predicted.around(1 / latency.value, latency.log_halfwidth)
+
+
+def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
+    """Name of the chip or device for the law, and the unit of it that runs.
+
+    Raises:
+        UnknownName: There is no such device.
+        Unsupported: It is no chip of Qualcomm's.
+    """
+    name = device.name if isinstance(device, DeviceProfile) else device
+    whole, _, unit = name.partition(":")
+    unit = unit.strip().upper() or "NPU"
+    if unit not in UNITS:
+        raise UnknownName("part of a chip", unit.lower(), [each.lower() for each in UNITS])
+    if whole.strip().lower() in CHIPS:
+        return whole.strip(), unit
+    sheet = datasheet.load(whole)
+    if sheet.vendor != "Qualcomm":
+        raise Unsupported(
+            f"parts of models were timed on Qualcomm's chips alone, not on {sheet.name} ({sheet.title}); name one such "
+            "as snapdragon-8-elite, or a model of `chipwise models` for any device"
+        )
+    return sheet.name, unit

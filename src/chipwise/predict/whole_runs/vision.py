@@ -1,0 +1,245 @@
+"""Vision transformers: what a forward pass over a batch of images does, and how long PyTorch takes for it.
+
+A plain vision transformer cuts the image into patches, multiplies each with one matrix, puts prefix tokens before them
+(a class token, registers), and is a stack of ordinary encoder layers. Its seconds are a sum of its products, its
+attention, its activations' traffic and a cost of every kernel, over rates fitted to published runs (``predict/sums``).
+Other image models are answered by their multiply-adds and activations alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core.dtypes import DType
+from chipwise.errors import SpecError, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.predict.cost.model import Predicted
+from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named, value_of
+
+DATA = Path(__file__).parents[1] / "data" / "vision.json"
+LAYER_KERNELS = 12  # two norms, four products, attention, activation, two sums, two scales or casts
+CHANNELS = 3
+FLOPS_A_JOULE = 0.8e12  # of 16-bit products at the limit of power: about what an H100 sustains with its 700 W
+BYTES = {"fp32": 4, "tf32": 4}  # of a value; else 2
+AMP = {"amp": "fp16", "amp_bf16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionTransformer:
+    """A plain vision transformer, as papers and timm describe them.
+
+    Raises:
+        SpecError: A size is not above zero, or the patch does not fit in the image.
+    """
+
+    image_size: int
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    mlp_hidden: int
+    gated: bool = False
+    prefix_tokens: int = 1
+    classes: int = 1000
+
+    def __post_init__(self) -> None:
+        for field in ("image_size", "patch", "width", "depth", "heads", "mlp_hidden"):
+            if getattr(self, field) < 1:
+                raise SpecError(f"must be above zero, not {getattr(self, field)}", field=field)
+        if self.patch > self.image_size:
+            raise SpecError(f"must be at most the image's {self.image_size} pixels, not {self.patch}", field="patch")
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.image_size // self.patch) ** 2
+
+    @property
+    def tokens(self) -> int:
+        """Positions of one image, prefix tokens included."""
+        return self.patches + self.prefix_tokens
+
+    @property
+    def parameters(self) -> int:
+        """Weights, with biases, learned positions and two norms a layer (Dosovitskiy et al. 2021)."""
+        width, hidden = self.width, self.mlp_hidden
+        up = 2 if self.gated else 1
+        attention = 4 * width * width + 4 * width
+        mlp = up * (width * hidden + hidden) + hidden * width + width
+        stem = CHANNELS * self.patch**2 * width + width
+        positions = (self.tokens + self.prefix_tokens) * width
+        head = width * self.classes + self.classes
+        return stem + positions + self.depth * (attention + mlp + 4 * width) + 2 * width + head
+
+    @property
+    def product_flops(self) -> float:
+        """FLOPs of an image's products with weights; a multiply-add is two."""
+        mlp = (3 if self.gated else 2) * self.width * self.mlp_hidden
+        layers = self.tokens * self.depth * (4 * self.width**2 + mlp)
+        stem = self.patches * CHANNELS * self.patch**2 * self.width
+        return 2.0 * (layers + stem + self.width * self.classes)
+
+    @property
+    def attention_flops(self) -> float:
+        """FLOPs of an image's scores and values."""
+        return 4.0 * self.depth * self.tokens**2 * self.width
+
+    @property
+    def activations(self) -> float:
+        """Values that an image's kernels write, those of fused attention's scores left out."""
+        each = 9 * self.width + (3 if self.gated else 2) * self.mlp_hidden
+        return float(self.depth * self.tokens * each + self.tokens * self.width)
+
+    @property
+    def kernels(self) -> float:
+        """Kernels of a pass, about."""
+        return float(LAYER_KERNELS * self.depth + 8)
+
+
+def plain(arch: ArchSpec) -> VisionTransformer | None:
+    """``arch`` as a plain vision transformer; None if it is none.
+
+    Layers are alike, attention is over the whole image, and no norm stands inside a block.
+    """
+    first, stem = arch.layers[0], arch.stem
+    attention, ffn = first.attention, first.ffn
+    if not isinstance(stem, ImageStem):
+        return None
+    alike = stem.axes == 2 and not stem.convs and all(layer == first for layer in arch.layers)
+    if not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
+        return None
+    if attention.square is not None or attention.query_width != arch.d_model:
+        return None
+    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # kernels that no published run had
+        return None
+    return VisionTransformer(
+        image_size=stem.image_size,
+        patch=stem.patch,
+        width=arch.d_model,
+        depth=len(arch.layers),
+        heads=attention.heads,
+        mlp_hidden=ffn.width,
+        gated=ffn.gated,
+        prefix_tokens=stem.prefix_tokens,
+        classes=arch.classes or arch.projection,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How a model runs: PyTorch eager or compiled, in which numbers, how images lie in memory, which version."""
+
+    device: DeviceProfile
+    runtime: str = "pytorch compiled"
+    dtype: str = "amp"
+    layout: str = "nchw"
+    version: str = "2.9"
+
+    @property
+    def place(self) -> str:
+        """The device with its runtime, which intervals are measured on."""
+        return f"{self.device.name}|{self.runtime}"
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The deviations of a run's terms."""
+        device, kind = self.device, "cpu" if self.device.kind == "cpu" else "gpu"
+        own, style = f"{kind}|{self.runtime}", f"{self.dtype}|{self.layout}"
+        return (
+            kind,
+            own,
+            device.name,
+            f"{device.name}|{self.runtime}",
+            f"{own}|{style}",
+            f"{own}|{style}|{self.version}",
+            f"{device.name}|{self.runtime}|{style}|{self.version}",
+        )
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of an activation."""
+        return BYTES.get(self.dtype, 2)
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """Dense rate of the products' numbers, as far as the board's power carries it.
+
+        Raises:
+            Unsupported: The sheet has none.
+        """
+        for name in (AMP.get(self.dtype, self.dtype), "fp16", "bf16", "fp32"):
+            if rate := self.device.peak_flops_per_s.get(DType(name)):
+                power = self.device.board_power
+                return rate if power is None else min(rate, FLOPS_A_JOULE * power.number)
+        raise Unsupported(f"{self.device.name} lists no rate of {self.dtype} products")
+
+
+def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
+    """The summands of a pass over ``batch`` images.
+
+    Raises:
+        Unsupported: The device lists no rate of such products.
+    """
+    peak, bandwidth = setup.peak_flops_per_s, setup.device.mem_bandwidth_bytes_per_s
+    head = model.width / max(model.heads, 1)
+    attention = "attention.small" if head < 64 else "attention"
+    moved = setup.value_bytes * batch * model.activations
+    weights = setup.value_bytes * model.parameters
+    return (
+        Amount(batch * model.product_flops / peak, 0, named("products", setup.levels)),
+        Amount(batch * model.attention_flops / peak, 1, named(attention, setup.levels)),
+        Amount((moved + weights) / bandwidth, 2, named("activations", setup.levels)),
+        Amount(model.kernels, 3, named("kernel", setup.levels)),
+        Amount(1.0, 4, named("pass", setup.levels)),
+    )
+
+
+def counted_law(flops: float, activations: float, style: str, setup: Setup, batch: int) -> Law:
+    """The summands of a pass of any image model, by its FLOPs and activations an image.
+
+    Args:
+        flops: Of an image; a multiply-add is two.
+        activations: Values that an image's kernels write.
+        style: What is built alike, such as ``SwinTransformerV2``.
+        setup: How it runs.
+        batch: Images.
+
+    Raises:
+        Unsupported: The device lists no rate of such products.
+    """
+    levels = (
+        *setup.levels,
+        style,
+        f"{style}|{setup.device.kind == 'cpu'}|{setup.runtime}",
+        f"{style}|{setup.device.name}",
+    )
+    moved = setup.value_bytes * batch * activations
+    return (
+        Amount(batch * flops / setup.peak_flops_per_s, 0, named("other.flops", levels)),
+        Amount(moved / setup.device.mem_bandwidth_bytes_per_s, 2, named("other.activations", levels)),
+        Amount(1.0, 4, named("other.pass", levels)),
+    )
+
+
+@functools.cache
+def constants() -> Constants:
+    """Those that ship."""
+    return load(DATA)
+
+
+def step_s(model: VisionTransformer, setup: Setup, *, batch: int = 1, fold: str | None = None) -> Predicted:
+    """Seconds of a pass over ``batch`` images, with its 90 % interval.
+
+    Raises:
+        Unsupported: The device lists no rate of such products.
+    """
+    held = constants()
+    situation = held.situation(device=setup.device.name, vendor=setup.device.vendor, place=setup.place, model="")
+    middle = float(value_of(plain_law(model, setup, batch), held.terms(fold)))
+    return Predicted.around(middle, held.halfwidth(situation, setup.place))

@@ -1,1 +1,0 @@
-"""The same questions that ``cost`` answers, asked of a real machine."""

@@ -1,1 +1,0 @@
-"""What is asked of a model, one folder a domain: data, metric, reference designs, how exports are judged."""

@@ -1,4 +1,0 @@
-"""Tools to test third-party parts: conformance suites, small models, strategies.
-
-Needs pytest and hypothesis.
-"""

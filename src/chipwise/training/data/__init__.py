@@ -1,0 +1,1 @@
+"""Data sets: the protocol and its table, text sources, tokenizers, windows of tokens, files of users."""

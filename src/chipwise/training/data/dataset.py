@@ -1,0 +1,137 @@
+"""What models learn from: the protocol of a data set that trainings use, and the table of kinds.
+
+The trainer knows no domain. It asks a data set for the batch of a step, for the loss of a batch, and for the quality of
+a model on held-out data. Text windows are one kind (``tokenizer.TokenData``), arrays with labels another
+(``arrays.LabelledArrays``). A data set is a file that any worker can read; a :class:`DataFile` names its kind and path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.tables import Table
+from chipwise.model.arch.arch import ArchSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from chipwise.training.loop.trainer import Recipe
+
+Split = Literal["validation", "test"]
+
+DATASETS = Table(
+    "kind of data set",
+    "chipwise.datasets",
+    {
+        "tokens": "chipwise.training.data.tokenizer:load_tokens",
+        "arrays": "chipwise.training.data.arrays:load_arrays",
+        "images": "chipwise.training.tasks.vision.dataset:load_images",
+        "flipped-images": "chipwise.training.tasks.vision.dataset:load_flipped",
+        "flows": "chipwise.training.tasks.diffusion.dataset:load_flows",
+        "picture-questions": "chipwise.training.tasks.multimodal.dataset:load_questions",
+        "requests": "chipwise.training.tasks.ranking.dataset:load_requests",
+        "transcripts": "chipwise.training.tasks.transcripts.dataset:load_transcripts",
+        "spectrograms": "chipwise.training.tasks.speech.dataset:load_spectrograms",
+    },
+)
+"""``load(path) -> Dataset`` by kind."""
+
+
+Module = TypeVar("Module", bound="nn.Module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """Where a training finds its data."""
+
+    path: str
+    kind: str = "tokens"  # a row of DATASETS
+
+    def load(self) -> Dataset:
+        """The data set.
+
+        Raises:
+            UnknownName: There is no such kind.
+            DataError: The file is missing or broken.
+        """
+        found: Dataset = DATASETS.load(self.kind)(Path(self.path))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Quality of a model on held-out data."""
+
+    loss: float  # the task's metric as something to minimise: bits per byte, or a share of errors
+    perplexity: float | None = None  # per token, of text
+
+
+@runtime_checkable
+class HoldsWeights(Protocol):
+    """Data that comes with weights which a model holds and does not learn, such as a decoder's."""
+
+    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+        """Those of a model, by the names of its torch module; none where it holds none."""
+        ...
+
+
+class Dataset(Protocol):
+    """Data that a model learns from and is judged on. Deterministic: a batch follows from its number and the seed.
+
+    A batch is a tuple of tensors with the examples along the first axis of each, so that a batch can be divided.
+    """
+
+    @property
+    def identity(self) -> Sequence[Any]:
+        """Plain values that tell this data from other data; part of the identity of a training."""
+        ...
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Checks that ``arch`` can learn from this data.
+
+        Raises:
+            InputError: It cannot; the message says what differs.
+        """
+        ...
+
+    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Positions that one step's batch holds: tokens of text, or of what a stem makes of examples."""
+        ...
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Batch number ``number``: ``recipe.batch_windows`` examples, inputs first."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean loss of a batch, differentiable; products of matrices run in ``dtype``."""
+        ...
+
+    def shown_loss(self, loss: float) -> float:
+        """The mean loss of a batch in the unit in which a training's curve is shown."""
+        ...
+
+    def judge(
+        self, model: Any, *, split: Split = "validation", most: int | None = None, dtype: torch.dtype | None = None
+    ) -> Judged:
+        """Quality of ``model`` on ``split``.
+
+        ``most`` limits it to the first part: bytes of text, or examples. ``dtype`` is FP32 unless given.
+        """
+        ...
+
+
+def with_held(model: Module, data: Dataset) -> Module:
+    """``model``, new, with the weights that come with ``data``."""
+    import torch
+
+    if isinstance(data, HoldsWeights):
+        held = data.held(model.arch)  # type: ignore[arg-type]
+        model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in held.items()}, strict=False)
+    return model

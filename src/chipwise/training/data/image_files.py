@@ -1,0 +1,57 @@
+"""Images of a user's files, decoded by Pillow: regular files of a bounded size alone."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.extras import optional_imports
+from chipwise.core.files import read_bytes
+from chipwise.errors import DataError
+
+MOST_BYTES = 2**28  # of one image's file
+MOST_PIXELS = 2**26  # of one image
+_BROKEN = (
+    *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError),
+    *(struct.error, zlib.error),
+)  # what decoders raise of broken files
+
+
+def read_image(path: Path, *, channels: int) -> Any:
+    """The image of a file, grey for one channel and RGB for more, as Pillow holds it.
+
+    Raises:
+        SpecError: There is no such file, or it is no regular one.
+        DataError: It is no image, or too large.
+    """
+    return decoded_image(read_bytes(path, most=MOST_BYTES), where=str(path), channels=channels)
+
+
+def decoded_image(content: bytes, *, where: str, channels: int) -> Any:
+    """The image that ``content`` encodes; ``where`` names it in messages.
+
+    Raises:
+        DataError: It is no image, or too large.
+    """
+    with optional_imports():
+        from PIL import Image, UnidentifiedImageError
+    too_large = f"{where}: has more than {MOST_PIXELS / 1e6:.0f} million pixels; scale it down first"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content)) as image:
+                width, height = image.size
+                if width * height <= MOST_PIXELS:
+                    return image.convert("L" if channels == 1 else "RGB")
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        pass
+    except UnidentifiedImageError:
+        raise DataError(f"{where}: not an image that Pillow reads") from None
+    except _BROKEN as error:
+        raise DataError(f"{where}: not an image that Pillow reads: {error or type(error).__name__}") from None
+    raise DataError(too_large)

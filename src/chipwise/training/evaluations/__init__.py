@@ -1,0 +1,1 @@
+"""Evaluations of text models on multiple-choice tasks, beside their baselines."""

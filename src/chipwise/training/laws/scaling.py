@@ -1,0 +1,146 @@
+"""A scaling law of size and text, fitted to a run's short trainings, to extrapolate them to the full budget.
+
+Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
+H those of the head (vocabulary times width) and D the bytes of text that the training has read. In a fixed time a small
+model reads more text, so the best size and vocabulary depend on the budget; short trainings favour small models, and
+the law says by how much. The effect of a candidate's shape is left to the quality model, which learns the difference
+from the law.
+
+References:
+    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with the head's share apart. The constants are fitted
+    anew in each run; until a run has trainings, ``START`` is used, the result of ``benchmarks/training_recipe.py
+    shapes``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import Z90, nnls
+from chipwise.predict.cost.model import Predicted
+
+EXPONENTS = (0.2, 0.3, 0.4, 0.5)
+BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
+CONSTANTS = 6  # of the law
+PASSES_EXPONENT = 1.5  # distances of images drawn in 1, 2, 4 and 8 steps fall about so (tasks/diffusion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """The law's constants; sizes in parameters, text in bytes."""
+
+    floor: float
+    layers: float
+    head: float
+    text: float
+    size_exponent: float
+    text_exponent: float
+    level_known: bool = True  # False: only the shape is believed; the level is that of the run's own trainings
+    one_pass: float = 0.0  # what an answer in one pass loses more than one in many, as a share (images drawn in steps)
+
+    def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
+        """Expected bits per byte of models of these sizes after this much text, (n,)."""
+        n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
+        sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
+        return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
+
+    def of_passes(self, count: ArrayLike) -> Float64Array:
+        """The factor on the loss of answers in ``count`` passes, (n,): 1 of many."""
+        return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
+
+
+START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text_exponent=0.34)
+
+
+def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
+    """Fits the law to trainings by relative least squares, regularised towards ``start``; arguments (n,).
+
+    Of a ``start`` whose level is not known, what is believed is scaled to these trainings first.
+    """
+    n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, loss))
+    if not len(y):
+        return start
+    level = 1.0 if start.level_known else float(np.median(y / start.loss(n, h, d)))
+    grid = np.meshgrid(np.geomspace(1e5, 3e6, 3), np.geomspace(1e5, 3e6, 3), np.geomspace(1e6, 1e8, 3))
+    some_n, some_h, some_d = (axis.ravel() for axis in grid)
+    all_n, all_h, all_d = np.r_[n, some_n], np.r_[h, some_h], np.r_[d, some_d]
+    all_y = np.r_[y, level * start.loss(some_n, some_h, some_d)]
+    weight = np.r_[np.ones(len(y)), np.full(len(some_n), BELIEF)] / all_y
+    best: tuple[float, Law] | None = None
+    for a, b in itertools.product(EXPONENTS, EXPONENTS):
+        columns = np.column_stack([np.ones(len(all_y)), all_n**-a, all_h**-a, all_d**-b])
+        found = nnls(columns * weight[:, None], all_y * weight)
+        error = float(((((columns @ found) - all_y) * weight) ** 2).sum())
+        if best is None or error < best[0]:
+            floor, size, top, text = (float(value) for value in found)
+            law = Law(floor=floor, layers=size, head=top, text=text, size_exponent=a, text_exponent=b)
+            best = (error, law)
+    assert best is not None
+    return best[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds of training per token: a constant, and parts per parameter of the layers and of the head."""
+
+    token_s: float
+    layer_parameter_s: float
+    head_parameter_s: float
+
+    def tokens_per_s(self, layer_parameters: ArrayLike, head_parameters: ArrayLike) -> Float64Array:
+        """Tokens a second, (n,)."""
+        layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
+        return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
+
+
+PACE = Pace(token_s=8e-6, layer_parameter_s=4.0e-11, head_parameter_s=2.5e-11)
+
+
+def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per_s: ArrayLike) -> Pace:
+    """Fits the pace to observed trainings, regularised towards ``PACE``; arguments (n,)."""
+    layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
+    known = 1 / np.asarray(tokens_per_s, float)
+    if not len(known):
+        return PACE
+    more_layers, more_head = (g.ravel() for g in np.meshgrid(np.geomspace(3e4, 3e6, 3), np.geomspace(6e4, 2e6, 3)))
+    scale = float(np.median(known * PACE.tokens_per_s(layers, head)))  # this machine's speed against the stated one
+    believed = scale / PACE.tokens_per_s(more_layers, more_head)
+    target = np.r_[known, believed]
+    weight = np.r_[np.ones(len(known)), np.full(len(believed), BELIEF)] / target
+    columns = np.column_stack([np.ones(len(target)), np.r_[layers, more_layers], np.r_[head, more_head]])
+    token, layer, top = (float(v) for v in nnls(columns * weight[:, None], target * weight))
+    return Pace(token_s=token, layer_parameter_s=layer, head_parameter_s=top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainings:
+    """Finished trainings: parameters of layers and head, bytes of text read, bits per byte reached, each (n,)."""
+
+    layers: Float64Array
+    head: Float64Array
+    text_bytes: Float64Array
+    loss: Float64Array
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
+        """Expected result of another training by the law fitted to these, with its 90 % interval.
+
+        The interval combines the law's variation under bootstrap resampling and the trainings' scatter around it.
+        """
+        held = np.column_stack([self.layers, self.head, self.text_bytes, self.loss])
+        law = fit_law(*held.T)
+        value = float(law.loss(layers, head, text_bytes))
+        off = self.loss / law.loss(self.layers, self.head, self.text_bytes) - 1
+        scatter = float(np.sqrt((off**2).sum() / max(1, len(self) - CONSTANTS)))
+        rng = np.random.default_rng(seed)
+        others = [fit_law(*held[rng.integers(0, len(self), len(self))].T) for _ in range(draws)]
+        moved = np.array([other.loss(layers, head, text_bytes) for other in others]) - value
+        half = Z90 * float(np.sqrt((moved**2).mean() + (scatter * value) ** 2))
+        return Predicted(value=value, low=value - half, high=value + half)

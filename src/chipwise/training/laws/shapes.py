@@ -1,0 +1,87 @@
+"""Properties of a model that a scaling law uses: parameters of the layers, their width, depth and distribution.
+
+Every field is a number or an array, so one law serves a single model and a million rows of a space. Where layers
+differ, widths of feed-forwards and attention, heads and formats enter as means over the layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import weight_format
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
+from chipwise.model.arch.mixers import Attention, GatedDelta, Mamba2, ShortConv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """n models as a law sees them; every field is (n,) or a number.
+
+    ``least`` and ``most`` count parameters of the layers, without embeddings and head: those active per token, and all,
+    counted as often as they run. They differ for mixtures of experts and layers that share weights.
+    """
+
+    least: ArrayLike
+    most: ArrayLike
+    width: ArrayLike
+    depth: ArrayLike
+    ffn_share: ArrayLike = 12.0  # active parameters of a layer's feed-forward, in squares of the width
+    queries_per_kv: ArrayLike = 2.0  # query heads for each key-value head
+    attention_width: ArrayLike = 1.0  # query heads times head size, in widths of the model
+    weight_bits: ArrayLike = 16.0  # mean bits per value of the layers' matrices
+
+    def __len__(self) -> int:
+        return int(np.size(self.least))
+
+    def columns(self) -> Float64Array:
+        """All fields as (8, n), in the order of the class."""
+        return np.array(np.broadcast_arrays(*(np.atleast_1d(getattr(self, f.name)) for f in fields(self))), float)
+
+    @classmethod
+    def of(cls, *models: ArchSpec | Design) -> Shapes:
+        """Shapes of decoders; an architecture without a format counts as 16 bits.
+
+        Raises:
+            Unsupported: A model does not predict next tokens, or has no layers.
+        """
+        rows = np.array([_row(model) for model in models], float).T
+        return cls(**dict(zip((field.name for field in fields(cls)), rows, strict=True)))
+
+
+def recurrent(arch: ArchSpec) -> bool:
+    """Whether a layer has a recurrence instead of attention."""
+    return any(isinstance(layer.attention, GatedDelta | Mamba2 | ShortConv) for layer in arch.layers)
+
+
+def _row(model: ArchSpec | Design) -> tuple[float, ...]:
+    arch = model.arch if isinstance(model, Design) else model
+    formats = model.formats.layers if isinstance(model, Design) else ()
+    if arch.encoder or not arch.causal or arch.head != "lm":
+        raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
+    if not arch.layers:
+        raise Unsupported(f"{arch.name}: a model without layers has no shape")
+    owned = [layer for layer in arch.layers if layer.shares is None]
+    square = float(arch.d_model**2)
+    heads = [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]
+    across = [item.heads * item.head_size / arch.d_model for item in heads]
+    return (
+        float(sum(arch.layer_parameters(layer, active=True) for layer in owned)),
+        float(sum(arch.layer_parameters(layer) for layer in arch.layers)),
+        float(arch.d_model),
+        float(len(arch.layers)),
+        float(np.mean([_met(layer.ffn, arch.d_model) for layer in arch.layers])) / square,
+        float(np.mean([item.heads / item.kv_heads for item in heads])) if heads else 1.0,
+        float(np.mean(across)) if heads else 1.0,
+        float(np.mean([weight_format(name).stored_bits for name in formats])) if formats else 16.0,
+    )
+
+
+def _met(block: FeedForwardBlock | None, d_model: int) -> float:
+    return float(block.active_parameters(d_model)) if isinstance(block, FeedForward | MixtureOfExperts) else 0.0

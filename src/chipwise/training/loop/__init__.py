@@ -1,0 +1,1 @@
+"""One training: optimiser, schedule, checkpoints, evaluation, and the process that runs it."""

@@ -1,0 +1,471 @@
+"""The training loop with more options: a budget of steps, GPUs, gradient accumulation, recomputed activations.
+
+The loop, the recipe and the checkpoints are the trainer's. Several processes (``torchrun``) share each batch: every
+one holds the model (``ddp``), or a part of each layer (``fsdp``; the averages of Muon stay whole on each). All of them
+must see the same folder; the first alone writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from chipwise.core.digest import digest
+from chipwise.errors import DoesNotFit, InputError, TrainingDiverged, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.text.module import LayerModule, Transformer, build
+from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
+from chipwise.model.walk.weights import weight_shapes
+from chipwise.training.data.dataset import Dataset, with_held
+from chipwise.training.loop import checkpoint
+from chipwise.training.loop.checkpoint import Progress
+from chipwise.training.loop.trainer import Recipe, Run, TrainResult, Update
+
+Sharing = Literal["ddp", "fsdp"]
+_PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """With what a model is trained. The defaults are those of the plain trainer."""
+
+    device: str = "cpu"
+    precision: Precision | None = None  # of matrix products; the faster one on this device unless given
+    accumulate: int = 1  # batches whose gradients make one step
+    recompute: bool = False  # activations within layers are computed again instead of kept
+    sharing: Sharing = "ddp"
+    peak_flops_per_s: float | None = None  # of one device, for MFU
+    compiler: str | None = None  # backend of torch.compile, such as inductor; not compiled unless given
+    device_share: float = 1.0  # of the device's time that this training has, where several are packed on it
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise InputError(f"--accumulate must be at least 1, not {self.accumulate}")
+        if self.precision not in (None, "bf16", "fp32"):
+            raise InputError(f"--precision is bf16 or fp32, not {self.precision!r}")
+        if self.sharing not in ("ddp", "fsdp"):
+            raise InputError(f"--sharing is ddp or fsdp, not {self.sharing!r}")
+        if self.peak_flops_per_s is not None and not self.peak_flops_per_s > 0:
+            raise InputError(f"--peak must be above zero, not {self.peak_flops_per_s}")
+        if not 0 < self.device_share <= 1:
+            raise InputError(f"a training has between 0 and all of its device, not {self.device_share:g}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which matrices are multiplied."""
+        if self.precision is None and self.device.startswith("cuda"):
+            return torch.bfloat16
+        return torch_dtype(self.precision or fastest_precision())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgress(Update):
+    """A progress report with throughput."""
+
+    steps: int
+    tokens_per_s: float
+    mfu: float | None  # share of the peak; None where the peak is not known
+    left_s: float  # until the budget is spent, at this pace
+
+
+def train_accelerated(
+    arch: ArchSpec,
+    data: Dataset,
+    *,
+    execution: Execution,
+    steps: int | None = None,
+    cpu_budget_s: float | None = None,
+    gpu_budget_s: float | None = None,
+    seed: int,
+    folder: str | Path,
+    recipe: Recipe | None = None,
+    start: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
+    checkpoint_every_s: float = 30.0,
+    max_validation_bytes: int | None = None,
+) -> TrainResult:
+    """Trains ``arch`` on ``data`` for so many steps, CPU or GPU seconds, going on from what ``folder`` holds.
+
+    On a GPU the batch is computed in the largest parts that fit into its memory: where it runs out, parts are halved.
+    Gradients are summed over parts, so that the step is the same.
+
+    Args:
+        arch: The architecture.
+        data: In the model's tokens.
+        execution: With what.
+        steps: Steps of the optimiser; this or one of the two others.
+        cpu_budget_s: CPU seconds, on one process without a GPU.
+        gpu_budget_s: Seconds of the device that steps take, on one process; where several trainings are packed on a
+            device, each is charged its share.
+        seed: Of weights and order of the text.
+        folder: Of checkpoints and weights.
+        recipe: How; its batch is what one process takes at once.
+        start: Weights to go on from (names of the torch module); random ones unless given.
+        on_progress: Told about once a second.
+        checkpoint_every_s: Seconds of training between checkpoints.
+        max_validation_bytes: Evaluate on at most this many bytes of the validation text.
+
+    Raises:
+        InputError: Not exactly one budget, or one that does not go with the execution.
+        DoesNotFit: The device has too little memory for even one window of text.
+        TrainingDiverged: As of the trainer; the last good state is kept in ``folder``.
+        KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
+    """
+    given = [value for value in (steps, cpu_budget_s, gpu_budget_s) if value is not None]
+    if len(given) != 1:
+        raise InputError("give one budget: --steps, --tokens or --cpu-seconds")
+    budget = float(given[0])
+    if not 0 < budget < float("inf"):
+        raise InputError(f"the budget must be positive, not {budget:g}")
+    data.require_fit(arch)
+    if cpu_budget_s is not None and (processes() > 1 or execution.device != "cpu"):
+        raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
+    if gpu_budget_s is not None and processes() > 1:
+        raise InputError("GPU seconds are for one process; give --steps or --tokens")
+    clock = time.process_time if execution.device == "cpu" and gpu_budget_s is None else time.perf_counter
+    run = AcceleratedRun(
+        arch,
+        data,
+        budget,
+        seed,
+        Path(folder),
+        recipe or Recipe(),
+        execution,
+        counted=steps is not None,
+        start=start,
+        clock=lambda: clock() * execution.device_share,
+    )
+    try:
+        with run.interruptible():
+            return run.go(on_progress, checkpoint_every_s, max_validation_bytes)  # type: ignore[arg-type]
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"{error}; the last good state is kept in {folder}") from None
+
+
+class AcceleratedRun(Run):
+    """A training with :class:`Execution`."""
+
+    def __init__(
+        self,
+        arch: ArchSpec,
+        data: Dataset,
+        budget: float,
+        seed: int,
+        folder: Path,
+        recipe: Recipe,
+        execution: Execution,
+        *,
+        counted: bool,
+        start: Mapping[str, np.ndarray[Any, Any]] | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.execution = execution
+        self.pieces = 1  # that a batch is computed in; more where the device's memory holds no larger ones
+        self.rank, self.world = rank(), processes()
+        self.stop = False
+        self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
+        on_gpu: Precision | None = "bf16" if execution.device != "cpu" else None
+        super().__init__(
+            arch,
+            data,
+            budget,
+            seed,
+            folder,
+            recipe,
+            clock,
+            counted=counted,
+            given=start,
+            precision=execution.precision or on_gpu,
+        )
+        parts = execution.accumulate * self.world
+        if parts > 1:
+            self.key = digest([self.key, parts])
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step learns from, over all processes."""
+        return super().step_tokens * self.execution.accumulate * self.world
+
+    def start(self) -> None:
+        """The given weights or random ones, where and how they are trained."""
+        model = with_held(build(self.arch, seed=self.seed), self.data)
+        if self.given is not None:
+            model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
+        self.model = model.to(self.execution.device).train()
+        if self.execution.recompute:
+            for layer in self.model.layers.values():
+                _recompute(layer)
+        self.loss: nn.Module = _Loss(self.model, self.data, lambda: torch_dtype(self.precision))
+        if self.execution.compiler is not None:
+            self.loss = torch.compile(self.loss, backend=self.execution.compiler, dynamic=False)  # type: ignore[assignment]
+        if self.world > 1:
+            self._share()
+        self.optimiser = self._optimiser()
+        self.at = Progress(precision=self.precision)
+
+    def _share(self) -> None:
+        if self.execution.sharing == "ddp":
+            self.loss = nn.parallel.DistributedDataParallel(self.loss)
+            return
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(torch.device(self.execution.device).type, (self.world,))
+        for layer in self.model.layers.values():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.loss, mesh=mesh)
+
+    @property
+    def _sharded(self) -> bool:
+        return self.world > 1 and self.execution.sharing == "fsdp"
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Gives the model these weights, each process its part."""
+        if not self._sharded:
+            super().take(weights)
+            return
+        from torch.distributed.tensor import distribute_tensor
+
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                whole = weights[name].to(self.execution.device)
+                p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights, whole, in the machine's memory. All processes must call it together."""
+        return {name: _whole(value).cpu() for name, value in self.model.state_dict().items()}
+
+    def save(self, path: Path) -> None:
+        """Writes where the training is; all processes gather, the first writes."""
+        weights, averages = self.weights(), self.optimiser.state()
+        if self.rank == 0:
+            checkpoint.save(path, self.key, self.at, weights, averages)
+        _together()
+
+    def backward(self) -> Tensor:
+        """The gradient of this process's share of the step's batch, averaged over all shares."""
+        parts = self.execution.accumulate
+        total = torch.zeros((), device=self.execution.device)
+        for part in range(parts):
+            number = (self.at.steps * parts + part) * self.world + self.rank
+            batch = self.data.batch(self.arch, self.recipe, number, seed=self.seed)
+            with self._without_exchange(part < parts - 1):
+                total += self._in_pieces([tensor.to(self.execution.device) for tensor in batch], 1 / parts)
+        if self.world > 1:
+            dist.all_reduce(total)
+            total /= self.world
+        return total
+
+    def _in_pieces(self, batch: Sequence[Tensor], weight: float) -> Tensor:
+        """Adds ``weight`` times the gradient of one batch; its mean loss times ``weight``.
+
+        Where memory runs out, the batch is computed in pieces half as large, and the next ones too.
+
+        Raises:
+            DoesNotFit: Not even one window fits, or several processes would have to agree on the pieces.
+        """
+        before = [None if p.grad is None else p.grad.clone() for p in self.model.parameters()] if weight < 1 else None
+        while True:
+            count = len(batch[0])
+            size = -(-count // self.pieces)
+            try:
+                total = torch.zeros((), device=self.execution.device)
+                for some in zip(*(torch.split(part, size) for part in batch), strict=True):
+                    loss = self.loss(*some) * (weight * len(some[0]) / count)
+                    loss.backward()
+                    total += loss.detach()
+                return total
+            except torch.OutOfMemoryError:
+                if size == 1 or self.world > 1:
+                    tokens = super().step_tokens // self.recipe.batch_windows
+                    raise DoesNotFit(
+                        f"{self.execution.device} has too little memory to train on {size} x {tokens} tokens at once "
+                        f"({self.model_bytes / 1e9:.2f} GB of weights); use a smaller window or batch, or a device "
+                        "with more memory"
+                    ) from None
+            self._give_back(before)
+            self.pieces *= 2
+
+    def _give_back(self, gradients: Sequence[Tensor | None] | None) -> None:
+        """Frees what a step that ran out of memory holds; the parameters have the gradients from before it."""
+        for place, p in enumerate(self.model.parameters()):
+            p.grad = None if gradients is None else gradients[place]
+        if self.execution.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the weights as they are trained."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+    @contextlib.contextmanager
+    def _without_exchange(self, wanted: bool) -> Iterator[None]:
+        """Gradients of all but the last batch stay on their process."""
+        if wanted and isinstance(self.loss, nn.parallel.DistributedDataParallel):
+            with self.loss.no_sync():
+                yield
+        else:
+            yield
+
+    def after_step(self) -> None:
+        """Stops between two steps when Ctrl-C was pressed, with everything written."""
+        if self.stop:
+            self.save_here()
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C lets the step under way end; a second one does not."""
+        if threading.current_thread() is not threading.main_thread() or self.world > 1:
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.stop = True
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _update(self) -> TrainingProgress:
+        at, (since, from_step) = self.at, self.began
+        done, seconds = at.steps - from_step, max(time.perf_counter() - since, 1e-9)
+        per_s = done * self.step_tokens / seconds
+        peak = self.execution.peak_flops_per_s
+        pace = (self.spent(at) - self._from) / seconds
+        base = super()._update()
+        return TrainingProgress(
+            cpu_s=base.cpu_s,
+            cpu_budget_s=base.cpu_budget_s,
+            tokens=base.tokens,
+            loss=base.loss,
+            share=base.share,
+            steps=at.steps,
+            tokens_per_s=per_s,
+            mfu=None if peak is None else 6 * multiplied(self.arch) * per_s / (peak * self.world),
+            left_s=self.budget * (1 - base.share) / pace if pace > 0 else 0.0,
+        )
+
+    def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
+        """The trainer's loop; the pace is that of this call."""
+        self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
+        super().loop(report if self.rank == 0 else None, checkpoint_every_s)
+
+    def whole_model(self) -> Transformer:
+        """The whole model, on each process."""
+        if not self._sharded:
+            return self.model
+        model = Transformer(self.arch)
+        model.load_state_dict(self.weights())
+        return model.to(self.execution.device)
+
+    def keep(self, result: TrainResult, weights: bytes) -> None:
+        """Writes weights and result, once."""
+        if self.rank == 0:
+            super().keep(result, weights)
+        _together()
+
+
+class _Loss(nn.Module):
+    """Model and loss in one forward pass, which is what is shared between processes."""
+
+    def __init__(self, model: Transformer, data: Dataset, dtype: Callable[[], torch.dtype]) -> None:
+        super().__init__()
+        self.model, self.data, self.dtype = model, data, dtype  # a checkpoint may change the format
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self.data.loss(self.model, batch, self.dtype())
+
+
+def _recompute(layer: nn.Module) -> None:
+    """Makes ``layer`` keep its input alone while it trains; its names stay as they are."""
+    assert isinstance(layer, LayerModule)
+    plain = layer.forward
+
+    def forward(x: Tensor, angles: Any, cache: Any) -> tuple[Tensor, Any]:
+        if not (layer.training and torch.is_grad_enabled()):
+            return plain(x, angles, cache)
+        return recomputed(lambda y: plain(y, angles, cache)[0], x, use_reentrant=False), None
+
+    layer.forward = forward  # type: ignore[method-assign, assignment]
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def multiplied(arch: ArchSpec) -> int:
+    """Parameters that each token is multiplied by: matrices as often as they run; of the tables only the head."""
+    shapes = weight_shapes(arch)
+    uses = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
+    count = arch.vocab_size * arch.d_model
+    for name, shape in shapes.items():
+        if name.startswith("layers.") and len(shape) == 2:
+            count += shape[0] * shape[1] * uses.count(name.split(".")[1])
+    return count
+
+
+def measured_peak(device: str, dtype: torch.dtype) -> float | None:
+    """FLOP/s of a large square product in ``dtype`` here, the best of five; None on a device that is not known."""
+    size = _PEAK_SIZE.get(torch.device(device).type)
+    if size is None:
+        return None
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        product = a @ a
+        float(product[0, 0])  # waits for it
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size**3 / best
+
+
+def rank() -> int:
+    """This process's number among those that train together."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def processes() -> int:
+    """Number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _together() -> None:
+    if processes() > 1:
+        dist.barrier()
+
+
+@contextlib.contextmanager
+def joined(execution: Execution) -> Iterator[Execution]:
+    """Joins the processes that ``torchrun`` started, if it did; the execution with this process's own device."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield execution
+        return
+    if not dist.is_available():
+        raise Unsupported("this torch was built without torch.distributed; train in one process")
+    gpu = execution.device.startswith("cuda")
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        execution = replace(execution, device=f"cuda:{os.environ['LOCAL_RANK']}")
+    dist.init_process_group("nccl" if gpu else "gloo")
+    try:
+        yield execution
+    finally:
+        dist.destroy_process_group()

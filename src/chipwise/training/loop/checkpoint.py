@@ -1,0 +1,118 @@
+"""Checkpoints: the state of a training in one safetensors file, with the identity of the training that it belongs to.
+
+A checkpoint holds tensors (weights, the optimiser's averages) and facts as JSON; it is only read by a training with
+the same key. The file is replaced at once, so that a kill leaves the state before or the state after. No pickle:
+nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chipwise.core.fields import losses_renamed
+from chipwise.core.files import storage, write_atomic
+from chipwise.model.nn.precision import Precision
+
+SCHEMA = "chipwise.training/2"
+
+CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, training bits per byte, validation ones
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Progress of a training. The batches that come next follow from ``steps``."""
+
+    steps: int = 0
+    tokens: int = 0
+    cpu_s: float = 0.0
+    decay_from: float | None = None  # CPU seconds at which this branch began to decay
+    rate_scale: float = 1.0  # lowered after a divergence
+    loss: float = math.nan  # of recent training batches, smoothed
+    precision: Precision  # of matrix products; decided once for a training
+    curve: list[CurvePoint] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """The progress as plain data."""
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        values["loss"] = None if math.isnan(self.loss) else self.loss
+        return values
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> Progress:
+        """Reads the result of :meth:`plain`."""
+        known = losses_renamed(values)
+        known["curve"] = [tuple(point) for point in known["curve"]]
+        known["loss"] = math.nan if known["loss"] is None else known["loss"]
+        return cls(**known)
+
+
+def save(path: Path, key: str, progress: Progress, weights: dict[str, Tensor], averages: dict[str, Tensor]) -> None:
+    """Writes a checkpoint of the training whose identity is ``key``."""
+    tensors = {f"weights.{name}": value for name, value in weights.items()}
+    tensors |= {f"averages.{name}": value for name, value in averages.items()}
+    write_state(path, SCHEMA, key, tensors, progress.plain())
+
+
+def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]] | None:
+    """The checkpoint, or None where there is none of this training that can be read (it then starts anew)."""
+    found = read_state(path, SCHEMA, key)
+    if found is None:
+        return None
+    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "averages": {}}
+    try:
+        for name, value in found[0].items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = value
+        return Progress.from_plain(found[1]), parts["weights"], parts["averages"]
+    except (KeyError, TypeError):
+        return None
+
+
+def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Writes ``tensors`` and ``facts`` of the training whose identity is ``key``, all at once."""
+    from safetensors.torch import save as to_bytes
+
+    whole = {name: value.detach().contiguous() for name, value in tensors.items()}
+    about = {"schema": schema, "key": key, "facts": json.dumps(facts, allow_nan=False)}
+    with storage(path):
+        write_atomic(path, to_bytes(whole, metadata=about))
+
+
+def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Reads the state written for the same ``key``; None if it is missing or unreadable."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if about.get("schema") != schema or about.get("key") != key:
+                return None
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            return tensors, json.loads(about["facts"])
+    except (SafetensorError, OSError, ValueError, KeyError):
+        return None
+
+
+def fingerprint(weights: Mapping[str, Any]) -> str:
+    """Identity of weights (arrays or tensors): names, shapes and every bit of their FP32 values."""
+    hashed = hashlib.sha256()
+    for name in sorted(weights):
+        value = weights[name]
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().float().numpy()
+        value = np.ascontiguousarray(value, np.float32)
+        hashed.update(f"{name}{value.shape}".encode())
+        hashed.update(value.data)
+    return hashed.hexdigest()

@@ -1,0 +1,130 @@
+"""Inputs of a command on one model: the model, its weights and tokenizer if any, and the text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import build, read_mapping, read_yaml
+from chipwise.deploy.export.hf import load_pretrained
+from chipwise.deploy.export.tokenizer_files import added_tokens
+from chipwise.errors import DataError, InputError, SpecError, UnknownName
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.published.families import without_folder
+from chipwise.model.published.read import resolve
+from chipwise.training.data.text import SOURCES, DataSpec, files_of, usual_division
+from chipwise.training.data.tokenizer import SEPARATOR, load_tokenizer
+
+_OF_A_TRAINED_MODEL = ("*.safetensors.index.json", "*.bin", "*.h5", "*.gguf", "tokenizer.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A model to train: its architecture, and its weights and tokenizer where it has some."""
+
+    arch: ArchSpec
+    weights: Mapping[str, Any] | None = None
+    tokenizer: Path | None = None
+
+
+def read_origin(spec: str | Path) -> Origin:
+    """The model that ``spec`` names, with weights and tokenizer where its folder has them.
+
+    Raises:
+        InputError: It cannot be read, or its tokenizer does not separate texts as they are separated here.
+    """
+    folder = Path(spec)
+    if not has_weights(folder):
+        return Origin(arch=resolve_untrained(spec))
+    arch, weights = load_pretrained(folder)
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise SpecError("its weights need its tokenizer.json, which is not there", file=str(folder))
+    special = {token.content: token.id for token in added_tokens(read_mapping(path), file=str(path))}
+    if special.get(SEPARATOR) != 0:
+        raise InputError(
+            f"{path}: texts are separated by the token {SEPARATOR!r} with number 0, which it does not have"
+        )
+    load_tokenizer(path)  # broken further down, it is named here and not as the copy that a training makes of it
+    return Origin(arch=arch, weights=weights, tokenizer=path)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether ``folder`` is a folder with weights."""
+    return folder.is_dir() and any(folder.glob("model*.safetensors"))
+
+
+def resolve_untrained(spec: str | Path) -> ArchSpec:
+    """The architecture of a model that has no weights to start from.
+
+    Raises:
+        InputError: It cannot be read, or what lies beside a folder's config.json says that its weights are missing.
+    """
+    folder = Path(spec)
+    beside = sorted(path.name for pattern in _OF_A_TRAINED_MODEL for path in folder.glob(pattern))
+    if beside and (folder / "config.json").exists():
+        raise SpecError(
+            f"its weights are not there (model.safetensors), though {beside[0]} is; fetch them as safetensors, or give "
+            f"{folder / 'config.json'} to start from random weights",
+            file=str(folder),
+        )
+    return resolve(spec)
+
+
+def require_weights(model: str | Path, *, purpose: str) -> Path:
+    """The folder of a model with weights and tokenizer, found without reading either.
+
+    Raises:
+        InputError: There is no such folder, or it lacks one of them.
+    """
+    folder = Path(model)
+    if not has_weights(folder) or not (folder / "tokenizer.json").is_file():
+        what = "is a model without trained weights" if folder.exists() else without_folder(str(model))
+        raise InputError(
+            f"{model}: {what}; {purpose} needs a folder with weights and tokenizer (config.json, model.safetensors, "
+            "tokenizer.json), such as a winner's"
+        )
+    return folder
+
+
+def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, Any]) -> None:
+    """Finds missing files and unknown names before any library of training is loaded.
+
+    Raises:
+        InputError: The model or the text cannot be read.
+    """
+    if not has_weights(Path(spec)):
+        resolve_untrained(spec)
+    wanted, base = data_spec(data)
+    for pattern in wanted.paths:
+        path = base / Path(pattern).expanduser()
+        if not any(sign in pattern for sign in "*?[") and not path.exists():
+            raise SpecError("there is no such file; correct --data", file=str(path))
+
+
+def data_spec(data: Sequence[str | Path] | Mapping[str, Any]) -> tuple[DataSpec, Path]:
+    """The text that is meant, and the folder that its paths start from. Files are divided as suits them.
+
+    Raises:
+        SpecError: A run file without ``data``, or a wrong field.
+    """
+    if isinstance(data, Mapping):
+        return build(DataSpec, data, field="data"), Path()
+    names = [str(item) for item in ([data] if isinstance(data, str | Path) else data)]
+    if len(names) == 1 and names[0].endswith((".yaml", ".yml")):
+        held = read_yaml(names[0]).get("data")
+        if held is None:
+            raise SpecError("this field is missing; name text files instead, or a source", file=names[0], field="data")
+        return build(DataSpec, held, field="data", file=names[0]), Path(os.path.realpath(names[0])).parent
+    if len(names) == 1 and names[0] in SOURCES.names():
+        return DataSpec(source=names[0]), Path()
+    if len(names) == 1 and not any(sign in names[0] for sign in "./*?[\\") and not Path(names[0]).exists():
+        raise UnknownName("text source", names[0], [*SOURCES.names(), "or text files, or a run file"])
+    try:
+        division = usual_division(files_of(names, Path()))
+    except DataError:  # said where the text is read
+        division = "blank-lines"
+    return DataSpec(source="files", paths=tuple(names), entries=division), Path()

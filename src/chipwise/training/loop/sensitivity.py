@@ -1,0 +1,86 @@
+"""Loss that each layer alone costs in a narrow weight format, which ``chipwise explain --sensitivity`` reads.
+
+Layers are rounded one at a time, so losses that only appear together are not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chipwise.core.files import read_text
+from chipwise.errors import InputError
+from chipwise.training.loop.origin import read_origin, require_weights
+
+
+def layer_losses(
+    model: Any,
+    form: str,
+    judge: Callable[[Any], float],
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[float, ...]:
+    """Increase in what ``judge`` says that the model loses, with the matrices of one layer in ``form``, for each layer.
+
+    Raises:
+        Unsupported: Weights cannot be rounded to ``form``.
+    """
+    from chipwise.training.loop.evaluate import rounded
+
+    before = judge(model)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    layers = len(model.arch.layers)
+    losses = []
+    for layer in range(layers):
+        inside = f"layers.{layer}."
+        changed = {
+            name: rounded(value, form) if name.startswith(inside) and value.ndim == 2 else value
+            for name, value in kept.items()
+        }
+        model.load_state_dict(changed)
+        losses.append(judge(model) - before)
+        on_progress(layer + 1, layers)
+    model.load_state_dict(kept)
+    return tuple(losses)
+
+
+def folder_losses(
+    folder: str | Path,
+    text: str | Path,
+    form: str,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[float, ...]:
+    """:func:`layer_losses` of the model in ``folder`` on a text file, each line an entry.
+
+    Raises:
+        InputError: The folder has no weights and tokenizer, or the file no text.
+        Unsupported: Weights cannot be rounded to ``form``.
+    """
+    place = require_weights(folder, purpose="sensitivity")
+    held = [line for line in read_text(text).splitlines() if line.strip()]
+    if not held:
+        raise InputError(f"{text}: there is no text to evaluate on")
+    origin = read_origin(place)
+
+    from chipwise.training.data.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
+    from chipwise.training.loop.evaluate import evaluate, load_model
+
+    assert origin.weights is not None
+    assert origin.tokenizer is not None
+    stream, sizes = encode(load_tokenizer(origin.tokenizer), held), entry_bytes(held)
+    data = TokenData(
+        vocab_size=origin.arch.vocab_size,
+        train=stream,
+        bytes_train=int(sizes.sum()),
+        validation=stream,
+        validation_bytes=sizes,
+        test=stream,
+        test_bytes=sizes,
+    )
+
+    def bits_per_byte(model: Any) -> float:
+        return evaluate(model, data).bits_per_byte
+
+    return layer_losses(load_model(origin.arch, origin.weights), form, bits_per_byte, on_progress=on_progress)

@@ -1,0 +1,287 @@
+"""Training one model from its file to a Hugging Face folder: what ``chipwise train`` does.
+
+::
+
+    runs/train-small/
+    ├── training.json   model, text, recipe and seed
+    ├── corpus/         tokenizer and encoded text
+    ├── state/          checkpoints, weights and results by budget
+    └── model/          the Hugging Face folder, when the budget is spent
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chipwise.core import units
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.errors import InputError, SpecError, StudyError, UnitError
+from chipwise.hardware import datasheet
+from chipwise.model.arch.io import to_data
+from chipwise.model.walk.built import require_trained
+from chipwise.training.data.text import Corpus, DataSpec, load_corpus
+from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenData, TokenStore, load_tokens
+from chipwise.training.loop.accelerated import (
+    Execution,
+    TrainingProgress,
+    joined,
+    measured_peak,
+    processes,
+    rank,
+    train_accelerated,
+)
+from chipwise.training.loop.checkpoint import fingerprint
+from chipwise.training.loop.evaluate import evaluate, load_model, read
+from chipwise.training.loop.origin import Origin, data_spec, read_origin
+from chipwise.training.loop.trainer import Recipe, TrainResult
+
+ABOUT = "training.json"
+UNKNOWN_PEAK = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """Result of a finished training."""
+
+    folder: Path  # Hugging Face
+    result: TrainResult  # its bits per byte are those of the validation text
+    test_loss: float  # of the weights in ``folder``, on text that chose nothing
+    start_loss: float | None  # of the given weights on the validation text; None where none were given
+    kept: Literal["trained", "start"]  # which weights ``folder`` holds: the better ones on the validation text
+    tokens_per_s: float | None  # of this call, over all processes; None where nothing was left to do
+    mfu: float | None
+    peak: str  # where the peak of the MFU comes from
+
+
+def train_model(
+    spec: str | Path,
+    *,
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    steps: int | None = None,
+    tokens: int | None = None,
+    cpu_seconds: float | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    execution: Execution | None = None,
+    peak: str | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    on_progress: Callable[[TrainingProgress], None] | None = None,
+    checkpoint_every_s: float = 30.0,
+) -> Trained:
+    """Trains a model for a budget and writes it as a Hugging Face folder.
+
+    A model that is given with weights and ends worse than it began keeps those that it was given.
+
+    Args:
+        spec: A spec file, a Hugging Face config or known name (random weights), or a folder with weights and tokenizer
+            such as a winner's, to go on from.
+        data: A text source, text files or globs, a run file (its ``data`` counts), or the fields of such.
+        steps: Steps of the optimiser; one of ``steps``, ``tokens`` and ``cpu_seconds``.
+        tokens: Tokens to learn from.
+        cpu_seconds: CPU seconds of training, on one process.
+        out: The folder; ``runs/train-<name>`` unless given.
+        resume: Continue what the folder holds, from its last checkpoint or to a larger budget.
+        execution: Device, precision, accumulation and so on.
+        peak: Peak of one device for MFU: a rate, a chip's name (its data sheet), or ``unknown``; measured unless given.
+        recipe: Batch, window, rates.
+        seed: Of weights and order of the text.
+        on_progress: Called about once a second.
+        checkpoint_every_s: Seconds of training between checkpoints.
+
+    Raises:
+        InputError: The model, the text, the budget or an option is wrong.
+        Unsupported: The model has blocks that are not trained here.
+        StudyError: The folder holds a training with other settings, or one and ``resume`` is not given.
+        TrainingDiverged: The loss was no longer finite; the last good state is kept.
+    """
+    execution, recipe = execution or Execution(), recipe or Recipe()
+    if sum(value is not None for value in (steps, tokens, cpu_seconds)) != 1:
+        raise InputError("give one budget: --steps, --tokens or --cpu-seconds")
+    for name, value in (("steps", steps), ("tokens", tokens), ("cpu-seconds", cpu_seconds)):
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(f"--{name} must be positive, not {value}")
+    origin = read_origin(spec)
+    require_trained(origin.arch, task="text")
+    size = origin.arch.vocab_size
+    if not SMALLEST <= size <= LARGEST:
+        raise InputError(f"{spec}: its vocabulary of {size} tokens is not between {SMALLEST} and {LARGEST}")
+    wanted, base = data_spec(data)
+    target = Path(out) if out is not None else Path("runs") / f"train-{origin.arch.name.replace('/', '-')}"
+    with joined(execution) as joint:
+        rate, peak_source = peak_of(peak, joint)
+        joint = dataclasses.replace(joint, peak_flops_per_s=rate)
+        corpus = load_corpus(wanted, base=base) if rank() == 0 else None
+        if rank() == 0:
+            _claim(target, _settings(origin, wanted, seed, recipe, joint), resume=resume)
+        stream, tokenizer = _tokens(origin, corpus, target / "corpus")
+        if tokens is not None:
+            each = recipe.batch_windows * min(recipe.window_tokens, origin.arch.max_tokens)
+            steps = math.ceil(tokens / (each * joint.accumulate * processes()))
+        last: list[TrainingProgress] = []
+
+        def remember(update: TrainingProgress) -> None:
+            last[:] = [update]
+            if on_progress is not None:
+                on_progress(update)
+
+        result = train_accelerated(
+            origin.arch,
+            stream,
+            execution=joint,
+            steps=steps,
+            cpu_budget_s=cpu_seconds,
+            seed=seed,
+            folder=target / "state",
+            recipe=recipe,
+            start=origin.weights,
+            on_progress=remember,
+            checkpoint_every_s=checkpoint_every_s,
+        )
+        weights, start = read(result.weights), None
+        kept: Literal["trained", "start"] = "trained"
+        if origin.weights is not None:
+            start = evaluate(load_model(origin.arch, origin.weights), stream).bits_per_byte
+            if start < result.loss:
+                weights, kept = dict(origin.weights), "start"
+        test = evaluate(load_model(origin.arch, weights), stream, split="test").bits_per_byte
+        if rank() == 0:
+            save_pretrained(origin.arch, weights, tokenizer, target / "model")
+    return Trained(
+        folder=target / "model",
+        result=result,
+        test_loss=test,
+        start_loss=start,
+        kept=kept,
+        tokens_per_s=last[0].tokens_per_s if last else None,
+        mfu=last[0].mfu if last else None,
+        peak=peak_source,
+    )
+
+
+def execution_of(
+    device: str | None, precision: Any, accumulate: int, *, recompute: bool = False, sharing: Any = "ddp"
+) -> Execution:
+    """The options of execution, checked; by default on a GPU if there is one.
+
+    Raises:
+        InputError: An option is wrong, or there is no such device here.
+    """
+    import torch
+
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if chosen.split(":")[0] not in ("cpu", "cuda"):
+        raise InputError(f"--device is cpu or cuda, not {chosen!r}")
+    if chosen != "cpu" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch sees no GPU here; leave --device out, or install torch with CUDA")
+    return Execution(device=chosen, precision=precision, accumulate=accumulate, recompute=recompute, sharing=sharing)
+
+
+def recipe_of(batch: int | None, window: int | None, rate: float) -> Recipe:
+    """The recipe with another batch or window, and a share of its rates.
+
+    Raises:
+        InputError: An option is wrong.
+    """
+    plain = Recipe()
+    if not 0 < rate < math.inf:
+        raise InputError(f"--rate must be positive, not {rate:g}")
+    try:
+        return dataclasses.replace(
+            plain,
+            batch_windows=plain.batch_windows if batch is None else batch,
+            window_tokens=plain.window_tokens if window is None else window,
+            matrix_rate=plain.matrix_rate * rate,
+            table_rate=plain.table_rate * rate,
+        )
+    except SpecError as error:
+        option = {"batch_windows": "--batch", "window_tokens": "--window"}.get(error.field or "", error.field)
+        raise InputError(f"{option} {error.message}") from None
+
+
+def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
+    """FLOP/s of one device for matrix products in the training's format, and where the figure comes from.
+
+    Raises:
+        InputError: Neither a rate nor a chip.
+        Unsupported: The chip's data sheet has no rate for the format.
+    """
+    form = "bf16" if str(execution.dtype) == "torch.bfloat16" else "fp32"
+    if text == UNKNOWN_PEAK:
+        return None, "unknown peak"
+    if text is None:
+        rate = measured_peak(execution.device, execution.dtype)
+        return rate, "unknown peak" if rate is None else f"measured: the best of five large {form} products here"
+    try:
+        return units.parse(text, "compute"), "as stated"
+    except UnitError:
+        if text not in datasheet.names():
+            raise InputError(
+                f"--peak {text!r} is neither a rate such as 989 TFLOP/s nor a chip of chipwise devices"
+            ) from None
+    return datasheet.load(text).peak(form), f"data sheet of {text}, {form}"
+
+
+def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, Any]:
+    """Everything that decides what a training computes, budgets left out: what ``--resume`` must be given again."""
+    return {
+        "model": to_data(origin.arch),
+        "starting weights": None if origin.weights is None else fingerprint(origin.weights),
+        "text": digest(data),
+        "--seed": seed,
+        "--batch": recipe.batch_windows,
+        "--window": recipe.window_tokens,
+        "--rate": [recipe.matrix_rate, recipe.table_rate],
+        "recipe": plain(recipe),
+        "--accumulate, over all processes": execution.accumulate * processes(),
+        "--precision": execution.precision,
+    }
+
+
+def _claim(target: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Makes the folder this training's own, or checks that it is."""
+    path, wanted = target / ABOUT, plain(settings)
+    if path.exists():
+        held = read_json(path)
+        held = held if isinstance(held, dict) else {}
+        differs = [name for name in wanted if name not in held or held[name] != wanted[name]]
+        if differs:
+            shown = [
+                f"{name} ({held[name]} there, {wanted[name]} now)"
+                if name in held and isinstance(wanted[name], int | str | None) and name.startswith("--")
+                else name
+                for name in differs
+                if name != "recipe" or len(differs) == 1
+            ]
+            raise StudyError(
+                f"{target}: this folder holds another training, which differs in {', '.join(shown)}; give the same "
+                "options to continue it, or choose another --out"
+            )
+        if not resume:
+            raise StudyError(f"{target}: this folder already holds this training; go on with --resume, or choose --out")
+        return
+    with storage(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_json(path, wanted)
+
+
+def _tokens(origin: Origin, corpus: Corpus | None, folder: Path) -> tuple[TokenData, Path]:
+    """The text in the model's tokens, and its tokenizer's file; the process with the corpus makes them, others wait."""
+    size = origin.arch.vocab_size
+    path = folder / f"tokenizer-{size}.json"
+    if corpus is not None:
+        if origin.tokenizer is not None and not path.exists():
+            write_atomic(path, origin.tokenizer.read_bytes())
+        TokenStore(corpus, folder, [size]).prepare()
+    if processes() > 1:
+        from torch import distributed
+
+        distributed.barrier()
+    return load_tokens(folder / f"tokens-{size}.npz"), path

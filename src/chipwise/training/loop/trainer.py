@@ -1,0 +1,495 @@
+"""One training of one architecture within a budget of CPU seconds or of steps, resumable at any moment.
+
+The learning rate warms up, stays constant, and decays to zero over the last share of the budget. The state before the
+decay is kept, so that a training that is promoted continues from there and only repeats the decay. The budget counts
+the CPU time that training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
+waiting time, not the result. A budget of steps gives the same weights on every machine that computes alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chipwise.core.digest import digest
+from chipwise.core.fields import losses_renamed
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.errors import InputError, SpecError, TrainingDiverged
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
+from chipwise.model.walk.weights import weight_shapes
+from chipwise.training.data.dataset import Dataset, with_held
+from chipwise.training.loop import checkpoint
+from chipwise.training.loop.checkpoint import CurvePoint, Progress, fingerprint
+from chipwise.training.loop.evaluate import WINDOW_TOKENS, Weights, load_model, read
+from chipwise.training.loop.optimiser import Optimiser
+
+STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
+
+
+def budget_name(budget: float, *, counted: bool) -> str:
+    """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
+    return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Recipe of a training. The defaults were measured: docs/notes/training.md."""
+
+    window_tokens: int = WINDOW_TOKENS
+    batch_windows: int = 16
+    matrix_rate: float = 0.01  # of the layers' matrices
+    table_rate: float = 0.024  # of the token table, head, norms and biases
+    weight_decay: float = 0.1
+    rounds: int = 3  # of orthogonalisation
+    momentum: float = 0.8  # of the matrices' gradients; 0.1 less for all else
+    warmup_steps: int = 20
+    decay_share: float = 0.5  # of the budget
+    clip_norm: float = 1.0
+    rate_width: int | None = 192  # where both rates hold, at width d √(rate_width / d) times them; None: everywhere
+
+    def __post_init__(self) -> None:
+        for name in ("window_tokens", "batch_windows"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
+        if not 0 < self.decay_share <= 1:
+            raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
+
+    def rates(self, d_model: int) -> tuple[float, float]:
+        """The full rates of the layers' matrices, and of all else, for a model of this width."""
+        share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
+        return self.matrix_rate * share, self.table_rate * share
+
+    def scale(self, progress: Progress, spent: float, budget: float) -> float:
+        """The share of the full learning rate that the next step takes; ``spent`` of ``budget`` is, in its unit."""
+        scale = progress.rate_scale * min(1.0, (progress.steps + 1) / self.warmup_steps)
+        if progress.decay_from is None:
+            return scale
+        left = (budget - spent) / (budget - progress.decay_from)
+        return scale * min(1.0, max(0.0, left))
+
+
+def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
+    """Tokens that one step of ``arch`` learns from."""
+    recipe = recipe or Recipe()
+    return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """Result of a finished training."""
+
+    loss: float  # of the validation text
+    perplexity: float | None = None  # per token, of text
+    tokens: int
+    steps: int
+    cpu_s: float  # charged for the steps that lead to these weights
+    spent_cpu_s: float  # really taken by the steps of this call
+    curve: tuple[CurvePoint, ...]
+    weights: str  # safetensors file, Transformer keys, FP32
+    dtype: Precision  # of matrix products
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A progress report of a training."""
+
+    cpu_s: float
+    cpu_budget_s: float | None  # None where steps are the budget
+    tokens: int
+    loss: float | None  # of recent training text
+    share: float  # of the budget that is spent
+
+
+def train(
+    arch: ArchSpec,
+    data: Dataset,
+    *,
+    cpu_budget_s: float | None = None,
+    steps: int | None = None,
+    seed: int,
+    folder: str | Path,
+    recipe: Recipe | None = None,
+    start: Weights | str | Path | None = None,
+    precision: Precision | None = None,
+    on_progress: Callable[[Update], None] | None = None,
+    max_validation_bytes: int | None = None,
+    checkpoint_every_s: float = 10.0,
+    clock: Callable[[], float] = time.process_time,
+) -> TrainResult:
+    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or so many ``steps``, and evaluates it on the validation text.
+
+    A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
+    checkpoint if it was killed, from its state before the decay if a smaller budget was finished. ``start`` holds the
+    weights to begin with (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
+    unless given. ``precision`` of matrix products is the faster one here unless given; a training that is continued
+    keeps its own.
+
+    Raises:
+        TrainingDiverged: Loss or weights were no longer finite, and again at half the learning rate.
+        InputError: A budget that is not positive, data of another vocabulary, or weights of another architecture.
+    """
+    if (cpu_budget_s is None) == (steps is None):
+        raise InputError("a training has one budget: CPU seconds or steps")
+    budget = float(steps if steps is not None else cpu_budget_s or 0)
+    if not (budget > 0 and math.isfinite(budget)):
+        unit = "CPU seconds" if steps is None else "steps"
+        raise InputError(f"a training needs a positive budget of {unit}, not {budget:g}")
+    data.require_fit(arch)
+    given = read(start) if isinstance(start, str | Path) else start
+    run = Run(
+        arch,
+        data,
+        budget,
+        seed,
+        Path(folder),
+        recipe or Recipe(),
+        clock,
+        counted=steps is not None,
+        given=given,
+        precision=precision,
+    )
+    return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
+
+
+def trained_again(
+    arch: ArchSpec,
+    data: Dataset,
+    weights: Path,
+    *,
+    seed: int,
+    precision: Precision | None = None,
+    recipe: Recipe | None = None,
+    clock: Callable[[], float] = time.process_time,
+) -> Path:
+    """Restores the final weights ``weights`` of a finished training that cannot be read, from its last checkpoint.
+
+    Raises:
+        InputError: The name is not one that a training writes.
+    """
+    text = weights.stem.removeprefix("weights-")
+    counted = text.endswith(STEPS)
+    try:
+        budget = float(text.removesuffix(STEPS))
+    except ValueError:
+        raise InputError(f"{weights}: not the name of a training's final weights") from None
+    result = train(
+        arch,
+        data,
+        cpu_budget_s=None if counted else budget,
+        steps=int(budget) if counted else None,
+        seed=seed,
+        folder=weights.parent,
+        recipe=recipe,
+        precision=precision,
+        clock=clock,
+    )
+    return Path(result.weights)
+
+
+class Run:
+    """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs.
+
+    ``counted`` budgets are steps, others seconds.
+    """
+
+    given: Weights | None = None  # weights to begin with; random ones unless given
+
+    def __init__(
+        self,
+        arch: ArchSpec,
+        data: Dataset,
+        budget: float,
+        seed: int,
+        folder: Path,
+        recipe: Recipe,
+        clock: Callable[[], float],
+        *,
+        counted: bool = False,
+        given: Weights | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        self.counted = counted
+        self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
+        self.folder, self.recipe, self.clock = folder, recipe, clock
+        self.precision: Precision = precision or fastest_precision()
+        self.key = digest([arch.as_trained().digest, data.identity, seed, recipe, *([precision] if precision else [])])
+        if given is not None:
+            self.given = checked(given, arch)
+            self.key = digest([self.key, fingerprint(given)])
+        self.name_files(budget_name(budget, counted=counted))
+        self.decay_start = budget * (1 - recipe.decay_share)
+        self.spent_s = 0.0
+        self.recent_s: deque[float] = deque(maxlen=60)
+        self.start()
+
+    def name_files(self, budget: str) -> None:
+        """Names the files; the state before the decay is common to all budgets."""
+        self.stable_path = self.folder / "stable.safetensors"
+        self.branch_path = self.folder / f"decay-{budget}.safetensors"
+        self.weights_path = self.folder / f"weights-{budget}.safetensors"
+        self.result_path = self.folder / f"result-{budget}.json"
+
+    def spent(self, at: Progress) -> float:
+        """Spent budget at ``at``, in its unit: steps or CPU seconds."""
+        return float(at.steps) if self.counted else at.cpu_s
+
+    def go(
+        self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
+    ) -> TrainResult:
+        """The result that is kept, or that of training on from what is kept."""
+        finished = self.finished(max_validation_bytes)
+        if finished is not None:
+            return finished
+        self.resume()
+        self.loop(report, checkpoint_every_s)
+        return self.finish(max_validation_bytes)
+
+    def start(self) -> None:
+        """The model before its first step: with the weights given, or random ones."""
+        self.model: Transformer = with_held(build(self.arch, seed=self.seed), self.data).train()
+        if self.given is not None:
+            self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
+        self.optimiser = self._optimiser()
+        self.at = Progress(precision=self.precision)
+
+    def _optimiser(self) -> Optimiser:
+        recipe = self.recipe
+        matrix_rate, table_rate = recipe.rates(self.arch.d_model)
+        return Optimiser(
+            self.model,
+            matrix_rate=matrix_rate,
+            table_rate=table_rate,
+            weight_decay=recipe.weight_decay,
+            rounds=recipe.rounds,
+            momentum=recipe.momentum,
+        )
+
+    def finished(self, max_validation_bytes: int | None = None) -> TrainResult | None:
+        """The result that an earlier call of the same training left, if any.
+
+        What was judged in other steps (``ArchSpec.as_trained``) is judged again.
+        """
+        if not (self.result_path.exists() and self.weights_path.exists()):
+            return None
+        kept = losses_renamed(read_mapping(self.result_path))
+        if kept.pop("key", None) != self.key or not self.weights_are_whole():
+            return None
+        if kept.pop("judged", self.arch.digest) != self.arch.digest:
+            model = load_model(self.arch, self.weights_path)
+            kept["loss"] = self.data.judge(model, most=max_validation_bytes).loss
+        curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
+        return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
+
+    def weights_are_whole(self) -> bool:
+        """Whether the final weights can be read; those that cannot are trained again."""
+        try:
+            checked(read(self.weights_path), self.arch)
+        except InputError:
+            return False
+        return True
+
+    def resume(self) -> bool:
+        """Continues from the furthest state that leads to this budget; False where there is none."""
+        for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
+            kept = checkpoint.load(path, self.key)
+            if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
+                self.at, weights, averages = kept
+                self.precision = self.at.precision
+                self.take(weights)
+                self.optimiser = self._optimiser()
+                self.optimiser.load(averages)
+                return True
+        return False
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Gives the model these weights."""
+        self.model.load_state_dict(weights)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's weights, whole, on this machine's own memory."""
+        return dict(self.model.state_dict())
+
+    def save(self, path: Path) -> None:
+        """Writes where the training is."""
+        checkpoint.save(path, self.key, self.at, self.weights(), self.optimiser.state())
+
+    def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
+        """Steps until the budget is spent."""
+        at, saved_s, told_s = self.at, self.at.cpu_s, self.at.cpu_s
+        retried = False
+        while self.spent(at) < self.budget:
+            if at.decay_from is None and self.spent(at) >= self.decay_start:
+                self._keep_stable()
+                at.decay_from = self.spent(at)
+            before = self.clock()
+            loss = self._step()
+            elapsed_s = self.clock() - before
+            self.spent_s += elapsed_s
+            at.cpu_s += self._charge(elapsed_s)
+            if not math.isfinite(loss):
+                if retried:
+                    raise TrainingDiverged(
+                        f"the loss was no longer finite at step {at.steps}, again at half the learning rate; lower "
+                        f"the recipe's rates (matrix {self.recipe.matrix_rate:g}, table {self.recipe.table_rate:g}) "
+                        "or leave this architecture out"
+                    )
+                retried = True
+                at = self._fall_back()
+                continue
+            self._record(loss)
+            self.after_step()
+            if at.cpu_s - told_s >= 1.0 and report is not None:
+                told_s = at.cpu_s
+                report(self._update())
+            if at.cpu_s - saved_s >= checkpoint_every_s:
+                saved_s = at.cpu_s
+                self.save_here()
+        if report is not None:
+            report(self._update())
+
+    def after_step(self) -> None:
+        """Called when a step is done and counted; the state is whole."""
+
+    def save_here(self) -> None:
+        """Writes where the training is to the file of its phase."""
+        self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
+
+    def _charge(self, elapsed_s: float) -> float:
+        """Charge of a step: the time of such steps on a quiet machine (the second fastest of the last sixty).
+
+        Another process on the same core empties the caches and makes steps up to half as long again; charging that
+        would give the model fewer steps for what is not its fault.
+        """
+        self.recent_s.append(elapsed_s)
+        return min(elapsed_s, sorted(self.recent_s)[:2][-1])
+
+    def _update(self) -> Update:
+        at = self.at
+        return Update(
+            cpu_s=at.cpu_s,
+            cpu_budget_s=None if self.counted else self.budget,
+            tokens=at.tokens,
+            loss=None if math.isnan(at.loss) else at.loss,
+            share=min(1.0, self.spent(at) / self.budget),  # the last step ends where it ends
+        )
+
+    def _keep_stable(self) -> None:
+        """Saves the state before the decay, unless a larger budget has already taken it further."""
+        kept = checkpoint.load(self.stable_path, self.key)
+        if kept is None or self.spent(kept[0]) <= self.spent(self.at):
+            self.save(self.stable_path)
+
+    def _fall_back(self) -> Progress:
+        """Goes back to the last good state, with half the learning rate."""
+        spent_s, scale = self.at.cpu_s, self.at.rate_scale / 2
+        self.start()
+        self.resume()
+        self.at.cpu_s = max(self.at.cpu_s, self.lost(spent_s))
+        self.at.rate_scale = scale
+        return self.at
+
+    def lost(self, spent_s: float) -> float:
+        """Charge of a failed attempt of ``spent_s``: at most half of the budget.
+
+        Where steps are counted it is charged by time alone: steps are counted from where it goes on.
+        """
+        return spent_s if self.counted else min(spent_s, self.budget * 0.5)
+
+    def backward(self) -> Tensor:
+        """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss."""
+        batch = self.data.batch(self.arch, self.recipe, self.at.steps, seed=self.seed)
+        loss = self.data.loss(self.model, batch, torch_dtype(self.precision))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _step(self) -> float:
+        """One step of the optimiser; the batch's loss, NaN when loss or gradient are not finite."""
+        loss = self.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
+        if not (torch.isfinite(norm) and torch.isfinite(loss)):
+            return math.nan
+        self.optimiser.step(self.recipe.scale(self.at, self.spent(self.at), self.budget))
+        self.model.zero_grad(set_to_none=True)
+        return float(loss)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one step learns from."""
+        return self.data.step_tokens(self.arch, self.recipe)
+
+    def _record(self, loss: float) -> None:
+        at = self.at
+        at.steps += 1
+        at.tokens += self.step_tokens
+        now = self.data.shown_loss(loss)
+        keep = min(0.95, 1 - 1 / at.steps)
+        at.loss = now if math.isnan(at.loss) else keep * at.loss + (1 - keep) * now
+        last = at.curve[-1][0] if at.curve else -1.0
+        if at.cpu_s - last >= max(0.5, at.cpu_s / 50):
+            at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.loss, 5), None))
+
+    def finish(self, max_validation_bytes: int | None) -> TrainResult:
+        """Evaluates the weights and writes them with the result."""
+        from safetensors.torch import save as to_bytes
+
+        at = self.at
+        quality = self.data.judge(
+            self.whole_model().eval(), most=max_validation_bytes, dtype=torch_dtype(self.precision)
+        )
+        if not math.isfinite(quality.loss):
+            raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
+        curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.loss, 5), quality.loss))
+        result = TrainResult(
+            loss=quality.loss,
+            perplexity=quality.perplexity,
+            tokens=at.tokens,
+            steps=at.steps,
+            cpu_s=at.cpu_s,
+            spent_cpu_s=self.spent_s,
+            curve=curve,
+            weights=str(self.weights_path),
+            dtype=self.precision,
+        )
+        self.keep(result, to_bytes(self.weights()))
+        return result
+
+    def whole_model(self) -> Transformer:
+        """The model to evaluate."""
+        return self.model
+
+    def keep(self, result: TrainResult, weights: bytes) -> None:
+        """Writes weights and result; the checkpoint of the decay is no longer needed."""
+        with storage(self.weights_path):
+            write_atomic(self.weights_path, weights)
+        judged = {} if self.arch.denoiser is None else {"judged": self.arch.digest}
+        write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
+        self.branch_path.unlink(missing_ok=True)
+
+
+def checked(weights: Weights, arch: ArchSpec) -> Weights:
+    """``weights``, if they are those of ``arch``.
+
+    Raises:
+        InputError: Names or shapes differ.
+    """
+    wanted = weight_shapes(arch)
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    odd = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if odd:
+        name = odd[0]
+        raise InputError(
+            f"the weights to start from are of another architecture: {name} is {found.get(name, 'missing')}, where the "
+            f"model has {wanted.get(name, 'none')}"
+        )
+    return weights

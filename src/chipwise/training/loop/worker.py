@@ -1,0 +1,173 @@
+"""A child process that trains: ``python -m chipwise.training.loop.worker``. Its protocol is that of
+``core/workers.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from chipwise.core.digest import plain
+from chipwise.core.files import build
+from chipwise.core.workers import Message, Report, WorkerPool, serve
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import from_data, to_data
+
+if TYPE_CHECKING:
+    from chipwise.training.data.dataset import Dataset
+    from chipwise.training.loop.trainer import TrainResult, Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainJob:
+    """One training, and the quality of its weights in some formats. Its budget is CPU seconds, GPU seconds or steps."""
+
+    arch: ArchSpec
+    tokens: str  # file of the data set
+    folder: str  # where the training keeps its state and leaves its weights
+    cpu_budget_s: float | None = None
+    seed: int
+    formats: tuple[str, ...] = ()  # such as int8 and int4
+    max_validation_bytes: int | None = None
+    start: str | None = None  # safetensors file of the weights to begin with
+    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the worker's own measurement unless given
+    recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
+    steps: int | None = None
+    gpu_budget_s: float | None = None
+    device: str | None = None  # for torch, such as cuda:1; the plain loop on one core of this machine unless given
+    compiler: str | None = None  # backend of torch.compile, on a device
+    device_share: float = 1.0  # of the device, where several trainings are packed on it
+    dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
+
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
+        fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if self.dataset == "tokens":
+            del fields["dataset"]  # jobs of text are as they were before there were others
+        return {**fields, "arch": to_data(self.arch)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> TrainJob:
+        """Reads what :meth:`to_data` gave."""
+        fields = dict(data)
+        return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
+
+    @property
+    def result_name(self) -> str:
+        """The file in its folder that is written last, when the training has ended."""
+        from chipwise.training.loop.trainer import budget_name
+
+        budget = next(b for b in (self.steps, self.cpu_budget_s, self.gpu_budget_s) if b is not None)
+        return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
+
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+        """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
+        from chipwise.training.data.dataset import DataFile
+        from chipwise.training.loop.evaluate import load_model, quantised
+
+        data = DataFile(path=self.tokens, kind=self.dataset).load()
+        result = self._train(data, on_progress)
+        values: dict[str, Any] = plain(result)
+        values["quantised"] = {
+            form: data.judge(
+                quantised(load_model(self.arch, result.weights), form), most=self.max_validation_bytes
+            ).loss
+            for form in self.formats
+        }
+        return values
+
+    def _train(self, data: Dataset, on_progress: Callable[[Update], None]) -> TrainResult:
+        from chipwise.training.loop.trainer import Recipe, train
+
+        recipe = build(Recipe, self.recipe, field="recipe")
+        if self.device is None:
+            return train(
+                self.arch,
+                data,
+                cpu_budget_s=self.cpu_budget_s,
+                steps=self.steps,
+                seed=self.seed,
+                folder=self.folder,
+                recipe=recipe,
+                start=self.start,
+                precision=self.precision,
+                on_progress=on_progress,
+                max_validation_bytes=self.max_validation_bytes,
+            )
+        from chipwise.training.loop.accelerated import Execution, train_accelerated
+        from chipwise.training.loop.evaluate import read
+
+        return train_accelerated(
+            self.arch,
+            data,
+            execution=Execution(
+                device=self.device,
+                precision=self.precision,
+                compiler=self.compiler,
+                device_share=self.device_share,
+            ),
+            steps=self.steps,
+            gpu_budget_s=self.gpu_budget_s,
+            seed=self.seed,
+            folder=self.folder,
+            recipe=recipe,
+            start=None if self.start is None else read(Path(self.start)),
+            on_progress=on_progress,
+            max_validation_bytes=self.max_validation_bytes,
+        )
+
+
+class Job(Protocol):
+    """A worker's job: a training, or that of a supernet (``training/supernet/job.py``)."""
+
+    def to_data(self) -> dict[str, Any]:
+        """The job as JSON can hold it."""
+        ...
+
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+        """Does the job; the result as JSON can hold it. ``on_progress`` is called about once a second."""
+        ...
+
+
+def read_job(data: dict[str, Any]) -> Job:
+    """Reads what a job's ``to_data`` gave."""
+    fields = dict(data)
+    if fields.pop("kind", None) == "supernet":
+        from chipwise.training.supernet.job import SupernetJob
+
+        return SupernetJob.from_data(fields)
+    return TrainJob.from_data(fields)
+
+
+def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
+    """Starts ``count`` workers that train; submit jobs as ``job.to_data()``.
+
+    Args:
+        count: Trainings at the same time.
+        silence_s: Seconds without a message after which a worker counts as hung.
+    """
+    command = [sys.executable, "-m", "chipwise.training.loop.worker"]
+    return WorkerPool(command, count, name="training worker", silence_s=silence_s)
+
+
+def run_job(data: Message, report: Report) -> dict[str, Any]:
+    """Does the job that a message holds and reports the fields of each ``Update``."""
+    return read_job(data).run(lambda update: report(**dataclasses.asdict(update)))
+
+
+def _limit_threads(_setup: Message) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def main() -> None:
+    """Serves standard input."""
+    serve(run_job, start=_limit_threads)
+
+
+if __name__ == "__main__":
+    main()

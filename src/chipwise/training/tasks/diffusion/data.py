@@ -1,0 +1,295 @@
+"""Images to draw in the folder of a run: one file for all trainings, with the classifier that judges what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic, write_json
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.deploy.export.onnx import export
+from chipwise.errors import MeasurementError, SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.denoiser.latents.spec import Latents
+from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.tasks.diffusion.dataset import DRAWN, Classifier, FlowImages, load_flows, save_flows
+from chipwise.training.tasks.diffusion.frechet import Moments
+from chipwise.training.tasks.diffusion.latents import Codec, train_codec
+from chipwise.training.tasks.made import is_made
+from chipwise.training.tasks.protocol import Exported, Losses
+from chipwise.training.tasks.vision.data import png, read_parts
+from chipwise.training.tasks.vision.sources import ImagesSpec
+
+BATCH = 64
+HALF = 127.5  # pixels from 0 to 255 become -1 to 1
+WIDTH, HEADS = 48, 3  # of the classifier; the width is that of its features
+SHOWN_STEPS = (1, 2, 4, 8, 16)
+SHOWN_GUIDANCE = (1.0, 1.5, 2.0, 3.0, 5.0)  # of models that are guided
+LEARNT_FROM = 20_000  # images, at most, that an autoencoder learns from
+COMPARED = 320  # images of each distance by number of steps
+SAMPLER = "sampler.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSpec(ImagesSpec):
+    """The images to draw; see :class:`chipwise.training.tasks.vision.sources.ImagesSpec`."""
+
+    classifier_steps: int = 300  # of training the classifier on whose features distances are taken
+    autoencoder_steps: int = 600  # of training an autoencoder, where the space lists latents
+
+    def __post_init__(self) -> None:
+        super(DrawnSpec, self).__post_init__()
+        if self.classifier_steps < 1:
+            raise SpecError(f"must be at least 1, not {self.classifier_steps}", field="classifier_steps")
+        if self.autoencoder_steps < 1:
+            raise SpecError(f"must be at least 1, not {self.autoencoder_steps}", field="autoencoder_steps")
+
+
+class DiffusionData:
+    """See :class:`chipwise.training.tasks.protocol.TaskData`.
+
+    Args:
+        spec: Where images come from.
+        base: Where its paths start.
+        folder: Where the file of images is kept.
+        image: The size, channels and classes that the space is for.
+    """
+
+    recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02, "table_rate": 0.006}
+    quick = DRAWN
+
+    def __init__(self, spec: DrawnSpec, base: Path, folder: Path, image: ImageSpace) -> None:
+        self.spec, self.base, self.folder, self.image = spec, base, folder, image
+
+    @property
+    def path(self) -> Path:
+        """The file of images and classifier."""
+        return self.folder / "flows.npz"
+
+    @property
+    def facts(self) -> Path:
+        """What the file was made of: source, licence, how well the classifier does."""
+        return self.folder / "flows.json"
+
+    def prepare(self) -> None:
+        """Reads the images, trains the classifier on them, and writes both once."""
+        latents = [factor for factor in self.image.latents if factor > 1]
+        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes, *latents])
+        if is_made(self.facts, wanted, entries="images"):
+            return
+        found, parts = read_parts(self.spec, self.base, self.image)
+        half = np.full((1, 1, 1), HALF, np.float32)
+        arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        data = LabelledArrays(**arrays)
+        classifier, error = self._classifier(data)
+        splits: tuple[Split, ...] = ("validation", "test")
+        moments = {split: Moments.of(classifier.features(data.part(split)[0])) for split in splits}
+        codecs = {factor: self._codec(data, factor) for factor in latents}
+        save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments, codecs=codecs))
+        facts = {"source": found.source, "licence": found.licence, "classifier_error": error, "identity": wanted}
+        write_json(self.facts, facts)  # last: the file of images is whole
+
+    def _codec(self, data: LabelledArrays, factor: int) -> Codec:
+        """An autoencoder of the training images."""
+        chosen = np.random.default_rng(0).permutation(len(data.train[0]))[:LEARNT_FROM]
+        images = data.scaled(data.train[0][chosen])
+        asked = Latents(factor=factor, channels=self.image.channels)
+        return train_codec(images, asked, steps=self.spec.autoencoder_steps, seed=0)
+
+    def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
+        """The classifier, and its share of errors on validation data. The same on every run of a machine."""
+        from chipwise.training.loop.evaluate import read
+        from chipwise.training.loop.trainer import Recipe, train
+        from chipwise.training.tasks.vision.dataset import LabelledImages
+
+        arch = judging_arch(self.image)
+        images = LabelledImages(
+            train=data.train,
+            validation=data.validation,
+            test=data.test,
+            classes=data.classes,
+            mean=data.mean,
+            std=data.std,
+        )
+        result = train(
+            arch,
+            images,
+            steps=self.spec.classifier_steps,
+            seed=0,
+            folder=self.folder / "classifier",
+            recipe=Recipe(batch_windows=BATCH),
+            precision="fp32",
+        )
+        return Classifier(arch=arch, weights=read(result.weights)), result.loss
+
+    @cached_property
+    def arrays(self) -> FlowImages:
+        """The images of all parts, and the classifier."""
+        return load_flows(self.path)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Images and bytes of each part, source and licence."""
+        facts = read_mapping(self.facts)
+        found = {"name": self.spec.source, "source": facts["source"], "licence": facts["licence"]}
+        for name, (inputs, labels) in (
+            ("train", self.arrays.train),
+            ("val", self.arrays.validation),
+            ("test", self.arrays.test),
+        ):
+            found |= {f"entries_{name}": len(labels), f"bytes_{name}": int(inputs.nbytes)}
+        return found
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """The images as flows."""
+        return DataFile(path=str(self.path), kind="flows")
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions of a batch of images."""
+        return BATCH * arch.max_tokens
+
+    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
+        """Bytes of an image over its patches."""
+        each = self.image.size**2 * self.image.channels
+        patch = space.values(rows, "patch").astype(np.int64) * space.factors(rows)
+        return np.asarray(each / (self.image.size // patch) ** 2, np.float64)
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """The distance, image by image, of what the exported graph draws, one image at a time as it serves them.
+
+        Raises:
+            MeasurementError: What it draws is not finite.
+        """
+        images = self._drawn(item, split)
+        values = self.arrays.distances(images, split)
+        if not np.isfinite(values).all():
+            raise MeasurementError(f"{item.folder}: the exported model draws images that are not finite")
+        return Losses(values=values, sizes=np.ones(len(values)))
+
+    def _drawn(self, item: Exported, split: Split) -> NDArray[np.float32]:
+        """Images (n, C, Y, X) by the exported graph."""
+        from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
+
+        path = item.folder / "judged.onnx"
+        with storage(path):
+            export(item.design, item.weights, path)
+        try:
+            session = OnnxDenoiser(path)
+            noise, labels = self.arrays.noise(item.design.arch, split, DRAWN)
+            pairs = zip(noise, labels, strict=True)
+            return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
+        finally:
+            path.unlink(missing_ok=True)
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """An image of each label by number of steps, of winner and reference design, with distances and flow losses.
+
+        Of guided models also the distance by guidance, in their own steps.
+        """
+        from chipwise.training.loop.evaluate import load_model, quantised
+
+        arrays, shown = self.arrays, {}
+        for who, item in (("winner", winner), ("baseline", reference)):
+            if item is None or item.design.arch.denoiser is None:
+                continue
+            denoiser = item.design.arch.denoiser
+            model = load_model(item.design.arch, item.weights)
+            model = model if item.design.weights == "fp32" else quantised(model, item.design.weights)
+            rows = []
+            for steps in sorted({*SHOWN_STEPS, denoiser.steps}):
+                if denoiser.shortcut and steps & (steps - 1):
+                    continue
+                images = arrays.drawn(model, split="test", served=replace(denoiser, steps=steps), most=COMPARED)
+                rows.append(
+                    {
+                        "steps": steps,
+                        "distance": float(arrays.distances(images, "test").mean()),
+                        "images": [png(_pixels(image)) for image in images[: len(arrays.classes)]],
+                    }
+                )
+            guided = []
+            for scale in sorted({*SHOWN_GUIDANCE, denoiser.guidance}) if denoiser.guided else ():
+                images = arrays.drawn(model, split="test", served=replace(denoiser, guidance=scale), most=COMPARED)
+                guided.append({"guidance": scale, "distance": float(arrays.distances(images, "test").mean())})
+            shown[who] = {
+                "rows": rows,
+                **({"guided": guided, "guidance": denoiser.guidance} if guided else {}),
+                "steps": denoiser.steps,
+                "shortcut": denoiser.shortcut,
+                "solver": denoiser.solver,
+                "shift": denoiser.shift,
+                "flow_loss": arrays.flow_loss(model),
+                **({} if denoiser.latents is None else {"latents": self._rebuilt(denoiser.latents.factor)}),
+            }
+        inputs, labels = arrays.test
+        error = units.show(read_mapping(self.facts)["classifier_error"], "share")
+        return {
+            "drawn": shown,
+            "labels": list(arrays.classes),
+            "real": [png(inputs[np.flatnonzero(labels == label)[0]]) for label in range(len(arrays.classes))],
+            "judge": f"it gets {error} of the validation images wrong",
+        }
+
+    def _rebuilt(self, factor: int) -> dict[str, Any]:
+        """How far real test images are from themselves once they were latents, beside the part's own images."""
+        images = self.arrays.part("test", COMPARED)[0]
+        rebuilt = self.arrays.codecs[factor].rebuilt(images)
+        return {
+            "factor": factor,
+            "distance": float(self.arrays.distances(rebuilt, "test").mean()),
+            "real": float(self.arrays.distances(images, "test").mean()),
+            "error": float(((rebuilt - images) ** 2).mean()),
+        }
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder with the names of the labels, and a sampler for ``model.onnx`` that needs numpy."""
+        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
+        write_json(folder / "config.json", read_mapping(folder / "config.json") | {"labels": list(self.arrays.classes)})
+        write_atomic(folder / SAMPLER, read_bytes(Path(__file__).with_name(SAMPLER)))
+
+
+def judging_arch(image: ImageSpace) -> ArchSpec:
+    """The classifier that images of this size are judged by: two layers on about four by four patches."""
+    sides = [side for side in range(1, image.size + 1) if image.size % side == 0]
+    patch = min(sides, key=lambda side: (abs(image.size / side - 4), side))
+    stem = ImageStem(image_size=image.size, patch=patch, channels=image.channels, prefix_tokens=0)
+    attention = Attention(
+        heads=HEADS, kv_heads=HEADS, head_size=WIDTH // HEADS, qkv_bias=True, out_bias=True, rope=False, causal=False
+    )
+    ffn = FeedForward(width=4 * WIDTH, activation="gelu", gated=False, bias=True)
+    return ArchSpec(
+        name="judge",
+        vocab_size=0,
+        d_model=WIDTH,
+        layers=(Layer(attention=attention, ffn=ffn),) * 2,
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        norm_bias=True,
+        positions="learned",
+        head="classes",
+        classes=image.classes,
+        stem=stem,
+        pooling="mean",
+    )
+
+
+def _pixels(image: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """An image (C, Y, X) from -1 to 1 as pixels."""
+    return np.clip(np.round(image * HALF + HALF), 0, 255).astype(np.uint8)

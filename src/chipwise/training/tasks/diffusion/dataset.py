@@ -1,0 +1,289 @@
+"""Images to draw as a data set: a denoiser learns how noise moves to images on straight paths (rectified flow).
+
+An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
+says less that. A model of shortcuts also learns, on a part of each batch, that one step of size 2d is two of size d:
+it is distilled from itself while it is trained. A guided model is not told the label of a tenth of the images. Models
+are judged by the Fréchet distance of what they draw. A model of latents learns the images' latents (``latents.py``),
+holds the decoder, and is judged by what is decoded.
+
+References:
+    Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
+    (Stable Diffusion 3), arXiv:2403.03206, section 3.1. Shortcuts: Frans et al. 2024, arXiv:2410.12557, algorithm 1.
+    Labels left out: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import plain
+from chipwise.core.files import build
+from chipwise.errors import DataError, InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.io import from_data, to_data
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
+from chipwise.training.data.arrays import LabelledArrays, read_arrays, save_arrays
+from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.tasks.diffusion.frechet import Moments, distances
+from chipwise.training.tasks.diffusion.latents import Codec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from chipwise.training.loop.trainer import Recipe
+
+DRAWN = 640  # images that a model is judged by
+ROWS = 128  # of them at a time
+SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
+DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
+FINEST = 5  # halvings of the smallest step that is taught: 1/32
+SEEDS = {"validation": 1, "test": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """The small classifier whose features distances are taken on."""
+
+    arch: ArchSpec
+    weights: Mapping[str, NDArray[Any]]
+
+    @cached_property
+    def model(self) -> Any:
+        """Its torch module."""
+        from chipwise.training.loop.evaluate import load_model
+
+        return load_model(self.arch, self.weights)
+
+    def features(self, images: NDArray[np.float32]) -> Float64Array:
+        """The states that the head reads, (n, width), of scaled images (n, C, Y, X)."""
+        import torch
+
+        found: list[Any] = []
+        handle = self.model.head.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].double().numpy()))
+        try:
+            with torch.no_grad():
+                for start in range(0, len(images), ROWS):
+                    self.model(torch.from_numpy(np.ascontiguousarray(images[start : start + ROWS])))
+        finally:
+            handle.remove()
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowImages(LabelledArrays):
+    """See :class:`chipwise.training.data.arrays.LabelledArrays`; ``classifier`` gives the features to judge by."""
+
+    classifier: Classifier
+    moments: Mapping[Split, Moments]  # of the real images' features
+    codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by how many pixels a latent is wide
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of other images or labels, or one that draws none."""
+        shape = None if arch.stem is None else arch.stem.shape
+        if arch.denoiser is not None and arch.denoiser.latents is not None:
+            self._codec(arch)
+        if arch.denoiser is None or shape != self.shape(arch):
+            raise InputError(f"the model draws images of {shape}, the data has {self.shape(arch)}")
+        if arch.denoiser.labels != len(self.classes):
+            raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
+
+    def _codec(self, arch: ArchSpec) -> Codec | None:
+        """The autoencoder of the model's latents; None where it draws pixels.
+
+        Raises:
+            InputError: The data has no such autoencoder.
+        """
+        latents = None if arch.denoiser is None else arch.denoiser.latents
+        if latents is None:
+            return None
+        codec = self.codecs.get(latents.factor)
+        if codec is None or codec.latents != latents:
+            known = ", ".join(map(str, self.codecs)) or "none"
+            raise InputError(
+                f"the model draws latents of {latents.factor} pixels, the data has autoencoders of {known}"
+            )
+        return codec
+
+    def shape(self, arch: ArchSpec) -> tuple[int, ...]:
+        """The shape of what the model draws: of an image, or of its latents."""
+        channels, rows, columns = self.train[0].shape[1:]
+        codec = self._codec(arch)
+        if codec is None:
+            return channels, rows, columns
+        factor = codec.latents.factor
+        return codec.latents.depth, rows // factor, columns // factor
+
+    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+        """The decoder's weights; see :class:`chipwise.training.data.dataset.HoldsWeights`."""
+        codec = self._codec(arch)
+        if codec is None:
+            return {}
+        return {name: value for name, value in codec.weights.items() if name.startswith("decoder.")}
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Scaled images or latents, labels, noise, times and sizes of steps (0: a plain flow), of ``rows`` examples."""
+        import torch
+
+        images, labels = super().batch(arch, recipe, number, seed=seed)
+        codec = self._codec(arch)
+        images = images if codec is None else codec.encode(images)
+        rows, random = len(labels), np.random.default_rng([seed, number, 2])
+        noise = random.standard_normal(tuple(images.shape), dtype=np.float32)
+        if arch.denoiser is not None and arch.denoiser.guided:
+            dropped = np.random.default_rng([seed, number, 4]).random(rows) < DROPPED
+            labels = torch.where(torch.from_numpy(dropped), arch.denoiser.labels, labels)
+        times = 1 / (1 + np.exp(-random.standard_normal(rows)))
+        sizes = np.zeros(rows)
+        if arch.denoiser is not None and arch.denoiser.shortcut:
+            taught = np.arange(rows) % SHORTCUTS == 0
+            sizes = np.where(taught, 0.5 ** random.integers(0, FINEST, rows), 0.0)
+            starts = np.floor(random.random(rows) / np.where(taught, sizes, 1.0)) * sizes
+            times = np.where(taught, starts, times)
+        told = (torch.from_numpy(part.astype(np.float32)) for part in (times, sizes))
+        return images, labels, torch.from_numpy(noise), *told
+
+    def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean square of the velocity's error, of all values of the batch."""
+        import torch
+
+        images, labels, noise, times, sizes = batch
+        t = times[:, None, None, None]
+        moving, wanted = (1 - t) * noise + t * images, images - noise
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            taught = sizes > 0
+            if taught.any():
+                wanted = wanted.clone()
+                rows = (moving[taught], times[taught], labels[taught], sizes[taught])
+                wanted[taught] = _two_steps(model, *rows).to(wanted.dtype)
+            found: Tensor = model(moving, times, labels, sizes)
+        return ((found.float() - wanted) ** 2).mean()
+
+    def noise(self, arch: ArchSpec, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Noise (count, C, Y, X) and labels (count,) from which models are judged, the same for all of one shape."""
+        shape = (DRAWN, *self.shape(arch))
+        noise = np.random.default_rng([SEEDS[split], 3]).standard_normal(shape, dtype=np.float32)
+        return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
+
+    def distances(self, images: NDArray[np.float32], split: Split) -> Float64Array:
+        """The Fréchet distance of made images to the real ones of ``split``, as values whose mean it is, (n,)."""
+        return distances(self.classifier.features(images), self.moments[split])
+
+    def judge(
+        self,
+        model: Any,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """The Fréchet distance of images that ``model`` draws in its steps."""
+        images = self.drawn(model, split=split, most=most, dtype=dtype)
+        return Judged(loss=float(self.distances(images, split).mean()))
+
+    def drawn(
+        self,
+        model: Any,
+        *,
+        split: Split,
+        served: Denoiser | None = None,
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> NDArray[np.float32]:
+        """Images (n, C, Y, X), as models see them, that ``model`` draws; ``most`` limits n.
+
+        Steps, solver and guidance are the model's own, unless ``served`` has others.
+        """
+        import torch
+
+        from chipwise.model.kinds.denoiser.module import draw
+
+        served = served or model.arch.denoiser
+        noise, labels = self.noise(model.arch, split, DRAWN if most is None else max(2, min(most, DRAWN)))
+        device = next(model.parameters()).device
+        found = []
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for start in range(0, len(labels), ROWS):
+                begun, told = (torch.from_numpy(each[start : start + ROWS]).to(device) for each in (noise, labels))
+                found.append(draw(model, begun, told, served).float().cpu().numpy())
+        return np.concatenate(found)
+
+    def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:
+        """Mean square of the velocity's error on held-out images, at times spread evenly."""
+        import torch
+
+        images, labels = self.part(split, most)
+        noise, _ = self.noise(model.arch, split, len(labels))
+        images, labels = images[: len(noise)], labels[: len(noise)]
+        codec = self._codec(model.arch)
+        images = images if codec is None else codec.encode(torch.from_numpy(np.ascontiguousarray(images))).numpy()
+        times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
+        parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times, 0 * times)]
+        with torch.no_grad():
+            return float(self.loss(model, parts, torch.float32))
+
+
+def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, sizes: Tensor) -> Tensor:
+    """The mean velocity of two half steps, by the model itself. The finest are plain flows of no size."""
+    import torch
+
+    half = sizes / 2
+    told = torch.where(half > 0.5**FINEST, half, torch.zeros_like(half))
+    with torch.no_grad():
+        first: Tensor = model(moving, times, labels, told)
+        second: Tensor = model(moving + half[:, None, None, None] * first, times + half, labels, told)
+    return (first + second).detach() / 2
+
+
+def save_flows(path: Path, data: FlowImages) -> None:
+    """Writes a data set for :func:`load_flows`."""
+    held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(data.classifier.arch)))}
+    held |= {f"classifier.{name}": value for name, value in data.classifier.weights.items()}
+    for split, moments in data.moments.items():
+        held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
+    for factor, codec in data.codecs.items():
+        held[f"codec.{factor}"] = np.array(json.dumps(plain(codec.latents)))
+        held |= {f"codec.{factor}.{name}": value for name, value in codec.weights.items()}
+    save_arrays(path, data, **held)
+
+
+def load_flows(path: str | Path) -> FlowImages:
+    """The data set of a file.
+
+    Raises:
+        DataError: The file is missing or is not what :func:`save_flows` writes.
+    """
+    fields = dict(read_arrays(path))
+    with np.load(path, allow_pickle=False) as file:
+        if "classifier" not in file:
+            raise DataError(f"{path}: holds no classifier to judge images by; delete it and it is made again")
+        weights = {name.partition(".")[2]: file[name] for name in file.files if name.startswith("classifier.")}
+        arch = from_data(json.loads(str(file["classifier"])), file=str(path))
+        moments: dict[Split, Moments] = {
+            split: Moments(mean=file[f"moments.{split}.mean"], covariance=file[f"moments.{split}.covariance"])
+            for split in ("validation", "test")
+        }
+        codecs = {
+            factor: Codec(
+                latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))),
+                weights={
+                    name.removeprefix(f"codec.{factor}."): file[name]
+                    for name in file.files
+                    if name.startswith(f"codec.{factor}.")
+                },
+            )
+            for factor in FACTORS
+            if f"codec.{factor}" in file
+        }
+    judge = Classifier(arch=arch, weights=weights)
+    return FlowImages(**fields, classifier=judge, moments=moments, codecs=codecs)

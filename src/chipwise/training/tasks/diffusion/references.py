@@ -1,0 +1,47 @@
+"""Reference designs of denoisers: DiT's proportions.
+
+Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
+adaLN-zero, a plain flow in Euler's equal steps, unguided where the space has that: a guided image takes two passes a
+step, so within a limit on time its model is half as large. Patch, latents, steps, width, depth, heads and format vary.
+
+References:
+    Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
+        (XL: 72).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.model.kinds.denoiser.denoiser import UNGUIDED, UNSHIFTED
+from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, PIXELS, SHIFT, SOLVER
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.vision import references
+
+ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
+FEWEST = 4  # steps of a plain flow: with fewer, images are blurred
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """DiT-proportioned designs around a space, as choices, in every number of steps from ``FEWEST`` on.
+
+    All numbers of the space where none of them is so large.
+    """
+    assert spec.image is not None
+    enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
+    image = spec.image
+    for choices in references.proportions(spec, aspect=ASPECT):
+        for factor, steps in itertools.product(image.latents, enough):
+            values = choices["patch"] ** image.axes * image.channels * factor
+            if choices["d_model"] < values:  # too narrow to carry a patch's noise
+                continue
+            if image.size // factor % choices["patch"]:
+                continue
+            own: dict[str, Any] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
+            own |= {} if image.guidance == (UNGUIDED,) else {GUIDANCE: min(image.guidance)}
+            own |= {} if image.solver == ("euler",) else {SOLVER: min(image.solver)}  # euler where it is listed
+            own |= {} if image.shift == (UNSHIFTED,) else {SHIFT: min(image.shift, key=lambda x: abs(math.log(x)))}
+            yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"} | own

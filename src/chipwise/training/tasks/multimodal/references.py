@@ -1,0 +1,29 @@
+"""Reference designs of decoders with image tokens: the proportions of LLaVA and SmolVLM.
+
+Plain patches, a token for each patch as in LLaVA or for four of them joined as in SmolVLM, two matrices, the tokens in
+front of the words, and a stack in the proportions of transformers: heads together as wide as the model and a GELU
+feed-forward of four times the width.
+
+References:
+    Liu et al. 2023, Improved Baselines with Visual Instruction Tuning, arXiv:2310.03744; Marafioti et al. 2025,
+    SmolVLM, arXiv:2504.05299.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.model.kinds.image.choices import IMAGE_IN, JOIN, NO_MERGE, PREFIX
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.vision.references import proportions as of_vision
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """Designs around a space, as choices, for a token a patch and for joined patches where they fit."""
+    assert spec.image is not None
+    for choices in of_vision(spec):
+        choices["pooling"] = "last"
+        for merge in (NO_MERGE, JOIN):
+            if merge == NO_MERGE or (spec.image.size // choices["patch"]) % 2 == 0:
+                yield choices | {"merge": merge, IMAGE_IN: PREFIX}

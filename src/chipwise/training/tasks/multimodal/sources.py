@@ -1,0 +1,152 @@
+"""Where questions about images come from: shapes drawn here, or a table of the user's with paths of images.
+
+Images of any size are scaled to the space's; decoding is left to Pillow, Parquet to pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.extras import optional_imports
+from chipwise.core.fields import check_fields, positive
+from chipwise.core.files import parse_json, read_text
+from chipwise.errors import DataError, SpecError
+from chipwise.training.data.image_files import read_image
+from chipwise.training.data.parquet_files import read_columns
+from chipwise.training.tasks.multimodal import shapes
+
+COLUMNS = ("image", "question", "answer")
+UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # words: one that was not learnt, and the room before a short question
+MOST_BYTES = 1_000_000_000
+_WORD = re.compile(r"[\w']+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionsSpec:
+    """The ``data`` of a run file.
+
+    ``shapes`` draws ``images`` images here. ``files`` reads ``path``, a JSONL or Parquet file with the columns image (a
+    path, from the file's folder), question and answer; answers that are rarer than the space's classes are left out.
+    """
+
+    source: Literal["shapes", "files"] = "shapes"
+    images: int = 12_000
+    seed: int = 0
+    path: str = ""
+    licence: str = "not stated"
+    validation_share: float = 0.05  # of the images; as much again is the test part
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "images", most=1_000_000)
+        if self.source == "files" and not self.path:
+            raise SpecError("name the file of images, questions and answers", field="path")
+        if not 0 < self.validation_share <= 0.25:
+            raise SpecError(f"must be above 0 and at most 0.25, not {self.validation_share}", field="validation_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Images (n, C, Y, X) in 8 bits, with questions about them and answers as text."""
+
+    pixels: NDArray[np.uint8]
+    image: NDArray[np.int64]  # (questions,): the number of the image
+    questions: list[str]
+    answers: list[str]
+    source: str
+    licence: str
+
+
+def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int) -> Questions:
+    """The questions, with images of ``size`` pixels on each side and so many channels.
+
+    Raises:
+        DataError: A file is missing or broken; names it and the row.
+        MissingExtra: A package that reads it is not installed.
+    """
+    if spec.source == "shapes":
+        found = shapes.drawn(spec.images, seed=spec.seed)
+        pixels = np.stack([_scaled(picture, size, channels) for picture in found.pixels])
+        return Questions(
+            pixels=pixels, image=found.image, questions=found.questions, answers=found.answers,
+            source=f"{spec.images:,} synthetic images of coloured shapes (seed {spec.seed})", licence=shapes.LICENCE,
+        )  # fmt: skip
+    path = base / spec.path
+    rows = list(_rows(path))
+    if not rows:
+        raise DataError(f"{path}: holds no questions")
+    numbers: dict[str, int] = {}
+    for row in rows:
+        numbers.setdefault(row["image"], len(numbers))
+    return Questions(
+        pixels=np.stack(
+            [_fitted(read_image(path.parent / name, channels=channels), size, channels) for name in numbers]
+        ),
+        image=np.array([numbers[row["image"]] for row in rows]),
+        questions=[row["question"] for row in rows],
+        answers=[row["answer"].strip().lower() for row in rows],
+        source=str(path),
+        licence=spec.licence,
+    )
+
+
+def _rows(path: Path) -> Iterable[Mapping[str, str]]:
+    if path.suffix == ".parquet":
+        values = zip(*read_columns(path, COLUMNS), strict=True)
+        given: Iterable[Any] = (dict(zip(COLUMNS, row, strict=True)) for row in values)
+    else:
+        lines = [line for line in read_text(path, most=MOST_BYTES).splitlines() if line.strip()]
+        given = (parse_json(line, name=f"{path}, row {number}") for number, line in enumerate(lines, start=1))
+    for number, row in enumerate(given, start=1):
+        for name in COLUMNS:
+            if not isinstance(row, dict) or not isinstance(row.get(name), str) or not row[name].strip():
+                raise DataError(f"{path}: row {number} has no text {name!r}; every row needs {', '.join(COLUMNS)}")
+        yield row
+
+
+def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
+    """Pixels (Y, X, 3) as (C, size, size)."""
+    if pixels.shape[:2] == (size, size) and channels == 3:
+        return pixels.transpose(2, 0, 1)
+    with optional_imports():
+        from PIL import Image
+    return _fitted(Image.fromarray(pixels), size, channels)
+
+
+def _fitted(image: Any, size: int, channels: int) -> NDArray[np.uint8]:
+    found = np.asarray(image.convert("L" if channels == 1 else "RGB").resize((size, size)), np.uint8)
+    return found[None] if channels == 1 else found.transpose(2, 0, 1)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a question, in lower case.
+
+    >>> words_of("How many circles?")
+    ['how', 'many', 'circles', '?']
+    """
+    return _WORD.findall(text.lower())
+
+
+def vocabulary(questions: Iterable[str], most: int) -> tuple[str, ...]:
+    """The ``most`` most frequent words, after the two of no question; by the alphabet where they are as frequent."""
+    counts = Counter(word for text in questions for word in words_of(text))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return (NOTHING, UNKNOWN, *ranked[: most - 2])
+
+
+def encoded(texts: Iterable[str], words: tuple[str, ...], length: int) -> NDArray[np.int64]:
+    """Questions as numbers of words, (n, length), at the end of their room; what is too long loses its beginning."""
+    numbers = {word: i for i, word in enumerate(words)}
+    rows = []
+    for text in texts:
+        found = [numbers.get(word, 1) for word in words_of(text)][-length:]
+        rows.append([0] * (length - len(found)) + found)
+    return np.array(rows, np.int64).reshape(-1, length)

@@ -1,0 +1,236 @@
+"""The Task protocol, and the table of tasks. One folder each.
+
+A search knows no domain: what it needs to know of one it asks its task, which comes in two parts. :class:`Task` is what
+a run file alone tells (metric, defaults, reference designs); it loads nothing heavy. :class:`TaskData` is a task with
+its data in the folder of a run: what trainings read, how an exported file is judged, and what is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.tables import Table
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.laws.scaling import Law
+from chipwise.training.tasks.metric import Metric
+
+TASKS = Table(
+    "task",
+    "chipwise.domains",
+    {
+        "text": "chipwise.training.tasks.text.task:TEXT",
+        "diffusion": "chipwise.training.tasks.diffusion.task:DIFFUSION",
+        "vision": "chipwise.training.tasks.vision.task:VISION",
+        "multimodal": "chipwise.training.tasks.multimodal.task:MULTIMODAL",
+        "series": "chipwise.training.tasks.series.task:SERIES",
+        "speech": "chipwise.training.tasks.speech.task:SPEECH",
+        "transcripts": "chipwise.training.tasks.transcripts.task:TRANSCRIPTS",
+        "ranking": "chipwise.training.tasks.ranking.task:RANKING",
+    },
+)
+"""Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""
+
+
+LOAD_TEXT = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# trust_remote_code is needed only where config.json names a modelling file of its own (layers that differ)
+model = AutoModelForCausalLM.from_pretrained("winner", trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What things are called in reports and messages."""
+
+    data: str = "text"  # what is learnt: "trained on this text", "the test text"
+    entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
+    tokens: str = "tokens"  # what the tokens of a training are
+    pace: str = "time per token"  # the metric of time that designs are compared by
+    curve: str = "bits per byte"  # unit of a training's curve
+    does: str = "predicts the text"  # what a good model does better
+    reference: str = "Llama-style transformer"  # what reference designs are
+    sound: bool = False  # whether requests are sounds, so that their real-time factor is of interest
+    load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What an exported model loses on each entry of a part of the data, with the entries' sizes, each (n,).
+
+    Entries that are alike, such as clips of one speaker, stand together as one.
+
+    The loss of all is ``values.sum() / sizes.sum()``: bits and bytes of each text, or 0 and 1 for each image.
+    """
+
+    values: Float64Array
+    sizes: Float64Array
+
+    @property
+    def loss(self) -> float:
+        """Loss of all entries together."""
+        return float(self.values.sum() / self.sizes.sum())
+
+    @property
+    def std_error(self) -> float | None:
+        """Standard error of :attr:`loss` over entries; None of one entry."""
+        count = len(self.values)
+        if count < 2:
+            return None
+        off = (self.values - self.loss * self.sizes) / self.sizes.sum()
+        return float(np.sqrt(count / (count - 1) * (off**2).sum()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A trained and exported design, as its task judges and shows it."""
+
+    design: Design
+    weights: Mapping[str, Any]  # by the names of the torch module, FP32
+    folder: Path  # of its trial; holds ``model.onnx``
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Something to show in a report: HTML without scripts, which may hold SVG and images as data URIs."""
+
+    name: str  # of its section, such as ``examples``
+    title: str
+    html: str
+    text: str = ""  # Markdown of it for the card; nothing where it is for the report alone
+
+
+class Task(Protocol):
+    """What is asked of a model, as a run file's ``task`` names it. Immutable; importing it loads no torch.
+
+    Attributes:
+        metric: What is minimised or maximised.
+        pace: The metric of time that designs are compared by: ``tpot_p50`` where tokens are generated, ``ttft_p50``
+            where a request is one pass.
+        words: What things are called.
+        law: Expected loss by size and data before anything was trained; its level is fitted where it is unknown.
+        defaults: Fields of a run file that may be left out; none where nothing is usual.
+        per_matrix: Whether finalists get a format for each matrix, by measured time and loss, where the space has
+            FP32 and narrower formats.
+    """
+
+    metric: Metric
+    pace: str
+    words: Words
+    law: Law
+    defaults: Mapping[str, Any]
+    per_matrix: bool
+
+    def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
+        """Checks that models of the space can serve the workload.
+
+        Raises:
+            SpecError: They cannot; the field is named.
+        """
+        ...
+
+    def references(self, space: SpaceSpec) -> Iterator[dict[str, Any]]:
+        """Choices of reference designs around a space: what a careful engineer would draw, in proportions of the field.
+
+        Values outside the space's lists are allowed.
+        """
+        ...
+
+    def family(self, choices: Mapping[str, Any]) -> Hashable:
+        """What tells reference designs apart that must be trained to be compared, such as a vocabulary.
+
+        Of each family the largest design within the limits gets a first training.
+        """
+        ...
+
+    def open(self, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
+        """The task with its data.
+
+        Args:
+            data: The run file's ``data``.
+            base: Where its relative paths start.
+            folder: Where files that trainings read are kept.
+            space: The run's space.
+
+        Raises:
+            DataError: Data that is missing or too little.
+            MissingExtra: A package that the data comes from is not installed.
+        """
+        ...
+
+    def pictures(self, samples: Mapping[str, Any]) -> Sequence[Picture]:
+        """What a person wants to see, drawn from what :meth:`TaskData.samples` gave and the record kept."""
+        ...
+
+
+class TaskData(Protocol):
+    """A task with its data in the folder of a run. Deterministic.
+
+    Attributes:
+        recipe: Fields of ``Recipe`` that differ from its defaults.
+        quick: Size of the first part of the validation data that short trainings are judged on (see ``Dataset.judge``).
+    """
+
+    recipe: Mapping[str, Any]
+    quick: int
+
+    def prepare(self) -> None:
+        """Makes the files that trainings read, where they are missing.
+
+        Raises:
+            StudyError: The folder holds other data.
+        """
+        ...
+
+    def summary(self) -> Mapping[str, Any]:
+        """Fields of ``reporting.record.DataSummary``: name, source, licence, entries and bytes of each part."""
+        ...
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """What a model of this architecture learns from."""
+        ...
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions that one step of a training holds, without reading the data."""
+        ...
+
+    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
+        """Bytes of data that one position stands for in designs of these rows, (n,)."""
+        ...
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """Losses of the exported graph on ``split``, computed by its runtime. A fresh export may be made beside it.
+
+        Raises:
+            MeasurementError: The graph's outputs are not finite.
+        """
+        ...
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """Plain JSON from which :meth:`Task.pictures` shows what winner and reference design do with test data."""
+        ...
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """Writes what the ecosystem loads (such as a Hugging Face folder), and further text files beside it."""
+        ...
+
+
+def task_named(name: str) -> Task:
+    """The task of this name.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    found: Task = TASKS.load(name)
+    return found

@@ -1,0 +1,219 @@
+"""Requests as a data set: what people met, in order; a model learns which item comes next, and ranks candidates.
+
+Every position of a history is learnt from at once: the items that follow it and others drawn at random are its
+candidates, each of which sees the history up to there. That is what serving computes at the last position.
+
+References:
+    Cross entropy over drawn candidates: Klenitskiy and Vasilev 2023, Turning Dross Into Gold Loss, arXiv:2309.07602.
+    Measures of ranked lists: Järvelin and Kekäläinen 2002, Cumulated Gain-Based Evaluation of IR Techniques.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.files import storage, write_atomic
+from chipwise.errors import DataError, InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.training.data.dataset import Judged, Split
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from chipwise.training.loop.trainer import Recipe
+
+TOP = 10  # places of a list that count
+PLACES = 16  # positions of a history that a batch learns from
+DRAWN = 7  # candidates beside the right one, of each
+ROWS = 64  # requests at a time, where a model is judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestData:
+    """Interactions in order of time, and the requests that models are judged on.
+
+    Attributes:
+        users: Numbers of people, (n,).
+        items: Numbers of items from 1 on, (n,).
+        tags: Of each item, (items + 1, bag).
+        learnt: How many interactions, the first in time, are learnt from.
+        validation: Requests (m, history + candidates) of items, the right candidate first; 0 before a short history.
+        test: The same of the part that selects nothing.
+        validation_users: Who asked, (m,).
+        test_users: The same of the test part.
+        history: Items of a request's history.
+    """
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    tags: NDArray[np.int64]
+    learnt: int
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    validation_users: NDArray[np.int64]
+    test_users: NDArray[np.int64]
+    history: int
+
+    @property
+    def identity(self) -> Sequence[Any]:
+        """Sizes and the first interactions."""
+        first = digest([self.users[:4096].tolist(), self.items[:4096].tolist(), self.validation[:64].tolist()])
+        return ["requests", len(self.items), self.learnt, *self.validation.shape, *self.tags.shape, first]
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of other items, tags or histories."""
+        stem: Any = arch.stem
+        if not isinstance(stem, RankingStem):
+            raise InputError(f"{arch.name} does not rank candidates")
+        found, needed = (stem.items, stem.history, stem.bag), (len(self.tags) - 1, self.history, self.tags.shape[1])
+        for name, has, wants in zip(("items", "items of history", "tags of an item"), found, needed, strict=True):
+            if has != wants:
+                raise InputError(f"the model has {has} {name}, the data {wants}")
+
+    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Positions of a batch: histories and candidates."""
+        return recipe.batch_windows * learnt_positions(self.history)
+
+    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
+        """Batch number ``number``: ids, places and weights.
+
+        Ids (rows, history + places · candidates, 1 + bag); places (rows, places) in the history, alike in all rows;
+        weights (rows, places), 0 where a short history had not begun.
+        """
+        import torch
+
+        random = np.random.default_rng([seed, number])
+        followed = self._followed
+        ends = followed[random.integers(0, len(followed), recipe.batch_windows)]
+        windows = self._windows(ends)  # (rows, history + 1)
+        places = np.sort(random.choice(self.history, min(PLACES, self.history), replace=False)) + 1
+        places[-1] = self.history  # the newest item is always learnt
+        right = windows[:, places]
+        shape = (*right.shape, DRAWN)
+        drawn = random.integers(1, len(self.tags), shape)
+        candidates = np.concatenate((right[..., None], drawn), axis=2).reshape(len(ends), -1)
+        ids = self.with_tags(np.concatenate((windows[:, :-1], candidates), axis=1))
+        weights = (windows[:, places - 1] > 0).astype(np.float32)
+        placed = np.broadcast_to(places, right.shape).copy()
+        return torch.from_numpy(ids), torch.from_numpy(placed), torch.from_numpy(weights)
+
+    @cached_property
+    def _by_user(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Learnt items by person in order of time, and how many of the same person stand before each."""
+        users, items = self.users[: self.learnt], self.items[: self.learnt]
+        order = np.argsort(users, kind="stable")
+        begins = np.searchsorted(users[order], users[order])
+        return items[order], np.arange(len(order)) - begins
+
+    @cached_property
+    def _followed(self) -> NDArray[np.int64]:
+        """Places in the items by person that have one before them."""
+        return np.flatnonzero(self._by_user[1] > 0)
+
+    def _windows(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ``history + 1`` items up to each of ``ends``, 0 before a person's first."""
+        items, before = self._by_user
+        back = np.arange(self.history, -1, -1)
+        places = ends[:, None] - back
+        return np.where(back <= before[ends][:, None], items[np.maximum(places, 0)], 0)
+
+    def with_tags(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Items (…,) with their tags, (…, 1 + bag)."""
+        return np.concatenate((items[..., None], self.tags[items]), axis=-1)
+
+    def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean cross entropy in nats of the item that came next, among those drawn."""
+        import torch
+
+        ids, places, weights = batch
+        count = (ids.shape[1] - self.history) // places.shape[1]
+        with torch.autocast(ids.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            scores = model(ids, places[0].repeat_interleave(count))
+        nats = -torch.log_softmax(scores.float().view(*places.shape, count), dim=-1)[..., 0]
+        return (nats * weights).sum() / weights.sum().clamp(min=1)
+
+    def shown_loss(self, loss: float) -> float:
+        """Nats per item, as they are."""
+        return loss
+
+    def part(self, split: Split, most: int | None = None) -> NDArray[np.int64]:
+        """Requests (m, history + candidates, 1 + bag) of ``split``, the first ``most`` of them."""
+        return self.with_tags((self.validation if split == "validation" else self.test)[:most])
+
+    def judge(
+        self,
+        model: Any,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """1 less the mean NDCG of the first ten places."""
+        import torch
+
+        requests, device, lost = self.part(split, most), next(model.parameters()).device, 0.0
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for start in range(0, len(requests), ROWS):
+                ids = torch.from_numpy(requests[start : start + ROWS]).to(device)
+                lost += float(losses_of(model(ids).float().cpu().numpy()).sum())
+        return Judged(loss=lost / len(requests))
+
+
+def learnt_positions(history: int) -> int:
+    """Positions of one example of a batch."""
+    return history + min(PLACES, history) * (1 + DRAWN)
+
+
+def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
+    """The place from 1 on of the first candidate of each request (m, C); others with equal scores stand before it."""
+    before: NDArray[np.int64] = (scores[:, 1:] >= scores[:, :1]).sum(axis=1)
+    return before + 1
+
+
+def losses_of(scores: NDArray[np.floating]) -> Float64Array:
+    """1 less NDCG@10 of each request whose right candidate is the first, (m,); NaN where scores are not finite.
+
+    With one right candidate it is 1 / log2(1 + place) within the first ten places, and 0 after them.
+    """
+    places = places_of(scores)
+    lost = 1 - np.where(places <= TOP, 1 / np.log2(1.0 + places), 0.0)
+    return np.where(np.isfinite(scores).all(axis=1), lost, np.nan)
+
+
+def save_requests(path: Path, data: RequestData) -> None:
+    """Writes a data set for :func:`load_requests`."""
+    held = {name: np.asarray(getattr(data, name)) for name in RequestData.__dataclass_fields__}
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **held)  # type: ignore[arg-type]
+    with storage(path):
+        write_atomic(path, stream.getvalue())
+
+
+def load_requests(path: str | Path) -> RequestData:
+    """The data set of a file.
+
+    Raises:
+        DataError: The file is missing or is not what :func:`save_requests` writes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            held: dict[str, Any] = {name: file[name].astype(np.int64) for name in RequestData.__dataclass_fields__}
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file of data") from None
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
+    fields: dict[str, Any] = {name: int(value) if value.ndim == 0 else value for name, value in held.items()}
+    return RequestData(**fields)

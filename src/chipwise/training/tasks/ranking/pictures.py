@@ -1,0 +1,100 @@
+"""What a report shows of a ranking model: top lists of some requests, and recall by the length of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from chipwise.core import units
+from chipwise.core.statistics import Z90
+from chipwise.training.tasks.protocol import Picture
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # head and rows
+RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over people."
+RATES_NOTE = (
+    "Measured on this machine by the clock, one request after the other, as the files ship; whatever else the machine "
+    "did is in it. Requests/s: most for which 99 of 100 are answered within {limit}, where requests come at random "
+    "(Poisson) and wait their turn."
+)
+WHO = (("winner", "winner"), ("baseline", "reference"))
+
+
+def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
+    """The sections ``lists`` and ``recall``, as far as the samples hold them."""
+    found = []
+    if samples.get("requests"):
+        note = (
+            f"<p>Test requests of {samples['candidates']} candidates: the newest items of the history, what came next, "
+            "and what stands first for winner and reference design. The item that came next is bold; the number is its "
+            "place.</p>"
+        )
+        html = note + "".join(_request(item) for item in samples["requests"])
+        found.append(Picture(name="lists", title="What it ranks first", html=html))
+    if samples.get("recall"):
+        title = "How often the next item is found"
+        found.append(_tables("recall", title, RECALL_NOTE, [_recall(samples["recall"])]))
+    if samples.get("rates"):
+        shown = [(name, samples["rates"][who]) for who, name in WHO if who in samples["rates"]]
+        tables = [_rates(name, each["rows"]) for name, each in shown]
+        note = RATES_NOTE.format(limit=units.show(shown[0][1]["limit_s"], "time"))
+        found.append(_tables("rates", "Requests a second by number of candidates", note, tables))
+    return found
+
+
+def _request(item: Mapping[str, Any]) -> str:
+    cells = []
+    for who, name in WHO:
+        if who in item:
+            entries = (f"<b>{escape(e)}</b>" if e == item["next"] else escape(e) for e in item[who]["list"])
+            body = "".join(f"<li>{entry}</li>" for entry in entries)
+            cells.append(
+                f"<div><strong>{name}</strong> (place {int(item[who]['place'])})"
+                f'<ol style="margin:.2em 0 0;padding-left:1.6em">{body}</ol></div>'
+            )
+    history = escape(" · ".join(item["history"]))
+    return (
+        f'<section style="margin:0 0 1.2em"><p style="margin:0 0 .3em">{history} → <b>{escape(item["next"])}</b></p>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:2em;font-size:.9em">{"".join(cells)}</div></section>'
+    )
+
+
+def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Picture:
+    """Tables as HTML, and as Markdown for the card. The first cell of a row is its head."""
+    html, text = [f"<p>{escape(note)}</p>"], [note]
+    for head, rows in tables:
+        cells = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
+        body = "".join(
+            f"<tr><th scope='row'>{escape(first)}</th>"
+            + "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in rest)
+            + "</tr>"
+            for first, *rest in rows
+        )
+        html.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
+        lines = [head, ["---"] * len(head), *rows]
+        text.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    return Picture(name=name, title=title, html="".join(html), text="\n\n".join(text))
+
+
+def _recall(recalls: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
+    shown = [(who, name) for who, name in WHO if who in recalls]
+    rows = []
+    for number, first in enumerate(recalls[shown[0][0]]):
+        row = [str(int(first["length"]))]
+        for who, _ in shown:
+            value, half = recalls[who][number]["recall"], Z90 * recalls[who][number]["std_error"]
+            row.append(f"{units.show(value, 'share')} ± {units.show(half, 'share')}")
+        rows.append(row)
+    return ["first", *(name for _, name in shown)], rows
+
+
+def _rates(name: str, rows: Sequence[Mapping[str, float]]) -> Table:
+    shown = [
+        [
+            f"{int(row['candidates']):,}",
+            *(units.show(row[key], "time", digits=3) for key in ("p50_s", "p99_s")),
+            f"{row['requests_per_s']:,.0f}" if row["requests_per_s"] else "none",
+        ]
+        for row in rows
+    ]
+    return [f"candidates, {name}", "request, P50", "request, P99", "requests/s"], shown

@@ -1,0 +1,49 @@
+"""Reference designs of ranking: the proportions of SASRec and of HSTU.
+
+SASRec: softmax attention of heads that together are as wide as the model, a ReLU feed-forward of the model's own width,
+tables as wide as the model, candidates scored by similarity. HSTU: pointwise attention without a feed-forward, tables
+and scores alike. Both in one to four layers, as published. Width, depth, heads and format vary.
+
+References:
+    Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781: 2 layers of width 50, one head.
+    Zhai et al. 2024, Actions Speak Louder than Words, arXiv:2402.17152, section 4.1.1: SASRec and HSTU of 2 layers of
+        width 50 with one head, and larger ones of 4 to 8 layers and 2 heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from chipwise.model.kinds.ranking.choices import FULL
+from chipwise.model.space.space_spec import NO_FFN, SpaceSpec
+
+STEP = 16
+HEADS = (1, 2)
+DEEPEST = 4  # of the small published models; HSTU-large has 8 layers, but a width of 50
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """SASRec- and HSTU-proportioned designs around a space, as choices; up to half as wide again as its widest."""
+    assert spec.ranking is not None
+    for weights in spec.formats:
+        for mixing, ffn in (("attention", "relu"), ("hstu", NO_FFN)):
+            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
+                for depth in range(1, DEEPEST + 1):
+                    for heads in HEADS:
+                        if d_model % (8 * heads):
+                            continue
+                        layer = {"heads": heads, "kv_heads": heads, "ffn": ffn, "ffn_width": d_model}
+                        yield {
+                            "d_model": d_model,
+                            "depth": depth,
+                            "vocab_size": spec.ranking.outputs,
+                            "head_size": d_model // heads,
+                            "tie_embeddings": False,
+                            "weights": weights,
+                            "sharing": "none",
+                            "mixing": mixing,
+                            "table": FULL,
+                            "score": "similarity",
+                            "layers": [layer] * depth,
+                        }

@@ -1,0 +1,138 @@
+"""Series with their tokens in the folder of a run: the first 80 % of each is learnt, 10 % validate, 10 % test."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest
+from chipwise.core.files import build, read_text, storage, write_atomic, write_json
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.errors import DataError, SpecError, StudyError
+from chipwise.training.data.tokenizer import TokenData, load_tokens
+from chipwise.training.tasks.protocol import Exported
+from chipwise.training.tasks.text.data import TextData
+
+MOST_VALUE = 1e100  # its square is a number still
+SHOWN, FEWEST = 3, 200  # series whose forecasts are drawn; values that a series needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesSpec:
+    """Series to learn: columns of numbers of CSV files, or ``waves``, which are made up for a first try."""
+
+    source: str = "files"
+    paths: tuple[str, ...] = ()  # from the run file's folder on
+    licence: str = "not stated"
+
+    def __post_init__(self) -> None:
+        if self.source not in ("files", "waves") or (self.source == "files") != bool(self.paths):
+            raise SpecError("list CSV files under paths, or write source: waves", field="source")
+
+
+def read_series(data: Mapping[str, Any], base: Path) -> tuple[SeriesSpec, list[Float64Array]]:
+    """Every column that holds only numbers, or sums of three sines with noise; each scaled by its first 80 %."""
+    spec, found = build(SeriesSpec, data, field="data"), list[Float64Array]()
+    for path in (base / name for name in spec.paths):
+        for column in zip(*csv.reader(io.StringIO(read_text(path))), strict=False):
+            try:
+                found.append(np.array([float(value) for value in column[1:]]))
+            except ValueError:
+                continue  # dates and names
+    if spec.source == "waves":
+        t, random = np.arange(4_000.0)[:, None], np.random.default_rng(0)
+        found = [np.sin(t / random.uniform(1, 10, 3)).sum(1) + random.normal(0, 0.1, len(t)) for _ in range(8)]
+    if not found or min(map(len, found)) < FEWEST or not all(np.isfinite(one).all() for one in found):
+        raise DataError(f"there must be series, each of at least {FEWEST} finite values", field="data")
+    learnt = [one[: len(one) * 8 // 10] for one in found]
+    for number, (one, part) in enumerate(zip(found, learnt, strict=True), start=1):
+        if np.abs(one).max() > MOST_VALUE:
+            raise DataError(f"series {number} holds numbers above {MOST_VALUE:g}; scale it first", field="data")
+        if part.min() == part.max():
+            raise DataError(f"series {number} is one constant where it is learnt from; leave it out", field="data")
+    return spec, [(one - part.mean()) / part.std() for one, part in zip(found, learnt, strict=True)]
+
+
+class SeriesStore:
+    """Scaled series as tokens: 0 ends a series, the others are quantiles of the training part."""
+
+    def __init__(self, spec: SeriesSpec, series: Sequence[Float64Array], folder: Path, sizes: Iterable[int]) -> None:
+        self.spec, self.folder, self.sizes = spec, folder, list(sizes)
+        ends = [(len(one) * 8 // 10, len(one) * 9 // 10) for one in series]
+        cut = [np.split(one, end) for one, end in zip(series, ends, strict=True)]
+        self.parts = {name: [parts[i] for parts in cut] for i, name in enumerate(("train", "validation", "test"))}
+
+    def tokens_path(self, vocab_size: int) -> Path:
+        """Path of the series in so many tokens."""
+        return self.folder / f"series-{vocab_size}.npz"
+
+    def tokens(self, vocab_size: int) -> TokenData:
+        """The series in so many tokens; sizes count values, so that losses are bits per value."""
+        return load_tokens(self.tokens_path(vocab_size))
+
+    def edges(self, vocab_size: int) -> Float64Array:
+        """The quantiles between which the values of each token lie."""
+        return np.quantile(np.concatenate(self.parts["train"]), np.linspace(0, 1, vocab_size))
+
+    def prepare(self) -> None:
+        """Writes the tokens of each vocabulary."""
+        stamp, mine = self.folder / "series.digest", digest([one.tolist() for one in self.parts["train"]])
+        if stamp.exists() and stamp.read_text() != mine:
+            raise StudyError(f"{self.folder}: holds other series; start again with --restart")
+        for size in self.sizes:
+            inner, held = self.edges(size)[1:-1], dict[str, Any]()
+            for name, parts in self.parts.items():
+                rows = [np.r_[np.searchsorted(inner, part) + 1, 0] for part in parts]
+                held[name] = np.concatenate([[0], *rows]).astype(np.uint16)
+                held[f"{name}_bytes"] = np.array([len(part) for part in parts])
+            stream = io.BytesIO()
+            np.savez(stream, sizes=np.array([size, held.pop("train_bytes").sum()]), **held)
+            with storage(self.folder):
+                write_atomic(self.tokens_path(size), stream.getvalue())
+                write_atomic(stamp, mine)
+
+
+class SeriesData(TextData):
+    """See :class:`chipwise.training.tasks.protocol.TaskData`; trainings and losses are those of a text of so many
+    tokens."""
+
+    def __init__(self, store: SeriesStore) -> None:
+        self.store: Any = store
+
+    def summary(self) -> Mapping[str, Any]:
+        """Series and values of each part; a value counts 8 bytes."""
+        source = "synthetic sums of sines" if self.store.spec.source == "waves" else "series of the user"
+        found: dict[str, Any] = {"name": "series", "source": source, "licence": self.store.spec.licence}
+        for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
+            found[f"entries_{name}"] = len(self.store.parts[part])
+            found[f"bytes_{name}"] = 8 * sum(map(len, self.store.parts[part]))
+        return found
+
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+        """The end of some test series, and what was forecast of each value from those before it."""
+        ends = [part[-winner.design.arch.max_tokens :] for part in self.store.parts["test"][:SHOWN]]
+        shown = {"winner": winner} | ({} if reference is None else {"baseline": reference})
+        return {"forecasts": [{"true": e.tolist()} | {k: self._forecast(v, e) for k, v in shown.items()} for e in ends]}
+
+    def _forecast(self, item: Exported, values: Float64Array) -> list[float]:
+        """The middle of the likeliest quantile before each value, by the exported graph."""
+        from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
+
+        edges = self.store.edges(item.design.arch.vocab_size)
+        tokens = np.r_[0, np.searchsorted(edges[1:-1], values) + 1].astype(np.int64)
+        session = OnnxRuntimeSession(item.folder / "model.onnx", capacity=item.design.arch.max_tokens)
+        likeliest = [session.prefill(tokens[None, :1])[0, 1:].argmax()]
+        likeliest += [session.decode(token[None, None])[0, 1:].argmax() for token in tokens[1:-1]]
+        return [float(edges[i] + edges[i + 1]) / 2 for i in likeliest]
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder, with the quantiles of its tokens."""
+        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
+        write_json(folder / "quantiles.json", self.store.edges(item.design.arch.vocab_size).tolist())

@@ -1,0 +1,133 @@
+"""WAV files as samples, clips of one length, and noise at a stated ratio."""
+
+from __future__ import annotations
+
+import io
+import math
+import wave
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.errors import DataError
+from chipwise.training.tasks.speech.front_end import RATE_HZ
+
+QUIET = 0.02  # of the loudest sample; what is quieter at both ends is silence
+LOUDNESS = 0.1  # root mean square of a clip's word
+LEAST_HZ, MOST_HZ = 4_000, 768_000
+STREAM_BYTES = 2**31 - 2**16  # programs that write to a pipe state this length or more
+COLOURS = (0.0, 2.0)  # exponents of noise: white, pink and brown are 0, 1 and 2
+
+
+def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
+    """The samples of a WAV file at 16 kHz, between -1 and 1; the mean of its channels.
+
+    A stream whose header states no length (:func:`endless`) is read to its end. No more is read than ``content`` holds,
+    whatever the header states.
+
+    Raises:
+        DataError: It is no WAV file of 8 or 16-bit integers, or it is empty.
+    """
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            stated = _stated_bytes(file)
+            raw = file.readframes(min(file.getnframes(), len(content) // max(1, width * channels)))
+    except EOFError:
+        raise DataError(f"{where}: not a WAV file: it ends too early") from None
+    except wave.Error as error:
+        raise DataError(f"{where}: not a WAV file of integers: {error}") from None
+    if len(raw) < stated < STREAM_BYTES:
+        raise DataError(f"{where}: is cut off: its header states {stated:,} bytes of sound, it has {len(raw):,}")
+    if not LEAST_HZ <= rate <= MOST_HZ:
+        raise DataError(f"{where}: {rate:,} samples a second; from {LEAST_HZ:,} to {MOST_HZ:,} are read")
+    if (bits := _bits(content)) != 8 * width:
+        raise DataError(f"{where}: has {bits} bits a sample; write 16 (`sox in.wav -b 16 out.wav`)")
+    if width == 2:
+        values = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2").astype(np.float32) / 2**15
+    elif width == 1:
+        values = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 2**7
+    else:
+        raise DataError(f"{where}: has {8 * width} bits a sample; write 16 (`sox in.wav -b 16 out.wav`)")
+    values = values[: len(values) // channels * channels].reshape(-1, channels).mean(1)
+    if not len(values):
+        raise DataError(f"{where}: holds no samples")
+    return resampled(values, rate)
+
+
+def endless(content: bytes) -> bool:
+    """Whether a WAV file states no length, as programs write to a pipe: it may as well be cut off."""
+    with wave.open(io.BytesIO(content)) as file:
+        return _stated_bytes(file) >= STREAM_BYTES
+
+
+def _stated_bytes(file: wave.Wave_read) -> int:
+    return file.getnframes() * max(1, file.getsampwidth() * file.getnchannels())
+
+
+def _bits(content: bytes) -> int:
+    """Bits of a sample, which ``wave`` rounds up to whole bytes."""
+    place = content.find(b"fmt ")
+    return int.from_bytes(content[place + 22 : place + 24], "little")
+
+
+def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
+    """The same sound at 16 kHz."""
+    if rate_hz == RATE_HZ:
+        return samples
+    from scipy.signal import resample_poly
+
+    common = math.gcd(RATE_HZ, rate_hz)
+    return np.asarray(resample_poly(samples, RATE_HZ // common, rate_hz // common), np.float32)
+
+
+def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The samples between the silences at both ends; one sample of what is silent altogether."""
+    loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
+    return samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
+
+
+def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generator) -> NDArray[np.float32]:
+    """``length`` samples with the word anywhere in them, as loud as all others; the middle of a word that is longer."""
+    word = trimmed(samples)
+    if len(word) > length:
+        start = (len(word) - length) // 2
+        word = word[start : start + length]
+    found = np.zeros(length, np.float32)
+    start = int(random.integers(length - len(word) + 1))
+    found[start : start + len(word)] = word * (LOUDNESS / max(1e-9, float(np.sqrt(np.mean(word**2)))))
+    return found
+
+
+def noise(length: int, random: np.random.Generator) -> NDArray[np.float32]:
+    """Noise whose power falls with frequency, from white to brown by chance; its root mean square is 1."""
+    frequency = np.maximum(np.fft.rfftfreq(length), 50 / RATE_HZ)  # even below 50 Hz
+    shape = frequency ** (-random.uniform(*COLOURS) / 2)
+    made = np.fft.irfft(shape * np.fft.rfft(random.standard_normal(length)), length)
+    return np.asarray(made / np.sqrt(np.mean(made**2)), np.float32)
+
+
+def noisy(clip: NDArray[np.float32], snr_db: float, random: np.random.Generator) -> NDArray[np.float32]:
+    """A clip with noise, where the power of the word (not of the silence around it) is ``snr_db`` above the noise's."""
+    held = clip[clip != 0]
+    power = float(np.mean(held**2)) if len(held) else 0.0
+    return clip + np.float32(math.sqrt(power * 10 ** (-snr_db / 10))) * noise(len(clip), random)
+
+
+def divided(speakers: Sequence[str], *, share: float) -> dict[str, frozenset[str]]:
+    """Speakers of training, validation and test; nobody is in two of them.
+
+    Raises:
+        DataError: There are fewer than three.
+    """
+    known = sorted(set(speakers))
+    if len(known) < 3:
+        raise DataError(f"there are {len(known)} speakers; training, validation and test need at least one each")
+    mixed = np.random.default_rng(0).permutation(known).tolist()
+    size = max(1, round(share * len(known)))
+    return {
+        "validation": frozenset(mixed[:size]),
+        "test": frozenset(mixed[size : 2 * size]),
+        "train": frozenset(mixed[2 * size :]),
+    }

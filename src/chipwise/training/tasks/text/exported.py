@@ -1,0 +1,87 @@
+"""What exported graphs of text models cost and write, computed by ONNX Runtime with every position's logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.files import storage
+from chipwise.deploy.export.onnx import export
+from chipwise.errors import MeasurementError
+from chipwise.model.arch.design import Design
+from chipwise.training.data.dataset import Split
+from chipwise.training.data.tokenizer import TokenData, Tokens
+
+CONTINUED_TOKENS = 32
+
+
+def exported_bits_per_byte(
+    design: Design,
+    weights: Mapping[str, Any],
+    data: TokenData,
+    path: Path,
+    *,
+    split: Split = "validation",
+    max_bytes: int | None = None,
+) -> float:
+    """Bits per byte of ``split`` by the exported graph; ``path`` holds it meanwhile.
+
+    The windows are those of :func:`chipwise.training.loop.evaluate.evaluate`.
+    """
+    stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
+    return float(exported_bits(design, weights, stream, path).sum()) / size_bytes
+
+
+def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:
+    """Bits that each token of ``stream`` after the first costs by the exported graph.
+
+    Raises:
+        MeasurementError: The graph's logits are not finite.
+    """
+    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
+    from chipwise.training.loop.evaluate import WINDOW_TOKENS
+
+    with storage(path):
+        export(design, weights, path, logits="all")
+    try:
+        window = min(WINDOW_TOKENS, design.arch.max_tokens)
+        session = OnnxRuntimeSession(path, capacity=window)
+        parts = []
+        for start in range(0, len(stream) - 1, window):
+            tokens = stream[start : start + window + 1].astype(np.int64)
+            parts.append(nats_of(session.all_logits(tokens[None, :-1])[0], tokens[1:]))
+    finally:
+        path.unlink(missing_ok=True)
+    found = np.concatenate(parts) / math.log(2)
+    if not np.isfinite(found).all():
+        raise MeasurementError(f"{path}: the exported model's logits are not finite")
+    return found
+
+
+def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> Float64Array:
+    """The cross entropy of each token (T,) given the logits before it, in nats; within 1e-6 for logits in fp32."""
+    shifted = logits_TV - logits_TV.max(axis=1, keepdims=True)
+    picked = shifted[np.arange(len(shifted)), tokens_T].astype(np.float64)
+    np.exp(shifted, out=shifted)
+    found: Float64Array = np.log(shifted.sum(axis=1, dtype=np.float64)) - picked
+    return found
+
+
+def continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
+    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
+    ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
+    written: list[int] = []
+    logits = session.prefill(np.array([[0, *ids]], np.int64))
+    for _ in range(min(CONTINUED_TOKENS, longest - len(ids) - 1)):
+        token = int(np.argmax(logits[0]))
+        if token == 0:  # the separator ends an entry
+            break
+        written.append(token)
+        logits = session.decode(np.array([[token]], np.int64))
+    return str(tokenizer.decode(written))

@@ -1,0 +1,152 @@
+"""Spectrograms with what was said as a data set: a model learns characters by CTC and is judged by its error rate.
+
+Label 0 is CTC's blank; texts that are shorter than the longest are filled up with it.
+
+References:
+    Graves et al. 2006, Connectionist Temporal Classification, ICML: the loss, and greedy (best path) decoding.
+    Character error rate: edit distance (Levenshtein 1966) over the characters that were said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.arrays import ROWS, read_arrays
+from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.tasks.speech.dataset import LabelledSpectrograms, stretches
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+BLANK = 0
+HIDDEN_TIME, HIDDEN_BANDS = 0.03, 0.15  # of all frames and bands, at most; a character takes about 70 ms
+TIMES = 2  # stretches of time that are hidden
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscribedSpectrograms(LabelledSpectrograms):
+    """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames), labels (n, characters).
+
+    ``classes`` are the characters, the blank's name before them.
+    """
+
+    def require_fit(self, arch: ArchSpec) -> None:
+        """Raises InputError for a model of other spectrograms, of other characters, or with too few positions."""
+        if arch.classes != len(self.classes):
+            raise InputError(f"the model tells {arch.classes} characters apart, the data has {len(self.classes)}")
+        LabelledSpectrograms.require_fit(self, arch)
+        if arch.head != "ctc":
+            raise InputError(f"{arch.name} does not transcribe: its head is {arch.head}")
+        needed = max(int(least_positions(labels).max()) for _, labels in (self.train, self.validation, self.test))
+        if arch.max_tokens < needed:
+            raise InputError(
+                f"{arch.name} has {arch.max_tokens} positions for a sound, and the longest text needs {needed}: "
+                "shorten sounds less (stride), or leave longer texts out"
+            )
+
+    def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+        """Spectrograms with two short stretches of time and one group of bands set to their mean."""
+        count, bands, frames = inputs.shape
+        hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
+        hidden = np.repeat(hidden_M, frames, axis=2)
+        for _ in range(TIMES):
+            hidden |= stretches(count, frames, HIDDEN_TIME, random)[:, None, :]
+        return np.where(hidden, np.float32(0), inputs)
+
+    def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        """Mean loss of CTC in nats per character of the texts."""
+        import torch
+
+        inputs, labels = batch
+        with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            logits = model(inputs)
+        heard = torch.full((len(labels),), logits.shape[1], dtype=torch.long)
+        chances = logits.float().log_softmax(-1).transpose(0, 1)
+        said = (labels != BLANK).sum(1)
+        return torch.nn.functional.ctc_loss(chances, labels, heard, said.cpu(), blank=BLANK, zero_infinity=True)
+
+    def judge(
+        self,
+        model: Any,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Judged:
+        """Edits over characters of all texts, by greedy decoding."""
+        import torch
+
+        inputs, labels = self.part(split, most)
+        device, edits = next(model.parameters()).device, 0.0
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for start in range(0, len(labels), ROWS):
+                logits = model(torch.from_numpy(inputs[start : start + ROWS]).to(device)).float().cpu().numpy()
+                edits += float(edits_of(logits, labels[start : start + ROWS]).sum())
+        return Judged(loss=edits / int((labels != BLANK).sum()))
+
+    def text(self, labels: Sequence[int] | NDArray[np.int64]) -> str:
+        """The text of some labels, without blanks."""
+        return "".join(self.classes[label] for label in labels if label != BLANK)
+
+
+def least_positions(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions that each text (n, L) needs, (n,): one a character, and one between two that are alike."""
+    twice = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != BLANK)
+    found: NDArray[np.int64] = (labels != BLANK).sum(1) + twice.sum(1)
+    return found
+
+
+def decoded(logits_TV: NDArray[np.floating]) -> list[int]:
+    """The labels of the best path: the likeliest at each position, repetitions once, without blanks.
+
+    >>> import numpy as np
+    >>> decoded(np.eye(3)[[1, 1, 0, 1, 2, 2]])
+    [1, 1, 2]
+    """
+    best = logits_TV.argmax(-1)
+    first = np.flatnonzero(np.diff(best, prepend=-1))
+    return [int(label) for label in best[first] if label != BLANK]
+
+
+def edits_of(logits_NTV: NDArray[np.floating], labels: NDArray[np.int64]) -> Float64Array:
+    """Edits between what is decoded and what was said, (n,); NaN where logits are not finite."""
+    found = [
+        distance(decoded(logits), [label for label in text.tolist() if label != BLANK])
+        if np.isfinite(logits).all()
+        else np.nan
+        for logits, text in zip(logits_NTV, labels, strict=True)
+    ]
+    return np.array(found, np.float64)
+
+
+def distance(said: Sequence[Any], wanted: Sequence[Any]) -> int:
+    """Least number of insertions, deletions and substitutions that turn ``said`` into ``wanted``.
+
+    >>> distance("kitten", "sitting"), distance([], "abc")
+    (3, 3)
+    """
+    costs = list(range(len(wanted) + 1))
+    for i, one in enumerate(said, 1):
+        before, costs[0] = costs[0], i
+        for j, other in enumerate(wanted, 1):
+            before, costs[j] = costs[j], min(costs[j] + 1, costs[j - 1] + 1, before + (one != other))
+    return costs[-1]
+
+
+def load_transcripts(path: str | Path) -> TranscribedSpectrograms:
+    """The data set of a file that :func:`chipwise.training.data.arrays.save_arrays` wrote.
+
+    Raises:
+        DataError: The file is missing or is not what was written.
+    """
+    return TranscribedSpectrograms(**read_arrays(path))

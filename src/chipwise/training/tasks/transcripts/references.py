@@ -1,0 +1,71 @@
+"""Reference designs of transcription: the proportions of Whisper's encoder and of Conformer.
+
+Whisper: sounds shortened twice, LayerNorm, attention over the whole sound whose heads together are as wide as the
+model, and a GELU feed-forward of four times the width. Conformer: sounds shortened four times, a convolution module of
+31 taps in every layer, and a SiLU feed-forward of four times the width (one instead of two that count half). Width,
+depth, heads and format vary.
+
+References:
+    Radford et al. 2022 (Whisper), arXiv:2212.04356, table 1: 4 layers of width 384 (tiny) to 32 of 1,280 (large), heads
+        of 64.
+    Gulati et al. 2020 (Conformer), arXiv:2005.08100, table 1: 16 layers of width 144 (S), 16 of 256 (M) and 17 of 512
+        (L), 4 or 8 heads, kernels of 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chipwise.model.kinds.sound.choices import GLOBAL, NO_MODULE
+from chipwise.model.space.space_spec import SpaceSpec
+
+STEP = 16
+HEAD_SIZES = (64, 32, 16)  # narrower models have narrower heads
+FFN = 4  # widths of the model
+
+
+@dataclass(frozen=True, slots=True)
+class Proportions:
+    """What designs of one published family have in common."""
+
+    stride: int
+    module: str
+    ffn: str
+    aspect: tuple[float, float]  # least and largest width over depth
+
+
+PUBLISHED = (
+    Proportions(2, NO_MODULE, "gelu", (32, 128)),  # Whisper: 96 in tiny, 85 in base, 64 in small, 40 in large
+    Proportions(4, "conv31", "silu", (9, 48)),  # Conformer: 9 in S, 16 in M, 30 in L; shallower ones up to 48
+)
+
+
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+    """Designs in these proportions around a space, as choices; up to half as wide and deep again as its largest."""
+    assert spec.sound is not None
+    for weights in spec.formats:
+        for known in PUBLISHED:
+            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
+                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
+                    if not known.aspect[0] <= d_model / depth <= known.aspect[1]:
+                        continue
+                    for head_size in HEAD_SIZES:
+                        if d_model % head_size:
+                            continue
+                        heads = d_model // head_size
+                        layer = {"heads": heads, "kv_heads": heads, "ffn": known.ffn, "ffn_width": FFN * d_model}
+                        yield {
+                            "d_model": d_model,
+                            "depth": depth,
+                            "vocab_size": spec.sound.classes,
+                            "head_size": head_size,
+                            "tie_embeddings": False,
+                            "weights": weights,
+                            "sharing": "none",
+                            "stride": known.stride,
+                            "window": GLOBAL,
+                            "module": known.module,
+                            "layers": [layer] * depth,
+                        }

@@ -1,0 +1,206 @@
+"""Utterances to transcribe: the user's WAV files with texts, or words spoken one after another by ``espeak-ng``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.fields import check_fields, positive
+from chipwise.core.files import read_bytes
+from chipwise.errors import DataError, SpecError
+from chipwise.training.tasks.speech import synthesis
+from chipwise.training.tasks.speech.front_end import RATE_HZ
+from chipwise.training.tasks.speech.kept import Part
+from chipwise.training.tasks.speech.sources import MOST_BYTES, mixed
+from chipwise.training.tasks.speech.waves import decoded, divided, endless, trimmed
+from chipwise.training.tasks.transcripts.dataset import BLANK
+
+FEWEST = 20  # utterances in all
+LEFT_OUT = 0.5  # of the utterances that may be too long, at most
+BLANK_NAME = "<pad>"  # CTC's blank, as transformers' tokenizers of characters call it
+COLUMNS: Mapping[str, tuple[str, ...]] = {  # of a table of transcripts: the first that it has
+    "file": ("file", "path", "filename", "file_name", "wav"),
+    "text": ("text", "sentence", "transcript", "transcription"),
+    "speaker": ("speaker", "speaker_id", "client_id", "voice"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtterancesSpec:
+    """The utterances to transcribe.
+
+    ``path`` is a folder of WAV files, from the run file's folder on, with one table (CSV or TSV) of columns ``file``,
+    ``text`` and perhaps ``speaker``, or with a ``.txt`` of the same name beside each file. Without speakers each file
+    counts as one. Speakers of validation and test are heard in no other part; each of these two parts holds
+    ``held_out`` of them. Texts are learnt in small letters, digits and apostrophes.
+    """
+
+    source: Literal["espeak", "folder"] = "espeak"
+    path: str = ""
+    words: tuple[str, ...] = ()  # of espeak: the 20 commands unless listed
+    voices: int = 101  # of espeak: voice variants that speak, as far as installed
+    utterances: int = 10  # of espeak: of each variant
+    shortest: int = 2  # words of an utterance
+    longest: int = 6
+    copies: int = 2  # of each utterance that is learnt, with different noise and place in time
+    snr_db: tuple[float, ...] = (20.0, 10.0, 5.0)  # speech over noise, in turn; none adds no noise
+    held_out: float = 0.12
+    licence: str = "not stated"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if (self.source == "folder") != bool(self.path):
+            raise SpecError("name the folder of WAV files, and only of source: folder", field="path")
+        if self.words and (self.source != "espeak" or any(text_of(word) != word for word in self.words)):
+            raise SpecError("lists words of small letters that espeak speaks", field="words")
+        positive(self, "voices", "utterances", "shortest", "copies", most=10_000)
+        if not self.shortest <= self.longest <= 100:
+            raise SpecError(f"must be from {self.shortest} to 100 words, not {self.longest}", field="longest")
+        if any(not -20 <= ratio <= 60 for ratio in self.snr_db):
+            raise SpecError(f"must be from -20 to 60 dB, not {list(self.snr_db)}", field="snr_db")
+        if not 0 < self.held_out <= 0.4:
+            raise SpecError(f"must be above 0 and at most 0.4, not {self.held_out}", field="held_out")
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One recording without silence at its ends: samples at 16 kHz, what was said, and the speaker."""
+
+    samples: NDArray[np.float32]
+    text: str
+    speaker: str
+    endless: bool = False  # whether its file states no length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utterances:
+    """All utterances that are short enough, their characters (the blank's name first), and how many were too long."""
+
+    found: tuple[Utterance, ...]
+    characters: tuple[str, ...]
+    too_long: int
+
+
+def text_of(said: str) -> str:
+    """A text as it is learnt: small letters, digits and apostrophes, with single spaces.
+
+    >>> text_of(" Don't stop,  GO! ")
+    "don't stop go"
+    """
+    kept = (
+        sign if sign.isalnum() or sign == "'" else " "
+        for sign in said.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    )
+    return " ".join("".join(kept).split())
+
+
+def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utterances:
+    """Reads or speaks all utterances, and leaves out those longer than ``length`` samples.
+
+    Raises:
+        DataError: The program or the texts are missing, a file is broken, or most utterances are too long.
+    """
+    spoken = _spoken(spec) if spec.source == "espeak" else _recorded(base / spec.path)
+    everything = [replace(each, samples=trimmed(each.samples)) for each in spoken]
+    found = tuple(each for each in everything if len(each.samples) <= length)
+    too_long = len(everything) - len(found)
+    if too_long > LEFT_OUT * len(everything):
+        longest_s = max(len(each.samples) for each in everything) / RATE_HZ
+        raise DataError(
+            f"{too_long} of {len(everything)} utterances are longer than the {length / RATE_HZ:g} s that "
+            f"space.sound.size allows; the longest takes {longest_s:.1f} s"
+        )
+    if len(found) < FEWEST:
+        raise DataError(f"there are {len(found)} utterances; at least {FEWEST} are needed")
+    if not any(each.samples.any() for each in found):
+        raise DataError("all utterances are silent")
+    characters = sorted({sign for each in found for sign in each.text})
+    return Utterances(found=found, characters=(BLANK_NAME, *characters), too_long=too_long)
+
+
+def _spoken(spec: UtterancesSpec) -> Iterator[Utterance]:
+    words = spec.words or synthesis.WORDS
+    for variant in synthesis.variants()[: spec.voices]:
+        random = np.random.default_rng([1, *variant.encode()])
+        for take in range(spec.utterances):
+            count = int(random.integers(spec.shortest, spec.longest + 1))
+            text = " ".join(words[i] for i in random.integers(0, len(words), count))
+            yield Utterance(synthesis.spoken(text, variant, take=take, seed=0), text, variant)
+
+
+def _recorded(folder: Path) -> Iterator[Utterance]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder of WAV files")
+    tables = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
+    if len(tables) > 1:
+        raise DataError(f"{folder}: holds {len(tables)} tables ({tables[0].name}, {tables[1].name}, …); keep one")
+    for path, said, speaker in _rows_of(tables[0]) if tables else _texts_beside(folder):
+        text = text_of(said)
+        if not text:
+            raise DataError(f"{path}: its text has no letters or digits")
+        content = read_bytes(path, most=MOST_BYTES)
+        yield Utterance(decoded(content, where=str(path)), text, speaker, endless(content))
+
+
+def _rows_of(table: Path) -> Iterator[tuple[Path, str, str]]:
+    """File, text and speaker of each row of a table."""
+    content = read_bytes(table, most=MOST_BYTES).decode("utf-8-sig", "replace")
+    rows = csv.DictReader(content.splitlines(), delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+    heads = {str(head).strip().lower(): head for head in rows.fieldnames or ()}
+    columns = {what: next((heads[name] for name in names if name in heads), None) for what, names in COLUMNS.items()}
+    for what in ("file", "text"):
+        if columns[what] is None:
+            raise DataError(f"{table}: has no column {' or '.join(COLUMNS[what][:2])}; it has {', '.join(heads)}")
+    for number, row in enumerate(rows, 2):
+        name, said = str(row[columns["file"]] or "").strip(), str(row[columns["text"]] or "")
+        path = table.parent / name
+        if not name or not path.is_file():
+            raise DataError(f"{table}, line {number}: there is no file {name!r} beside it")
+        speaker = "" if columns["speaker"] is None else str(row[columns["speaker"]] or "").strip()
+        yield path, said, speaker or name
+
+
+def _texts_beside(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """File, text and speaker of each WAV file with a ``.txt`` of its name."""
+    for path in sorted(folder.glob("*.wav")):
+        beside = path.with_suffix(".txt")
+        if not beside.is_file():
+            raise DataError(f"{path}: there is no {beside.name} beside it, and no table of transcripts in the folder")
+        yield path, read_bytes(beside, most=MOST_BYTES).decode("utf-8-sig", "replace"), path.stem
+
+
+def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int) -> dict[str, Part]:
+    """Training, validation and test parts; ``length`` is of a clip, in samples. What is learnt is copied.
+
+    Raises:
+        DataError: There are fewer than three speakers.
+    """
+    speakers = divided([each.speaker for each in found.found], share=spec.held_out)
+    longest = max(len(each.text) for each in found.found)
+    numbers = {sign: number for number, sign in enumerate(found.characters)}
+    made = {}
+    for part, (name, who) in enumerate(speakers.items()):
+        random = np.random.default_rng([2, part])
+        heard = [each for each in found.found if each.speaker in who]
+        copies = spec.copies if name == "train" else 1
+        order, ratios, spectra = mixed(
+            [each.samples for each in heard], spec.snr_db, random, copies=copies, bands=bands, length=length
+        )
+        texts = np.full((len(heard), longest), BLANK, np.int64)
+        for row, each in zip(texts, heard, strict=True):
+            row[: len(each.text)] = [numbers[sign] for sign in each.text]
+        _, said_by = np.unique([heard[index].speaker for index in order], return_inverse=True)
+        made[name] = Part(
+            inputs=spectra,
+            labels=texts[order],
+            snr_db=ratios,
+            speakers=said_by.astype(np.int64),
+            endless=sum(each.endless for each in heard),
+        )
+    return made

@@ -1,0 +1,51 @@
+"""Labelled images as a data set: training batches are shifted by a few pixels, and may be mirrored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.training.data.arrays import LabelledArrays, read_arrays
+
+SHIFT = 2  # most pixels, in each direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledImages(LabelledArrays):
+    """See :class:`chipwise.training.data.arrays.LabelledArrays`; ``flip`` mirrors every second image of a batch."""
+
+    flip: bool = False
+
+    def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+        """Images shifted by up to two pixels each way (edges repeated), and mirrored by chance with ``flip``."""
+        padded = np.pad(inputs, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
+        rows, columns = inputs.shape[2:]
+        views = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(2, 3))
+        y, x = random.integers(0, 2 * SHIFT + 1, (2, len(inputs)))
+        found = views[np.arange(len(inputs)), :, y, x]
+        if self.flip:
+            mirrored = random.random(len(inputs)) < 0.5
+            found = np.where(mirrored[:, None, None, None], found[..., ::-1], found)
+        return np.ascontiguousarray(found)
+
+
+def load_images(path: str | Path) -> LabelledImages:
+    """The images of a file that :func:`chipwise.training.data.arrays.save_arrays` wrote; training shifts them.
+
+    Raises:
+        DataError: The file is missing or is not what was written.
+    """
+    return LabelledImages(**_fields(path))
+
+
+def load_flipped(path: str | Path) -> LabelledImages:
+    """The same; training mirrors them too. Raises as :func:`load_images`."""
+    return LabelledImages(**_fields(path), flip=True)
+
+
+def _fields(path: str | Path) -> dict[str, Any]:
+    return dict(read_arrays(path))

@@ -1,0 +1,169 @@
+"""Trainings on the CUDA devices of this machine: bf16, compiled where that pays, several small ones packed on one GPU.
+
+A training is charged GPU seconds: of its steps, and where several share a device, its share of them. A batch is
+computed in the largest parts that fit into memory (``training/loop/accelerated.py``), so a step is the same on any
+device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from chipwise.core.workers import Event, WorkerPool
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.loop.worker import Job, TrainJob, training_pool
+from chipwise.training.trainers.protocol import BaseTrainer, Setup
+
+MOST_PACKED = 4  # trainings side by side on one device: more only wait for each other
+ROOM = 0.8  # of the free memory that trainings are planned with
+PROCESS_BYTES = 600e6  # of a CUDA context and its libraries
+STATE_BYTES = 16  # a parameter: weight, gradient and two averages, in 32 bits
+COMPILED_FROM_S, COMPILED_FROM_STEPS = 300.0, 5_000  # below these a compilation takes longer than it saves
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A device: its name for torch, its name for people, and its free memory."""
+
+    device: str
+    name: str
+    free_bytes: float
+
+
+def gpus(on: str) -> tuple[Gpu, ...]:
+    """The CUDA devices that ``cuda`` or ``cuda:0,1`` names.
+
+    Raises:
+        Unsupported: There is none here, or not one of that number.
+    """
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise Unsupported(
+            f"train.on: {on}: no CUDA device is found here (torch {torch.__version__}); train on: local, ray or jobs, "
+            "or give --train-on local"
+        )
+    wanted = [int(part) for part in on.partition(":")[2].split(",") if part] or list(range(count))
+    missing = [number for number in wanted if number >= count]
+    if missing:
+        raise Unsupported(f"train.on: {on}: there is no CUDA device {missing[0]} here; there are 0 to {count - 1}")
+    return tuple(
+        Gpu(
+            device=f"cuda:{number}",
+            name=torch.cuda.get_device_name(number),
+            free_bytes=float(torch.cuda.mem_get_info(number)[0]),
+        )
+        for number in wanted
+    )
+
+
+class CudaTrainer(BaseTrainer):
+    """Runs jobs on CUDA devices, each in a process of its own.
+
+    Args:
+        setup: ``on`` names the devices.
+        devices: The devices; those that are found unless given.
+
+    Raises:
+        Unsupported: There is no such device.
+    """
+
+    accounts: ClassVar[frozenset[str]] = frozenset({"gpu", "tokens"})
+    whole: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup, *, devices: Sequence[Gpu] | None = None) -> None:
+        self._devices = tuple(devices) if devices is not None else gpus(setup.on)
+        self._pools: dict[tuple[str, int], WorkerPool] = {}
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        trainings = [job for job in jobs if isinstance(job, TrainJob)]
+        for wave in packed(trainings, self._devices):
+            yield from self._wave(wave)
+
+    def _wave(self, wave: Wave) -> Iterator[Event]:
+        """Runs what is packed alike, each device at its own pace."""
+        under_way: dict[tuple[str, int], int] = {}
+        pools = {gpu.device: self._pool(gpu, wave.slots) for gpu in self._devices}
+        for number, (place, job) in enumerate(wave.jobs):
+            gpu = self._devices[number % len(self._devices)]
+            under_way[gpu.device, pools[gpu.device].submit(on_device(job, gpu, wave.slots).to_data())] = place
+        while under_way:
+            for name, pool in pools.items():
+                for event in pool.poll(LOOK_S) if pool.unfinished else []:
+                    place = under_way.get((name, event.job), -1)
+                    if place < 0:
+                        continue
+                    if event.kind != "progress":
+                        del under_way[name, event.job]
+                    yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
+
+    def _pool(self, gpu: Gpu, slots: int) -> WorkerPool:
+        """The workers of one device, so many side by side; those of another number are ended first."""
+        key = gpu.device, slots
+        if key not in self._pools:
+            for other in [known for known in self._pools if known[0] == gpu.device]:
+                self._pools.pop(other).close()
+            self._pools[key] = training_pool(slots)
+        return self._pools[key]
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Jobs that run ``slots`` side by side on each device, with their places."""
+
+    slots: int
+    jobs: tuple[tuple[int, TrainJob], ...]
+
+
+def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
+    """The jobs in waves: those of which several fit into the fullest device's memory together, then the large ones.
+
+    In a wave, as many run side by side on a device as the largest of them allows, at most ``MOST_PACKED``.
+    """
+    room = ROOM * min(gpu.free_bytes for gpu in devices)
+    needs = [training_bytes(job) for job in jobs]
+    small = [i for i, need in enumerate(needs) if 2 * need <= room]
+    large = [i for i in range(len(jobs)) if i not in small]
+    waves = []
+    if small:
+        fitting = int(room / max(needs[i] for i in small))
+        slots = max(1, min(MOST_PACKED, fitting, -(-len(small) // len(devices))))
+        waves.append(Wave(slots, tuple((i, jobs[i]) for i in small)))
+    if large:
+        waves.append(Wave(1, tuple((i, jobs[i]) for i in large)))
+    return waves
+
+
+def training_bytes(job: TrainJob) -> float:
+    """Device memory that a training takes, from above: state, what the layers keep of a batch, logits, the process."""
+    from chipwise.core.files import build
+    from chipwise.training.loop.trainer import Recipe, tokens_per_step
+
+    tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
+    return PROCESS_BYTES + STATE_BYTES * job.arch.parameters() + tokens * activation_bytes(job.arch)
+
+
+def activation_bytes(arch: ArchSpec) -> float:
+    """Bytes that one token keeps until the backward pass, from above: a layer's inputs in bf16, and logits in FP32.
+
+    A layer keeps about 34 bytes for each value of its width (Korthikanti et al. 2022, arXiv:2205.05198, equation 1,
+    without the term of unfused attention); logits are held as bf16, FP32, and their gradient.
+    """
+    return 34.0 * arch.d_model * len(arch.layers) + 10.0 * arch.vocab_size
+
+
+def on_device(job: TrainJob, gpu: Gpu, slots: int) -> TrainJob:
+    """The job as a device runs it: compiled where it is long enough for that to pay, charged its share."""
+    long = (job.gpu_budget_s or 0.0) >= COMPILED_FROM_S or (job.steps or 0) >= COMPILED_FROM_STEPS
+    return replace(job, device=gpu.device, compiler="inductor" if long else None, device_share=1 / slots)

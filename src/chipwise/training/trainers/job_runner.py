@@ -1,0 +1,35 @@
+"""``python -m chipwise.training.trainers.job_runner JOB.json``: runs one job of a folder that ``train: {on: jobs}``
+wrote."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from chipwise.errors import ChipwiseError
+from chipwise.training.trainers.jobs import run_job
+
+
+def main() -> int:
+    """Runs the job that the command line names; the exit code."""
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    path = Path(sys.argv[1])
+    try:
+        import torch
+
+        torch.set_num_threads(1)
+        result = run_job(path)
+    except ChipwiseError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return error.exit_code
+    if "failed" in result:
+        print(f"{path}: {result['failed']['message']}", file=sys.stderr)
+        return 1
+    print(f"{path}: {result['values']['loss']:.4f} of loss after {result['values']['steps']} steps")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""Trainings as a folder of jobs that you run elsewhere: by hand, by a scheduler, on any machine with chipwise.
+
+The search writes ``jobs/`` in its folder and stops when it needs results; copy the folder to where you train, run
+``run_job.sh`` for each line of ``todo.txt`` (``slurm_array.sh`` does it on a SLURM cluster), copy it back and go on
+with ``search --resume``. All is JSON, safetensors and token arrays; nothing in it is executed by the search.
+
+::
+
+    jobs/
+    ├── todo.txt                 the jobs that the search waits for, one path per line
+    ├── run_job.sh               runs one of them: ./run_job.sh <job>
+    ├── run_all.sh               runs all of them, one after another
+    ├── slurm_array.sh           an example: sbatch --array=1-$(wc -l < todo.txt) slurm_array.sh
+    ├── tokens/<digest>.npz      the text
+    └── <architecture>/
+        ├── <job>.json           the job: what is trained, on which text, for how long
+        ├── <job>.result.json    its result, written when it has ended
+        └── *.safetensors        weights, and the state that a longer job goes on from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from chipwise.core.digest import digest
+from chipwise.core.fields import losses_renamed
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.workers import Event
+from chipwise.errors import InputError, JobsMissing, TrainingDiverged, counted
+from chipwise.training.loop.worker import Job, TrainJob
+from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
+from chipwise.training.trainers.protocol import BaseTrainer, Setup
+
+SCHEMA, RESULT_SCHEMA = "chipwise.job/1", "chipwise.job-result/1"
+STABLE = "stable.safetensors"  # the state that a longer training goes on from
+FOLDER = "jobs"
+
+RUN_JOB = """#!/bin/sh
+# Runs one job of this folder: ./run_job.sh <architecture>/<job>.json
+# It needs Python with chipwise and torch (pip install 'chipwise[search]'). One that was killed goes on when run again.
+set -eu
+cd "$(dirname "$0")"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" MKL_NUM_THREADS="${MKL_NUM_THREADS:-1}"
+exec "${PYTHON:-python3}" -m chipwise.training.trainers.job_runner "$1"
+"""
+RUN_ALL = """#!/bin/sh
+# Runs every job that todo.txt lists, one after another; those that have ended are passed over.
+set -eu
+cd "$(dirname "$0")"
+while read -r job; do ./run_job.sh "$job" || echo "$job failed" >&2; done < todo.txt
+"""
+SLURM = """#!/bin/bash
+# An example for SLURM; fit partition, time and memory to your cluster, then:
+#   sbatch --array=1-$(wc -l < todo.txt) slurm_array.sh
+#SBATCH --job-name=chipwise
+#SBATCH --time=02:00:00
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=8G
+#{gpu}SBATCH --gres=gpu:1
+cd "$SLURM_SUBMIT_DIR"
+./run_job.sh "$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" todo.txt)"
+"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A job as its file states it: the training, and which bits of text it is for."""
+
+    path: Path  # <architecture>/<name>.json
+    job: TrainJob
+    identity: str
+
+    @property
+    def result(self) -> Path:
+        """The file that its run leaves."""
+        return self.path.with_name(f"{self.path.stem}.result.json")
+
+
+class JobsTrainer(BaseTrainer):
+    """Writes jobs, reads what came back, and says which jobs must be run.
+
+    Args:
+        setup: ``folder`` is the run's; ``device`` what trains elsewhere.
+    """
+
+    accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "gpu", "tokens"})
+    whole: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self.folder = setup, setup.folder / FOLDER
+        self._here = LocalTrainer(Setup(on="local", folder=setup.folder, workers=1))
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        waiting: list[Written] = []
+        spoilt: list[str] = []
+        for place, job in enumerate(jobs):
+            assert isinstance(job, TrainJob)
+            if ended(job):
+                yield from judged_here(self._here, place, job)
+                continue
+            written = self.write(job)
+            if not written.result.exists():
+                waiting.append(written)
+                continue
+            try:
+                found = self.read(written)
+                values = found.get("failed") or self.take(written, found)
+            except InputError as error:
+                spoilt.append(str(error))
+                waiting.append(written)
+                continue
+            yield Event(job=place, kind="failed" if found.get("failed") else "result", data=values)
+        self._list(waiting)
+        if spoilt:
+            more = f" (and {counted(len(spoilt) - 1, 'other')})" if len(spoilt) > 1 else ""
+            raise InputError(f"{spoilt[0]}{more}; all other results are kept")
+        if waiting:
+            names = ", ".join(self._name(item) for item in waiting[:3]) + (", …" if len(waiting) > 3 else "")
+            raise JobsMissing(
+                f"{counted(len(waiting), 'job')} to run in {self.folder}: {names}; run {self.folder}/run_all.sh (or "
+                "slurm_array.sh) where you train, bring the folder back, and go on with --resume"
+            )
+
+    def close(self) -> None:
+        """Ends what judges weight formats here."""
+        self._here.close()
+
+    def _name(self, written: Written) -> str:
+        return written.path.relative_to(self.folder).as_posix()
+
+    def write(self, job: TrainJob) -> Written:
+        """Writes one job with what it needs, unless it is there; results that are there stay."""
+        source = Path(job.tokens).read_bytes()
+        text = hashlib.sha256(source).hexdigest()
+        tokens = self.folder / "tokens" / f"{text[:16]}.npz"
+        place = self.folder / job.arch.digest
+        data = job.to_data() | {"tokens": f"../tokens/{tokens.name}", "folder": "."}
+        identity = digest([SCHEMA, data, text])
+        written = Written(place / f"{Path(job.result_name).stem.removeprefix('result-')}.json", job, identity)
+        with storage(self.folder):
+            if not tokens.exists():
+                write_atomic(tokens, source)
+            stable, carried = Path(job.folder) / STABLE, place / STABLE
+            if stable.exists() and not carried.exists():
+                write_atomic(carried, stable.read_bytes())
+            write_json(written.path, {"schema": SCHEMA, "identity": identity, "text_sha256": text, "job": data})
+        return written
+
+    def take(self, written: Written, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Copies what a job left into the training's folder; returns its result as a training here would.
+
+        Raises:
+            InputError: Its weights are not those it states, or of another architecture.
+        """
+        place, target, name = written.path.parent, Path(written.job.folder), self._name(written)
+        weights = place / Path(str(result.get("weights"))).name
+        try:
+            content = weights.read_bytes()
+        except OSError:
+            raise InputError(f"{weights}: the weights of {name} are missing; bring them back too") from None
+        if hashlib.sha256(content).hexdigest() != result.get("weights_sha256"):
+            raise InputError(f"{weights}: not the weights that {name} ended with (half a copy?); bring them back again")
+        _check_weights(weights, written.job)
+        with storage(target):
+            target.mkdir(parents=True, exist_ok=True)
+            if (place / STABLE).exists():
+                shutil.copy2(place / STABLE, target / STABLE)
+            write_atomic(target / weights.name, content)
+            write_json(target / written.job.result_name, {**result["training"], "weights": str(target / weights.name)})
+        return {**result["values"], "weights": str(target / weights.name)}
+
+    def read(self, written: Written) -> dict[str, Any]:
+        """The result of a job, checked to be its own.
+
+        Raises:
+            InputError: It is half a file, or of another job.
+        """
+        again = f"delete it and run the job again: ./run_job.sh {self._name(written)}"
+        found = read_result(written.result)
+        fields = ("failed",) if found.get("failed") else ("values", "training")
+        if found.get("schema") != RESULT_SCHEMA or not all(isinstance(found.get(name), dict) for name in fields):
+            raise InputError(f"{written.result}: holds no result of a job; {again}")
+        if found.get("identity") != written.identity:
+            raise InputError(f"{written.result}: is the result of another run file, text or chipwise version; {again}")
+        if "values" in found:
+            found["values"] = losses_renamed(found["values"])
+        return found
+
+    def _list(self, waiting: Sequence[Written]) -> None:
+        """Writes the list of jobs to run, and the scripts that run them."""
+        if not self.folder.exists():
+            return
+        with storage(self.folder):
+            write_atomic(self.folder / "todo.txt", "".join(f"{self._name(item)}\n" for item in waiting))
+            gpu = "" if self._setup.device == "cuda" else "# "
+            scripts = {"run_job.sh": RUN_JOB, "run_all.sh": RUN_ALL, "slurm_array.sh": SLURM.format(gpu=gpu)}
+            for name, text in scripts.items():
+                write_atomic(self.folder / name, text)
+                (self.folder / name).chmod(0o755)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A JSON object that a job left.
+
+    Raises:
+        InputError: It is missing, half a file, or something else.
+    """
+    try:
+        found = read_json(path)
+    except InputError:
+        raise InputError(f"{path}: cannot be read (half a copy?); bring it back again, or run its job again") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: holds no result of a job; bring it back again, or run its job again")
+    return found
+
+
+def _check_weights(path: Path, job: TrainJob) -> None:
+    from chipwise.training.loop.evaluate import read
+    from chipwise.training.loop.trainer import checked
+
+    try:
+        checked(read(path), job.arch)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def run_job(path: Path) -> dict[str, Any]:
+    """Runs the job that a file states, in its own folder, and writes its result next to it.
+
+    Raises:
+        InputError: The file holds no job, or its text is not the one it was written for.
+    """
+    found = read_result(path)
+    if found.get("schema") != SCHEMA or not isinstance(found.get("job"), dict):
+        raise InputError(f"{path}: holds no job that this version of chipwise can run")
+    base = path.parent
+    data = dict(found["job"])
+    tokens = (base / str(data["tokens"])).resolve()
+    if not tokens.exists() or hashlib.sha256(tokens.read_bytes()).hexdigest() != found.get("text_sha256"):
+        raise InputError(f"{tokens}: not the text that {path.name} is for; copy the whole folder of jobs again")
+    job = TrainJob.from_data({**data, "tokens": str(tokens), "folder": str(base)})
+    result: dict[str, Any] = {"schema": RESULT_SCHEMA, "identity": found.get("identity")}
+    try:
+        values = job.run(lambda update: None)
+    except TrainingDiverged as error:  # the candidate's own fault, which the search records
+        result["failed"] = {"kind": type(error).__name__, "message": str(error)}
+    else:
+        weights = Path(values["weights"])
+        result["values"] = {**values, "weights": weights.name}
+        result["training"] = read_result(base / job.result_name)
+        result["weights"] = weights.name
+        result["weights_sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
+    write_json(base / f"{path.stem}.result.json", result)
+    return result

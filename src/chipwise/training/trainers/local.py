@@ -1,0 +1,63 @@
+"""Trainings on this machine's cores, one thread each, in worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from chipwise.core.workers import Event, WorkerPool
+from chipwise.training.loop.worker import Job, TrainJob, training_pool
+from chipwise.training.trainers.protocol import BaseTrainer, Setup
+
+
+class LocalTrainer(BaseTrainer):
+    """Runs jobs on a pool of worker processes; each job's folder keeps its checkpoints, so one that was killed goes on.
+
+    Args:
+        setup: ``workers`` processes.
+        pool: Another pool than that of :func:`~chipwise.training.loop.worker.training_pool`; it is closed with the
+        trainer.
+    """
+
+    accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "tokens"})
+    whole: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup, *, pool: WorkerPool | None = None) -> None:
+        self._workers, self._pool = setup.workers, pool
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        if not jobs:
+            return
+        if self._pool is None:
+            self._pool = training_pool(self._workers)
+        yield from pool_events(self._pool, jobs)
+
+    def close(self) -> None:
+        """Ends the workers at once."""
+        if self._pool is not None:
+            self._pool.close()
+
+
+def ended(job: TrainJob) -> bool:
+    """Whether this machine holds the result of a job, wherever it ran."""
+    return (Path(job.folder) / job.result_name).exists()
+
+
+def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Event]:
+    """The events of a job that :func:`ended`: at most another weight format is judged, on this machine's cores."""
+    if job.device is not None:  # a training on a GPU is in bf16 unless stated
+        precision = job.precision or "bf16"
+        job = replace(job, device=None, precision=precision, cpu_budget_s=job.gpu_budget_s, gpu_budget_s=None)
+    for event in trainer.run([job]):
+        yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
+
+
+def pool_events(pool: WorkerPool, jobs: Sequence[Job]) -> Iterator[Event]:
+    """Submits ``jobs`` and yields their events by their places; events of earlier jobs are left out."""
+    places = {pool.submit(job.to_data()): place for place, job in enumerate(jobs)}
+    for event in pool.events():
+        if event.job in places:
+            yield Event(job=places[event.job], kind=event.kind, data=event.data, died=event.died)

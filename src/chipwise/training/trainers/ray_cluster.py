@@ -1,0 +1,215 @@
+"""Trainings as tasks of a Ray cluster: the user's own, or one that Ray starts on this machine.
+
+A task gets its text and the state it goes on from, and gives weights and state back, so the nodes need no common disk;
+they need chipwise and torch. A training whose worker or node died is submitted again, and goes on from its last
+checkpoint where that node is still there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from chipwise.core.digest import digest
+from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.workers import Event
+from chipwise.errors import ChipwiseError, MissingExtra, Unsupported
+from chipwise.training.loop.worker import Job, TrainJob
+from chipwise.training.trainers.jobs import STABLE
+from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
+from chipwise.training.trainers.protocol import BaseTrainer, Setup
+
+TRIES = 4  # submissions of a training whose worker keeps dying
+LOOK_S = 1.0
+ANSWER_S = 10.0  # that a cluster may take to answer at all
+
+
+@dataclass
+class _Running:
+    place: int
+    job: TrainJob
+    tries: int = 1
+
+
+class RayTrainer(BaseTrainer):
+    """Runs jobs as Ray tasks with one core each, or one GPU.
+
+    Args:
+        setup: ``on`` is ``ray`` or the cluster's address ``ray://host:port``.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        Unsupported: There is no cluster at the address.
+    """
+
+    accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "gpu", "tokens"})
+    whole: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra("ray", "ray") from None
+        self._ray, self._setup = ray, setup
+        self._here = LocalTrainer(Setup(on="local", folder=setup.folder, workers=1))
+        self._mine, self._task = False, None
+        self._texts: dict[str, Any] = {}
+        if setup.on != "ray":
+            self._connect()
+
+    def _connect(self) -> None:
+        """Connects to the cluster, or starts Ray on this machine, unless this process has done so."""
+        ray, on = self._ray, self._setup.on
+        if not ray.is_initialized():
+            _require_answer(on)
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
+            quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+            try:
+                if on == "ray":
+                    self._start(quiet)
+                else:
+                    ray.init(address=on, **quiet)
+            except Exception as error:  # where a start takes too long, the library raises nothing more special
+                why = " ".join(str(error).split())[:300]
+                said = "Ray does not start here" if on == "ray" else f"no Ray cluster answers at {on}"
+                raise Unsupported(f"train.on: {said} ({why})") from None
+            self._mine = True
+        needs = {"num_gpus": 1} if self._setup.device == "cuda" else {}
+        self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
+
+    def _start(self, options: Mapping[str, Any]) -> None:
+        """Starts Ray on this machine, whatever else runs on it; tried twice, as its ports may be taken meanwhile."""
+        for last in (False, True):
+            try:
+                self._ray.init(address="local", num_cpus=self._setup.workers, include_dashboard=False, **options)
+                return
+            except Exception:  # where a start takes too long, the library raises nothing more special
+                if last:
+                    raise
+                self._ray.shutdown()
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        left: dict[Any, _Running] = {}
+        for place, job in enumerate(jobs):
+            assert isinstance(job, TrainJob)
+            if ended(job):
+                yield from judged_here(self._here, place, job)
+                continue
+            if self._task is None:
+                self._connect()
+            left[self._submit(job)] = _Running(place, job)
+        try:
+            while left:
+                done, _ = self._ray.wait(list(left), num_returns=1, timeout=LOOK_S)
+                for task in done:
+                    running = left.pop(task)
+                    try:
+                        found = self._ray.get(task)
+                    except self._ray.exceptions.RayError as error:
+                        if running.tries < TRIES and not isinstance(error, self._ray.exceptions.RayTaskError):
+                            left[self._submit(running.job)] = replace(running, tries=running.tries + 1)
+                            continue
+                        first = str(error).strip().splitlines()
+                        said = f"its Ray worker failed {running.tries} times: {first[-1] if first else error}"
+                        yield Event(job=running.place, kind="failed", data={"kind": "WorkerError", "message": said})
+                        continue
+                    if "failed" in found:
+                        yield Event(job=running.place, kind="failed", data=found["failed"])
+                    else:
+                        yield Event(job=running.place, kind="result", data=_kept(running.job, found))
+        finally:
+            for task in left:
+                self._ray.cancel(task, force=True)
+
+    def _submit(self, job: TrainJob) -> Any:
+        content = Path(job.tokens).read_bytes()
+        name = hashlib.sha256(content).hexdigest()
+        if name not in self._texts:
+            self._texts[name] = self._ray.put(content)
+        stable = Path(job.folder) / STABLE
+        state = stable.read_bytes() if stable.exists() else None
+        assert self._task is not None
+        return self._task.remote(job.to_data(), name, self._texts[name], state)
+
+    def close(self) -> None:
+        """Ends what runs; a cluster that was there before stays."""
+        self._here.close()
+        if self._mine:
+            self._ray.shutdown()
+
+
+def place_on_node(data: dict[str, Any], text: str, stable: bytes | None) -> Path:
+    """The folder in which a node does a job: of this user, and of this job, text and state to go on from alone."""
+    base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
+
+
+def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | None) -> dict[str, Any]:
+    """One training on a node: its result, weights and the state that a longer one goes on from; or why it failed.
+
+    It works in a folder of the node that is named by the job, so that a second try goes on from the first one's
+    checkpoint, and leaves nothing there when it has ended.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    place = place_on_node(data, text, stable)
+    job = TrainJob.from_data({**data, "folder": str(place), "tokens": str(place / "tokens.npz")})
+    try:
+        with storage(place):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomic(place / "tokens.npz", tokens)
+            if stable is not None and not (place / STABLE).exists():
+                write_atomic(place / STABLE, stable)
+        values = job.run(lambda update: None)
+    except ChipwiseError as error:
+        return {"failed": {"kind": type(error).__name__, "message": str(error)}}
+    weights, state = Path(values["weights"]), place / STABLE
+    found = {
+        "values": json.dumps({**values, "weights": weights.name}),
+        "training": json.dumps(read_json(place / job.result_name)),
+        "weights": weights.read_bytes(),
+        "stable": state.read_bytes() if state.exists() else None,
+    }
+    shutil.rmtree(place, ignore_errors=True)
+    return found
+
+
+def _kept(job: TrainJob, found: dict[str, Any]) -> dict[str, Any]:
+    """Writes what a task gave into the training's folder; its result as a training here would give it."""
+    folder, values = Path(job.folder), json.loads(found["values"])
+    path = folder / values["weights"]
+    with storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if found["stable"] is not None:
+            write_atomic(folder / STABLE, found["stable"])
+        write_atomic(path, found["weights"])
+    write_json(folder / job.result_name, json.loads(found["training"]) | {"weights": str(path)})
+    return {**values, "weights": str(path)}
+
+
+def _require_answer(on: str) -> None:
+    """Checks that something listens at ``ray://HOST:PORT``: the library itself waits for minutes without a word.
+
+    Raises:
+        Unsupported: Nothing does.
+    """
+    host, _, port = on.removeprefix("ray://").rpartition(":")
+    if not on.startswith("ray://") or not host or not port.isdecimal():
+        return  # the library names what is wrong
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S):
+            pass
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Unsupported(f"train.on: no Ray cluster answers at {on} ({why})") from None

@@ -1,0 +1,78 @@
+"""The field ``train`` of a run file: where candidates are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.errors import SpecError, UnitError, nearest, short
+from chipwise.training.trainers.protocol import TRAINERS, kind_of
+
+FORMS = ("local", "cuda", "cuda:0,1", "ray", "ray://head:10001", "jobs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSpec:
+    """Where and how candidates are trained. It changes no trial's meaning: a run may go on elsewhere.
+
+    ``on`` is ``local`` (this machine's cores), ``cuda`` or ``cuda:0,1`` (GPUs of this machine), ``ray`` (a Ray of this
+    machine's own), ``ray://head:10001`` (a Ray cluster), or ``jobs`` (a folder of jobs that you run elsewhere).
+    """
+
+    on: str = "local"
+    device: Literal["cpu", "cuda"] | None = None  # what trains, of ray and jobs; the CPU unless given
+    price: str | float | None = None  # of an hour of one device (a GPU; of a CPU one core), for budgets in dollars
+    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the faster one unless given
+
+    def __post_init__(self) -> None:
+        if self.kind not in TRAINERS.names():
+            raise SpecError(f"unknown trainer {short(self.on)}; {nearest(self.on, FORMS)}", field="on")
+        rest = self.on.removeprefix(self.kind)
+        if self.kind == "cuda" and rest and not all(part.isdecimal() for part in rest[1:].split(",")):
+            raise SpecError(f"{short(self.on)} names no GPUs; write cuda or cuda:0,1", field="on")
+        if self.kind == "cuda" and len(set(rest[1:].split(","))) < len(rest[1:].split(",")):
+            raise SpecError(f"{short(self.on)} names a GPU twice", field="on")
+        if self.kind == "ray" and rest and not (rest.startswith("://") and rest[3:].rpartition(":")[2].isdecimal()):
+            raise SpecError(f"{short(self.on)} is not an address; write ray or ray://head:10001", field="on")
+        if self.kind in ("local", "jobs") and rest:
+            raise SpecError(f"{self.kind} takes nothing after its name, not {short(rest)}", field="on")
+        if self.device is not None and self.kind not in ("ray", "jobs"):
+            raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs have a choice", field="device")
+        _ = self.usd_per_s
+
+    @property
+    def kind(self) -> str:
+        """The trainer's name in the table."""
+        return kind_of(self.on)
+
+    @property
+    def trains_on(self) -> Literal["cpu", "cuda"]:
+        """Kind of device that computes the trainings."""
+        chosen = self.device if self.kind in ("ray", "jobs") else None
+        return chosen or ("cuda" if self.kind == "cuda" else "cpu")
+
+    @property
+    def usd_per_s(self) -> float | None:
+        """Dollars for a second of one device; None where no price is stated."""
+        if self.price is None:
+            return None
+        try:
+            value = units.parse(self.price, "price_rate")
+        except UnitError as error:
+            raise SpecError(str(error), field="price") from None
+        if value <= 0:
+            raise SpecError(f"must be positive, not {short(self.price, quoted=False)}", field="price")
+        return value
+
+    @property
+    def accounts(self) -> frozenset[str]:
+        """The budgets that this trainer can account for, of ``cpu``, ``gpu``, ``tokens`` and ``usd``."""
+        known = frozenset(TRAINERS.load(self.kind).accounts)
+        seconds = "gpu" if self.trains_on == "cuda" else "cpu"
+        return frozenset(known & {seconds, "tokens"}) | {"usd"}
+
+    @property
+    def whole(self) -> bool:
+        """Whether a budget in CPU seconds counts all that the search does, not its trainings alone."""
+        return bool(TRAINERS.load(self.kind).whole)

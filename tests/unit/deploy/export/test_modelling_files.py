@@ -1,0 +1,305 @@
+"""The shipped modelling files: every field that a spec can hold is computed as chipwise's torch module computes it.
+
+Models are drawn from the conformance suites, saved as Hugging Face folders and loaded by transformers' own classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from chipwise.api.testing.block_suite import random_tokens, shake
+from chipwise.api.testing.denoiser_suite import asked, denoiser_archs
+from chipwise.api.testing.image_suite import crossing_archs, image_archs, inputs_of, question_archs
+from chipwise.api.testing.ranking_suite import random_requests, ranking_archs
+from chipwise.api.testing.sound_suite import random_sounds, sound_archs
+from chipwise.api.testing.specs import arch_specs
+from chipwise.deploy.export.hf import OWN, save_pretrained
+from chipwise.errors import ChipwiseError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.encoder.module import Encoder
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.form import frame_conv
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.text.module import module_of
+from chipwise.model.walk.built import require_built
+from chipwise.model.walk.forms import Form, form_of
+
+transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
+TOLERANCE = 1e-4
+
+
+@st.composite
+def encoder_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small text encoders: every layer, table and head that is built."""
+    bias, norm = draw(st.booleans()), draw(st.sampled_from(("layernorm", "rmsnorm")))
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        heads = draw(st.sampled_from((1, 3)))
+        attention = Attention(
+            heads=heads, kv_heads=heads, head_size=8, qkv_bias=bias, out_bias=not bias, rope=False, causal=False
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
+            gated=draw(st.booleans()),
+            bias=draw(st.booleans()),
+        )
+        kept = draw(st.sampled_from(("both", "attention", "ffn")))
+        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+    return ArchSpec(
+        vocab_size=40,
+        d_model=16,
+        layers=tuple(layers),
+        max_tokens=24,
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(st.booleans()),
+        positions="learned",
+        norm_place="post",
+        final_norm=False,
+        embedding_norm=draw(st.booleans()),
+        token_types=draw(st.sampled_from((0, 2))),
+        head=draw(st.sampled_from(("pooler", "none"))),
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    archs: Callable[[], st.SearchStrategy[ArchSpec]]
+    asked: Callable[[ArchSpec], dict[str, torch.Tensor]]  # inputs by the names that transformers calls them
+    result: Callable[[Any], torch.Tensor] = lambda found: found.logits
+
+
+def tokens_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
+    return {"input_ids": random_tokens(arch, length=min(9, arch.max_tokens), batch=2)}
+
+
+def images_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
+    assert arch.stem is not None
+    names = ("pixel_values" if arch.stem.axes == 2 else "input_values", "input_ids")
+    return dict(zip(names, inputs_of(arch, batch=2), strict=False))
+
+
+def told(arch: ArchSpec) -> dict[str, torch.Tensor]:
+    return dict(zip(("image", "time", "label", "step"), asked(arch, batch=3), strict=True))
+
+
+KINDS = {
+    Form.DECODER: Kind(arch_specs, tokens_of),
+    Form.ENCODER: Kind(
+        encoder_archs,
+        tokens_of,
+        lambda found: found.last_hidden_state,
+    ),
+    Form.CLASSIFIER: Kind(lambda: st.one_of(image_archs(), question_archs(), crossing_archs()), images_of),
+    Form.DENOISER: Kind(denoiser_archs, told, lambda found: found),
+    Form.TRANSCRIBER: Kind(sound_archs, lambda arch: {"input_features": random_sounds(arch, batch=2)}),
+    Form.RANKER: Kind(ranking_archs, lambda arch: {"ids": random_requests(arch, batch=2)}, lambda found: found.scores),
+}
+
+
+def module(arch: ArchSpec) -> torch.nn.Module:
+    """Chipwise's torch module with random weights, none of which is 1 or 0."""
+    torch.manual_seed(0)
+    made = Encoder(arch) if form_of(arch) is Form.ENCODER else module_of(arch)
+    return shake(made, seed=1).eval()
+
+
+def loaded(arch: ArchSpec, folder: Path, *, by_name: bool) -> torch.nn.Module:
+    """The folder's model, found by transformers; or made by the modelling file itself, which is quicker."""
+    config = json.loads((folder / "config.json").read_text())
+    name = next((name for name in config.get("auto_map", {}) if name != "AutoConfig"), None)
+    if by_name or name is None:
+        auto = getattr(transformers, name or OWN[form_of(arch)].auto)
+        return auto.from_pretrained(folder, trust_remote_code=True).eval()
+    file, kind = config["auto_map"][name].split(".")
+    shipped = importlib.import_module(f"chipwise.deploy.export.{file}")
+    made = getattr(shipped, kind)(shipped.ChipwiseConfig(**config))
+    left = made.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    assert not left.unexpected_keys
+    made.tie_weights()
+    return made.eval()
+
+
+def check(arch: ArchSpec, folder: Path, *, by_name: bool = False) -> None:
+    """Asserts that the folder of ``arch`` computes what the torch module computes."""
+    kind, ours = KINDS[form_of(arch)], module(arch)
+    inputs = kind.asked(arch)
+    save_pretrained(arch, dict(ours.state_dict()), None, folder)
+    theirs = loaded(arch, folder, by_name=by_name)
+    with torch.no_grad():
+        wanted, found = ours(*inputs.values()), kind.result(theirs(**inputs))
+        wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+        torch.testing.assert_close(found, wanted, atol=TOLERANCE, rtol=TOLERANCE)
+        if isinstance(ours, Encoder) and ours.pooler is not None:
+            pooled = theirs(**inputs).pooler_output
+            torch.testing.assert_close(pooled, ours.pooled(wanted), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize(("by_name", "examples"), [(True, 5), (False, 25)], ids=["by transformers", "by the file"])
+@pytest.mark.parametrize("form", KINDS)
+def test_folders_compute_what_torch_computes(form: Form, by_name: bool, examples: int, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("folder")
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(arch=KINDS[form].archs())
+    def each(arch: ArchSpec) -> None:
+        check(arch, tmp_path_factory.mktemp("folder") if by_name else folder, by_name=by_name)
+
+    each()
+
+
+def others(value: Any, hint: Any) -> list[Any]:
+    """Other values that a field of this type may have."""
+    if get_origin(hint) is Literal:
+        return [other for other in get_args(hint) if other != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [2 * value, 1, 2] if value else [1, 2, 8]
+    if isinstance(value, float):
+        return [2 * value, value / 4]
+    if value is None and int in get_args(hint):
+        return [1, 2, 3]
+    return []
+
+
+def changed(item: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Copies of a spec in each of which one field, of it or of a part of it, has another value."""
+    hints = get_type_hints(type(item))
+    for field in fields(item):
+        value = getattr(item, field.name)
+        if is_dataclass(value):
+            for place, make in changed(value):
+                yield f"{field.name}.{place}", lambda make=make, name=field.name: replace(item, **{name: make()})
+        elif isinstance(value, tuple) and value and is_dataclass(value[-1]):
+            for place, make in changed(value[-1]):
+                yield (
+                    f"{field.name}.{place}",
+                    lambda make=make, name=field.name, value=value: replace(item, **{name: (*value[:-1], make())}),
+                )
+        elif field.name != "name":
+            for other in dict.fromkeys(others(value, hints[field.name])):
+                yield (
+                    f"{field.name}={other}",
+                    lambda other=other, name=field.name: replace(item, **{name: other}),
+                )
+
+
+ATTENTION = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
+FFN = FeedForward(width=24, activation="gelu", gated=False, bias=True)
+GRID = ImageStem(image_size=16, patch=4, prefix_tokens=0, convs=(3,))
+PAIR = (Layer(attention=ATTENTION, ffn=FFN),) * 2
+SQUARES = replace(ATTENTION, square=3, shift=True, relative_buckets=25)  # moved in the second layer, and filled up
+DECODER = ArchSpec(
+    vocab_size=40,
+    d_model=16,
+    max_tokens=24,
+    layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=8), ffn=FFN, attention_conv=3, ffn_conv=2),) * 2,
+)
+CLASSIFIER = ArchSpec(
+    vocab_size=0,
+    d_model=16,
+    layers=PAIR,
+    max_tokens=GRID.tokens,
+    norm="layernorm",
+    positions="learned",
+    head="classes",
+    classes=5,
+    pooling="mean",
+    stem=GRID,
+)
+QUESTION = replace(
+    CLASSIFIER,
+    layers=tuple(replace(layer, cross=ATTENTION) for layer in PAIR),
+    stem=replace(GRID, bias=False),
+    projector=Projector(widths=(16, 16), join=2),
+    question=Question(words=9, tokens=3),
+    max_tokens=7,
+    pooling="last",
+)
+SOUND = SoundStem(seconds=0.24, rate=100.0, channels=5, convs=(frame_conv(16, 1), frame_conv(16, 2)))
+HEARD = Layer(attention=replace(ATTENTION, chunk=3), ffn=FFN, conv=ConvModule(taps=5, norm="layer"))
+HISTORY = Attention(
+    heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, relative_buckets=6, pointwise=True
+)
+EXAMPLES = {
+    "decoder": DECODER,
+    "decoder with learned positions": replace(
+        DECODER, positions="learned", layers=(Layer(attention=replace(ATTENTION, causal=True), ffn=FFN),) * 2
+    ),
+    "encoder": replace(
+        DECODER,
+        layers=(PAIR[0], replace(PAIR[0], ffn=replace(FFN, width=40))),
+        positions="learned",
+        norm="layernorm",
+        norm_place="post",
+        final_norm=False,
+        head="pooler",
+    ),
+    "classifier": CLASSIFIER,
+    "squares": replace(CLASSIFIER, positions="none", layers=tuple(replace(layer, attention=SQUARES) for layer in PAIR)),
+    "signal": replace(CLASSIFIER, stem=replace(GRID, axes=1), max_tokens=4),
+    "question": QUESTION,
+    "denoiser": replace(
+        CLASSIFIER,
+        layers=tuple(replace(layer, attention=replace(ATTENTION, square=2)) for layer in PAIR),
+        stem=replace(GRID, convs=()),
+        norm_weight=False,
+        head="none",
+        classes=0,
+        pooling="first",
+        denoiser=Denoiser(labels=3, frequencies=6, steps=2),
+    ),
+    "transcriber": replace(
+        CLASSIFIER, layers=(HEARD, HEARD), stem=SOUND, max_tokens=SOUND.tokens, head="ctc", pooling="first"
+    ),
+    "ranker": replace(
+        CLASSIFIER,
+        layers=(Layer(attention=HISTORY, ffn=FFN),) * 2,
+        stem=RankingStem(items=30, history=5, candidates=4, width=6, tags=7, bag=2, bias=True),
+        max_tokens=6,
+        positions="none",
+        head="scores",
+        classes=0,
+        pooling="first",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_field_with_another_value_is_computed_or_refused(name: str, tmp_path) -> None:
+    """One field after the other: where chipwise builds the changed model, the folder computes it too."""
+    built, wrong = 0, []
+    check(EXAMPLES[name], tmp_path)
+    for place, make in changed(EXAMPLES[name]):
+        try:
+            other = make()
+            require_built(other, work="built")
+            module(other)
+        except (ChipwiseError, RuntimeError):
+            continue  # no such model is built
+        built += 1
+        try:
+            check(other, tmp_path)
+        except (AssertionError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            wrong.append(f"{place}: {str(error)[:200]}")
+    assert not wrong, "\n".join(wrong)
+    assert built > 8

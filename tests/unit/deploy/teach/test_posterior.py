@@ -1,0 +1,154 @@
+"""What a fit learns from machines whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chipwise.deploy.teach.checks import check, whole_table
+from chipwise.deploy.teach.choosing_rows import most_telling
+from chipwise.deploy.teach.observations import MeasuredRow, Observations, observe, prior_deviation
+from chipwise.deploy.teach.posterior import Strengths, fit, left_out, settle
+from chipwise.hardware import datasheet
+from chipwise.predict.served.taught_pass import GROUPS
+
+MODELS = ("gpt2", "gpt2-medium", "Qwen/Qwen2.5-0.5B", "HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen3-0.6B")
+SHEET = datasheet.load("raspberry-pi-5")
+
+
+def rows(*, of: str = "total", formats: tuple[str, ...] = ("q4_0", "q8_0")) -> list[MeasuredRow]:
+    """Every model in every format at two lengths, timed as 1 s until a truth is put in."""
+    return [
+        MeasuredRow(number=n, model=model, weights=form, prompt_tokens=prompt, new_tokens=32, **{f"{of}_s": 1.0})
+        for n, (model, form, prompt) in enumerate(
+            ((model, form, prompt) for model in MODELS for form in formats for prompt in (64, 512)), start=2
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def table() -> Observations:
+    seen, errors = observe(rows(), SHEET)
+    assert not errors
+    return seen
+
+
+def test_passes_add_up_to_what_the_sheet_predicts(table: Observations) -> None:
+    sums = table.terms[:, : len(GROUPS)].sum(axis=1)
+    whole = np.bincount(table.owner, table.share * sums)
+    assert whole == pytest.approx(table.sheet_s, rel=1e-9)
+
+
+def test_a_machine_three_times_slower_is_learnt_from_four_rows(table: Observations) -> None:
+    slow = table.timed(3 * table.sheet_s)
+    known = slow.only([0, 5, 10, 15])
+    logs, deviations = fit(known, common=prior_deviation(known)).predict(slow)
+    assert np.exp(logs) == pytest.approx(slow.seconds, rel=0.1)
+    assert (np.abs(logs - np.log(slow.seconds)) < 1.645 * deviations).all()
+
+
+def test_a_group_that_is_slower_by_itself_is_found(table: Observations) -> None:
+    """Decode products take twice as long; all else is as the sheet says: lengths tell them apart."""
+    place = GROUPS.index("products of few rows")
+    grown = table.terms.copy()
+    grown[:, place] *= 2
+    truth = np.bincount(table.owner, table.share * grown[:, : len(GROUPS)].sum(axis=1))
+    seen = table.timed(truth)
+    shown = [i for i in range(len(seen)) if i % 4 != 1]  # not q4_0 at 512
+    posterior = fit(seen.only(shown), common=prior_deviation(seen))
+    logs, _ = posterior.predict(seen)
+    assert np.abs(np.exp(logs) / truth - 1).mean() < 0.03
+    assert posterior.theta[1 + place] > posterior.theta[1 + GROUPS.index("products of many rows")]
+
+
+def test_one_wrong_row_changes_little(table: Observations) -> None:
+    seconds = table.sheet_s.copy()
+    seconds[7] *= 20
+    logs, _ = fit(table.timed(seconds), common=prior_deviation(table)).predict(table)
+    assert np.exp(logs) == pytest.approx(table.sheet_s, rel=0.05)
+
+
+def test_more_rows_never_make_a_prediction_less_sure(table: Observations) -> None:
+    """With fixed strengths the posterior of a linear model only shrinks."""
+    strengths = Strengths()
+    spreads = []
+    for count in (2, 6, 20):
+        posterior = fit(table.timed(table.sheet_s).only(range(count)), common=0.5, strengths=strengths)
+        spreads.append(float(posterior.predict(table)[1][-1]))
+    assert spreads[0] >= spreads[1] >= spreads[2]
+
+
+def test_left_out_errors_are_those_of_a_fit_without_the_model(table: Observations) -> None:
+    """The closed form against fitting again; noise of 2 % keeps all rows at full weight."""
+    noise = np.random.default_rng(0).normal(0, 0.02, len(table))
+    seen = table.timed(table.sheet_s * np.exp(noise))
+    strengths = Strengths(noise=0.1)
+    errors, _ = left_out(fit(seen, common=0.5, strengths=strengths))
+    out = [i for i, name in enumerate(seen.models) if name == MODELS[2]]
+    kept = [i for i in range(len(seen)) if i not in out]
+    whole = fit(seen, common=0.5, strengths=strengths)
+    frame = replace(whole.frame, seen=seen.only(kept), shifts=whole.frame.shifts[np.isin(seen.owner, kept)])
+    again = settle(frame, strengths, start=whole.theta)
+    logs, _ = again.predict(seen.only(out))
+    assert errors[out] == pytest.approx(np.log(seen.seconds[out]) - logs, abs=2e-3)
+
+
+def test_intervals_hold_nine_of_ten_and_beat_a_plain_regression() -> None:
+    rng = np.random.default_rng(3)
+    measured = rows()
+    seen, _ = observe(measured, SHEET)
+    found = check(measured, seen.timed(1.7 * seen.sheet_s * np.exp(rng.normal(0, 0.03, len(seen)))))
+    assert found.error is not None
+    assert found.error.inside is not None
+    assert found.error.plain_mean is not None
+    assert found.error.mean < 0.05 < found.error.plain_mean
+    assert 0.85 <= found.error.inside <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda s: 1000 * s, "milliseconds written as seconds?"),
+        (lambda s: s / 1000, "seconds written as milliseconds?"),
+        (lambda s: 32 / s, "tokens/s written as seconds?"),
+        (lambda s: 2.5 * s, "2.5 times what the other rows say"),
+    ],
+)
+def test_a_row_with_a_wrong_unit_is_named(wrong, reason: str, table: Observations) -> None:
+    seconds = 0.5 * table.sheet_s  # well below a second each, so that a rate looks like no time
+    seconds[4] = wrong(seconds[4])
+    flags = check(rows(), table.timed(seconds)).flags
+    assert [flag.line for flag in flags] == [6]
+    assert flags[0].reason == reason
+
+
+def test_a_whole_table_in_milliseconds_is_said(table: Observations) -> None:
+    assert not whole_table(table.timed(3 * table.sheet_s))
+    assert "milliseconds written as seconds" in whole_table(table.timed(2000 * table.sheet_s))[0]
+    assert "tokens/s written as seconds" in whole_table(table.timed(1 / table.sheet_s))[0]
+
+
+def test_the_most_telling_measurements_by_pencil() -> None:
+    """Two unknowns of variances 4 and 1, each row sees one: 4, then 1; what was measured tells little the second time.
+
+    After the first, the variance of the first unknown is 4 / (1 + 4 / 0.5) = 0.44, less than 1.
+    """
+    slopes = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    assert most_telling(slopes, np.diag([4.0, 1.0]), np.full(3, 0.5), 3) == [0, 2, 1]
+
+
+def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
+    assert prior_deviation(table) == pytest.approx(float(np.median(table.halfwidth)) / 1.645)
+    assert math.exp(1.645 * prior_deviation(table)) > 1.2
+
+
+def test_a_table_of_noise_is_no_better_than_the_sheet(table: Observations) -> None:
+    """Times that scatter about the sheet by a factor of two teach nothing, and the sheet's own error is told."""
+    noise = np.random.default_rng(4).normal(0, 0.5, len(table))
+    error = check(rows(), table.timed(table.sheet_s * np.exp(noise))).error
+    assert error is not None
+    assert error.sheet_mean == pytest.approx(float(np.mean(np.abs(np.exp(-noise) - 1))), rel=0.5)
+    assert error.mean > 0.2

@@ -1,0 +1,46 @@
+"""What is left for measuring the finalists: of a CPU budget its reserve, of any other a minute of this machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from toy_run import SPEC
+
+from chipwise.core.files import build
+from chipwise.design.phases import run_budget
+from chipwise.design.phases.run_budget import FINALS_S, RunBudget
+from chipwise.design.run.budget_spec import BudgetSpec
+from chipwise.design.run.spec import RunSpec
+
+
+def budget_of(budget: BudgetSpec, spent: dict[str, float], tasks: dict[str, None]) -> RunBudget:
+    spec = build(RunSpec, {**vars_of(SPEC), "budget": budget})
+    trials = SimpleNamespace(all=lambda: [])
+    found = RunBudget(spec, trials, SimpleNamespace(settle=lambda: spent, total_s=sum(spent.values())))
+    found.set_aside(None, tasks)
+    return found
+
+
+def vars_of(spec: RunSpec) -> dict:
+    return {"name": spec.name, "workload": spec.workload, "space": spec.space, "data": spec.data}
+
+
+def test_a_budget_of_tokens_leaves_a_minute() -> None:
+    found = budget_of(BudgetSpec(tokens="2M"), {"first trainings": 500.0, "measuring the finalists": 12.0}, {})
+    assert found.left_for_finals_s == FINALS_S - 12.0
+
+
+def test_a_cpu_budget_leaves_what_was_set_aside() -> None:
+    """Of the 10 s that are left, 4 s and 1 % of 100 s are for test text and report."""
+    found = budget_of(BudgetSpec(cpu="100 s"), {"first trainings": 90.0}, {})
+    assert found.left_for_finals_s == pytest.approx(10.0 - 5.0)
+
+
+def test_trainings_leave_a_cpu_budget_what_the_end_of_the_run_takes(monkeypatch) -> None:
+    """Of 100 s: 5 + 4 % for measuring the finalists, 4 + 1 % for test text and report, 7 s for a task: 21 s."""
+    monkeypatch.setattr(run_budget.task_evaluation, "planned_cpu_s", lambda tasks: 7.0 * len(tasks))
+    spent = {"first trainings": 30.0}
+    assert budget_of(BudgetSpec(cpu="100 s"), spent, {}).left == pytest.approx(100.0 - 30.0 - 14.0)
+    assert budget_of(BudgetSpec(cpu="100 s"), spent, {"organ": None}).left == pytest.approx(100.0 - 30.0 - 21.0)
+    assert budget_of(BudgetSpec(tokens="2M"), spent, {"organ": None}).left == 2e6

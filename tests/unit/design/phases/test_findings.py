@@ -1,0 +1,85 @@
+"""A toy run explained: what its trials know shows in knee, importance and growth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from toy_run import SPACE, SPEC, metrics, two_bytes
+
+from chipwise.core.files import build
+from chipwise.design.limits import parse_objectives
+from chipwise.design.phases.choosing import Chooser, Observation
+from chipwise.design.phases.findings import explain_answer
+from chipwise.design.phases.screening import screen
+from chipwise.design.report.record import Answer
+
+
+@dataclass
+class Trained:
+    number: int
+    row: list[int]
+
+
+@pytest.fixture(scope="module")
+def made():
+    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        metrics,
+        SPEC.goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
+    rows = screened.rows[np.random.default_rng(0).permutation(len(screened.rows))[:24]]
+    seen = [Observation(row.tolist(), 9.0, 9_000, 1.0 + 20.0 / SPACE.values(row[None], "d_model")[0]) for row in rows]
+    return chooser, seen, [Trained(i, row.tolist()) for i, row in enumerate(rows)]
+
+
+def test_the_findings_are_a_record_answer(made) -> None:
+    chooser, seen, items = made
+    found = explain_answer(SPACE, chooser, seen, items, seed=0)
+    answer = build(Answer, found)
+    assert len(answer.growth) == len(answer.growth_random) == len(items)
+    assert all(a <= b + 1e-12 for a, b in zip(answer.growth, answer.growth[1:], strict=False))
+    assert {item.limit for item in answer.relaxed} == {"tpot_p99"}
+    assert answer.knee is None or answer.knee in {item.number for item in items}
+
+
+def test_what_decides_quality_and_cost_is_found(made) -> None:
+    chooser, seen, items = made
+    shares = explain_answer(SPACE, chooser, seen, items, seed=0)["importance"]
+    assert next(iter(shares["bits_per_byte"])) == "d_model"  # the toy's quality is the width's alone
+    assert shares["tpot_p50"]["d_model"] > 0.2  # its cost is width times depth
+    assert shares["tpot_p50"]["depth"] > 0.2
+    assert shares["tpot_p50"]["ffn"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_handful_of_trainings_explains_nothing(made) -> None:
+    chooser, seen, items = made
+    assert explain_answer(SPACE, chooser, seen[:3], items[:3], seed=0) == {}
+
+
+def test_more_tokens_a_second_are_better_not_worse(made) -> None:
+    """The toy's seconds are width times depth, so 1 / seconds of tokens; quality is the width's alone."""
+    _, seen, items = made
+    goals = parse_objectives({"bits_per_byte": "minimize", "throughput": "maximize"})
+    faster = lambda rows: metrics(rows) | {"throughput": 1 / metrics(rows)["tpot_p50"]}  # noqa: E731
+    screened = screen(SPACE, faster, SPEC.limits, seed=0, draws=500)
+    chooser = Chooser(
+        SPACE,
+        screened,
+        faster,
+        goals,
+        SPEC.limits,
+        final=9.0,
+        bytes_per_token=two_bytes,
+        seed=0,
+    )
+    chosen = chooser.next(6, seen, [item.row for item in items])
+    depth = SPACE.values(chosen, "depth")
+    assert (depth == 1).mean() > 0.5  # deeper ones make fewer tokens a second at the same quality

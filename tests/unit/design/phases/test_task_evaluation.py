@@ -1,0 +1,128 @@
+"""Judging in processes of their own: noted once, failures said, and the record that a report draws."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chipwise.design.phases import task_evaluation
+from chipwise.design.phases.task_evaluation import run_side_by_side
+from chipwise.model.arch.arch import uniform
+from chipwise.training.evaluations.worker import TaskJob
+
+ARCH = uniform(vocab_size=256, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=64)
+
+
+@dataclass(frozen=True)
+class Score:
+    """Stands for what a bag of words reaches."""
+
+    value: float
+
+
+def job(folder: Path) -> TaskJob:
+    return TaskJob(task="t.csv", arch=ARCH, form="int8", weights="w", tokenizer="t", folder=str(folder))
+
+
+@pytest.fixture
+def worker(monkeypatch, tmp_path: Path):
+    """Replaces the worker's work by a small program, which is given the job's folder as ``folder``."""
+
+    def put(program: str) -> None:
+        script = tmp_path / "worker.py"
+        lines = "".join(f"    {line}\n" for line in program.splitlines())
+        script.write_text(
+            "import os, signal, sys, time\nfrom pathlib import Path\nfrom chipwise.errors import DataError\n"
+            "from chipwise.core.workers import serve\n"
+            f"def run(job, report):\n    folder = job['folder']\n{lines}serve(run)\n"
+        )
+        monkeypatch.setattr(task_evaluation, "COMMAND", [sys.executable, str(script)])
+
+    return put
+
+
+def test_results_come_in_the_order_of_jobs_and_no_more_run_than_workers(worker, tmp_path: Path) -> None:
+    worker(
+        "while folder.endswith('0') and not os.path.exists(folder[:-1] + '3'): time.sleep(0.01)\n"
+        "Path(folder).touch()\nreturn {'of': folder[-1]}\n"
+    )
+    most: list[int] = []
+    jobs = {(i, "t"): job(tmp_path / str(i)) for i in range(4)}
+    found = run_side_by_side(jobs, workers=2, on_progress=lambda running: most.append(len(running)))
+    assert found == [((i, "t"), {"of": str(i)}) for i in range(4)]
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise DataError('line 3: no label')", "line 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+        ("print('strange words'); sys.stdout.flush(); os._exit(7)", "exit code 7): strange words"),
+    ],
+)
+def test_a_failure_says_why_and_costs_the_others_nothing(worker, tmp_path: Path, program: str, said: str) -> None:
+    worker(f"if folder.endswith('0'):\n    {program}\nreturn {{'of': folder[-1]}}\n")
+    found = dict(run_side_by_side({(i, "t"): job(tmp_path / str(i)) for i in range(2)}, workers=1))
+    assert said in found[0, "t"]["failed"]
+    assert found[1, "t"] == {"of": "1"}
+
+
+def test_a_job_travels_as_one_line(tmp_path: Path) -> None:
+    data = json.loads(json.dumps(job(tmp_path).to_data()))
+    assert data["form"] == "int8"
+    assert TaskJob.from_data(data) == job(tmp_path)
+
+
+def test_a_bag_of_words_is_computed_where_the_items_are_others(monkeypatch) -> None:
+    counted: list[str] = []
+
+    def baseline(task: SimpleNamespace) -> Score:
+        counted.append(task.identity)
+        return Score(value=len(counted))
+
+    monkeypatch.setattr("chipwise.training.evaluations.baseline.baseline", baseline)
+    tasks: Any = {"a": SimpleNamespace(identity="a1"), "b": SimpleNamespace(identity="b1")}
+    first = task_evaluation.bag_of_words(tasks, {})
+    assert first == {"a": {"value": 1, "items": "a1"}, "b": {"value": 2, "items": "b1"}}
+    assert task_evaluation.bag_of_words(tasks, first) == first  # nothing is computed twice
+    tasks["b"] = SimpleNamespace(identity="b2")
+    assert task_evaluation.bag_of_words(tasks, first) == {"a": first["a"], "b": {"value": 3, "items": "b2"}}
+    assert counted == ["a1", "b1", "b2"]
+
+
+def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_path: Path) -> None:
+    """Trial 0 is known, 1 was judged by another method, 2 fails: the next call asks for 2 alone."""
+    asked: list[list[int]] = []
+
+    def judged(jobs: Any, **_: Any) -> list[Any]:
+        asked.append([number for number, _ in jobs])
+        failed, right = {"failed": "no worker"}, {"value": 0.9}
+        return [(place, failed if place[0] == 2 else right) for place in jobs]
+
+    notes = [{"t": {"key": "now", "value": 0.5}}, {"t": {"key": "before", "value": 0.1}}, {}]
+    items = [SimpleNamespace(number=number, tasks=tasks) for number, tasks in enumerate(notes)]
+
+    class Noting(list):
+        def note(self, number: int, *, tasks: dict[str, Any]) -> None:
+            self[number].tasks = tasks
+
+    monkeypatch.setattr(task_evaluation, "run_side_by_side", judged)
+    spec: Any = SimpleNamespace(budget=SimpleNamespace(workers=1))
+    folder: Any = SimpleNamespace(path=tmp_path)
+    evaluation = task_evaluation.TaskEvaluation(spec, {"t": None}, Noting(items), folder)  # type: ignore[dict-item,arg-type]
+    monkeypatch.setattr(evaluation, "_job", lambda item, name: SimpleNamespace(key=lambda task: "now"))
+    evaluation.evaluate(items)  # type: ignore[arg-type]
+    assert [item.tasks["t"] for item in items] == [
+        {"key": "now", "value": 0.5},
+        {"key": "now", "value": 0.9},
+        {"failed": "no worker"},
+    ]
+    evaluation.evaluate(items)  # type: ignore[arg-type]
+    assert asked == [[1, 2], [2]]

@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chipwise.core.statistics import Z90
+from chipwise.training.laws.scaling import PACE, START, Law, Trainings, fit_law, fit_pace
+
+
+def test_the_law_by_hand() -> None:
+    law = Law(floor=1.0, layers=8.0, head=6.0, text=27.0, size_exponent=0.5, text_exponent=1 / 3)
+    # 1 + 8 / √16 + 6 / √4 + 27 / ∛27 = 1 + 2 + 3 + 9
+    assert law.loss([16], [4], [27]) == pytest.approx([15.0])
+
+
+def test_fewer_passes_lose_more_where_a_law_says_so() -> None:
+    """4 passes: 1 + 4 / 4^1.5 = 1.5 times what many lose; text, which has one pass, loses what it did."""
+    drawn = Law(floor=1.0, layers=8.0, head=0.0, text=1.0, size_exponent=0.5, text_exponent=0.5, one_pass=4.0)
+    assert drawn.of_passes([1, 4]) == pytest.approx([5.0, 1.5])
+    assert START.of_passes([1, 8]).tolist() == [1.0, 1.0]
+
+
+def test_many_trainings_of_one_law_find_it_again() -> None:
+    law = Law(floor=0.9, layers=6.0, head=3.0, text=60.0, size_exponent=0.3, text_exponent=0.3)
+    rng = np.random.default_rng(0)
+    n, h, d = 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5, 7, 300), 10 ** rng.uniform(5.5, 8, 300)
+    found = fit_law(n, h, d, law.loss(n, h, d))
+    ahead = [3e5, 3e6], [1e6, 1e6], [3e8, 3e8]  # beyond what was seen
+    assert found.loss(*ahead) == pytest.approx(law.loss(*ahead), rel=0.05)
+
+
+def test_without_trainings_the_law_is_the_stated_one() -> None:
+    assert fit_law([], [], [], []) == START
+    assert fit_pace([], [], []) == PACE
+
+
+@given(
+    n=st.lists(st.floats(1e4, 1e7), min_size=1, max_size=20),
+    budget=st.floats(1e5, 1e8),
+    noise=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_more_text_and_more_parameters_never_hurt(n, budget, noise) -> None:
+    rng = np.random.default_rng(noise)
+    law = fit_law(n, np.full(len(n), 1e6), np.full(len(n), budget), rng.uniform(1, 3, len(n)))
+    sizes, fixed = np.geomspace(1e4, 1e8, 20), np.full(20, 1e6)
+    for arguments in ((sizes, fixed, fixed), (fixed, sizes, fixed), (fixed, fixed, sizes)):
+        assert (np.diff(law.loss(*arguments)) <= 1e-12).all()
+
+
+def test_a_small_model_wins_a_short_training_and_loses_a_long_one() -> None:
+    layers, head = np.array([2e5, 3e6]), np.array([1e5, 1e5])
+    rate = PACE.tokens_per_s(layers, head)
+    short, long = (START.loss(layers, head, rate * seconds * 3) for seconds in (5, 50_000))
+    assert short[0] < short[1]
+    assert long[0] > long[1]
+
+
+def test_pace_takes_this_machines_speed() -> None:
+    layers, head = np.array([1e5, 5e5, 2e6]), np.array([1e5, 2e5, 4e5])
+    twice = fit_pace(layers, head, 2 * PACE.tokens_per_s(layers, head))
+    assert twice.tokens_per_s([1e6], [3e5]) == pytest.approx(2 * PACE.tokens_per_s([1e6], [3e5]), rel=1e-3)
+
+
+def of_the_law(count: int, scatter: float) -> Trainings:
+    """Made-up trainings of the stated law, off by so much each."""
+    rng = np.random.default_rng(3)
+    layers, head = np.geomspace(1e5, 3e6, count), np.full(count, 5e5)
+    text = rng.permutation(np.geomspace(1e6, 1e8, count))
+    loss = START.loss(layers, head, text) * np.exp(scatter * rng.standard_normal(count))
+    return Trainings(layers=layers, head=head, text_bytes=text, loss=loss)
+
+
+def test_another_training_is_expected_where_the_law_of_the_known_ones_lies() -> None:
+    """The interval is even about it, as wide as trainings scatter and laws of resampled ones differ, and no wider."""
+    known = of_the_law(24, 0.02)
+    assert len(known) == 24
+    found = known.expect(1e6, 5e5, 2e7, seed=0)
+    value = float(fit_law(known.layers, known.head, known.text_bytes, known.loss).loss(1e6, 5e5, 2e7))
+    assert found.value == pytest.approx(value)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+    half = (found.high - found.value) / found.value
+    assert 0.6 * Z90 * 0.02 < half < 3 * Z90 * 0.02
+    assert found.low < START.loss(1e6, 5e5, 2e7) < found.high
+    exact = of_the_law(24, 0.0).expect(1e6, 5e5, 2e7, seed=0)
+    assert exact.high is not None
+    assert exact.high - exact.value < 0.5 * (found.high - found.value)  # what is left is of other laws alone
+    assert known.expect(1e6, 5e5, 2e7, seed=0) == found  # the same seed resamples alike

@@ -1,0 +1,297 @@
+"""Spaces of image classifiers: every row is a design, prices of blocks add up to those of whole models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.fields import build
+from chipwise.design.prices.price_table import OperatorPricer, PriceTable
+from chipwise.errors import SpecError
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.windows.spec import bias_rows
+from chipwise.model.ops.op import Op
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
+from chipwise.predict.cost.terms import terms
+
+IMAGE: dict[str, Any] = {
+    "size": 28,
+    "classes": 10,
+    "patch": [2, 7, 14],
+    "stem": ["patches", "conv8"],
+    "pooling": ["first", "mean"],
+    "square": ["none", "7x7"],
+}
+FIELDS: dict[str, Any] = {
+    "image": IMAGE,
+    "d_model": [32, 64],
+    "depth": [1, 3],
+    "head_size": [16, 32],
+    "weights": ["fp32", "int8"],
+    "norm": "layernorm",
+    "layers": "alike",
+    "layer": {"heads": [1, 2], "ffn": ["gelu", "swiglu"], "ffn_width": [64, 96]},
+}
+
+
+class CountingPricer(OperatorPricer):
+    """Prices that are counts: seconds are FLOPs, and a thousand a node."""
+
+    def op_columns(self, op: Op) -> Float64Array:
+        work = op.work()
+        return np.array([work.flops, work.bytes, 1.0], float)
+
+    def latencies_s(self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array) -> Any:
+        return prefill @ [1, 0, 1e3], decode @ [1, 0, 1e3]
+
+    def stored_bytes(self, design: Design, workload: Workload) -> float:
+        parts = memory_parts(design, workload)
+        return float(parts.table_bytes + parts.matrix_bytes)
+
+    def activation_bytes(self, layer: Any, design: Design, workload: Workload) -> float:
+        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
+
+    def base_bytes(self) -> float:
+        return 0.0
+
+
+EACH: dict[str, Any] = {
+    "image": IMAGE | {"patch": [4, 7, 14], "square": ["none", "3x3", "4x4"], "positions": ["learned", "relative"]},
+    "layers": {"attention": "each", "ffn": "alike", "ffn_width": "alike"},
+}
+
+
+ASKED: dict[str, Any] = {
+    "image": {
+        "size": 24, "channels": 3, "classes": 14, "question": 7, "words": 40, "patch": [4, 8],
+        "stem": ["patches", "conv8"], "merge": ["none", "mean", "join"], "image_in": ["prefix", "cross"],
+    },
+    "layers": "each",
+}  # fmt: skip
+
+
+def space_of(**changes: Any) -> SearchSpace:
+    return SearchSpace(build(SpaceSpec, FIELDS | changes))
+
+
+@pytest.mark.parametrize("changes", [{}, EACH, ASKED], ids=["alike", "each", "asked"])
+def test_prices_of_blocks_add_up_to_those_of_whole_models(changes: dict[str, Any]) -> None:
+    """FLOPs, nodes, parameters and memory of 60 designs, each lowered alone: exactly the sums of the table."""
+    space, workload = space_of(**changes), Workload(batch=1)
+    rows = space.sample(60, np.random.default_rng(0))
+    pricer = CountingPricer()
+    costs = PriceTable(space, workload, pricer)(rows)
+    for i, row in enumerate(rows):
+        design = space.design(row)
+        columns = sum(pricer.op_columns(placed.op) for placed in lower(design, workload, Phase.PREFILL))
+        memory = memory_parts(design, workload)
+        assert costs.ttft_s[i] == pytest.approx(columns @ [1, 0, 1e3], rel=1e-12), summary(design)
+        assert costs.parameters[i] == design.arch.parameters()
+        held = memory.table_bytes + memory.matrix_bytes + memory.activation_bytes
+        assert costs.peak_memory_bytes[i] == pytest.approx(held, abs=1)
+
+
+def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
+    space = space_of()
+    for row in space.sample(80, np.random.default_rng(1)):
+        arch = space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.classes == 10
+        np.testing.assert_array_equal(space.row(space.choices(row)), row)
+
+
+def test_what_cannot_go_together_is_never_drawn() -> None:
+    """Patches of 7 cannot be halved; squares need the mean, and a grid that is larger and that they divide."""
+    space = space_of()
+    for row in space.sample(200, np.random.default_rng(2)):
+        chosen = space.choices(row)
+        assert chosen["patch"] != 7 or chosen["stem"] == "patches"
+        squares = {layer["square"] for layer in chosen["layers"]}
+        assert squares == {"none"} or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
+
+
+def test_images_stand_before_words_or_are_seen_by_cross_attention() -> None:
+    """Nine tokens of 24 pixels in patches of 8: 16 positions in the layers, or the 7 words; 16 in the table."""
+    space = space_of(**ASKED)
+    for row in space.sample(40, np.random.default_rng(6)):
+        chosen, arch = space.choices(row), space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.crosses == (chosen["image_in"] == "cross")
+        assert all((layer.cross is not None) == arch.crosses for layer in arch.layers)
+        assert ("cross" in summary(space.design(row))) == arch.crosses
+        if chosen["patch"] == 8 and chosen["merge"] == "none":
+            assert (arch.max_tokens, arch.request_tokens) == (16, 7 if arch.crosses else 16)
+        np.testing.assert_array_equal(space.row(chosen), row)
+
+
+def test_what_a_cross_design_costs_and_holds_by_pencil() -> None:
+    """One layer of width 32, a head of 16; 36 image tokens and 7 words, after whose attention only the last is needed.
+
+    Cross-attention: 32 to 16 of the word, 32 to 32 of 36 tokens, 16 scores of 36, 16 to 32; biases 16 + 32 + 32;
+    a norm of the image and one of the words.
+    """
+    space = space_of(**ASKED)
+    layer = {"heads": 1, "kv_heads": 1, "square": "none", "ffn": "gelu", "ffn_width": 64}
+    rest = {"d_model": 32, "depth": 1, "vocab_size": 14, "head_size": 16, "tie_embeddings": False, "weights": "fp32"}
+    rest |= {"sharing": "none", "patch": 4, "stem": "patches", "pooling": "last", "merge": "none", "layers": [layer]}
+    prefix, cross = (space.design(space.row(rest | {"image_in": way})) for way in ("prefix", "cross"))
+    assert cross.arch.parameters() - prefix.arch.parameters() == 4 * 32 * 16 + 16 + 32 + 32 + 2 * 2 * 32
+    ops = {placed.place: placed.op for placed in lower(cross, Workload(batch=3), Phase.PREFILL)}
+    assert (ops["layers.0.attention.qkv"].m, ops["layers.0.attention.out"].m) == (3 * 7, 3)
+    found = [(op.m, op.k, op.n) for name in ("q", "kv", "out") if (op := ops[f"layers.0.cross.{name}"])]
+    assert found == [(3, 32, 16), (3 * 36, 32, 32), (3, 16, 32)]
+    attend = ops["layers.0.cross.attend"]
+    assert attend.pairs() == 36
+    assert attend.work().flops == 3 * 36 * (4 * 16 + 5)
+    amounts = terms(attend)[0].amounts
+    assert terms(attend)[0].model == "attention.full"
+    assert (amounts["score"], amounts["product"], amounts["value"]) == (3 * 36, 3 * 36 * 16, 3 * (1 + 2 * 36) * 16)
+    before = {placed.place: placed.op for placed in lower(prefix, Workload(batch=3), Phase.PREFILL)}
+    assert before["layers.0.attention.qkv"].m == 3 * 43
+
+
+def test_each_layer_has_squares_of_its_own() -> None:
+    """4 x 4 patches of 7 pixels take squares of 3, filled up; 4 x 4 of the whole are none. Biases fit each layer."""
+    space, kinds = space_of(**EACH), set()
+    for row in space.sample(300, np.random.default_rng(4)):
+        chosen, arch = space.choices(row), space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.stem is not None
+        np.testing.assert_array_equal(space.row(chosen), row)
+        assert arch.positions == ("learned" if chosen["positions"] == "learned" else "none")
+        for block in (layer.attention for layer in arch.layers):
+            assert block.square is None or (block.square < arch.stem.grid and arch.pooling == "mean")
+            rows = bias_rows(arch.stem, block.square)
+            assert block.relative_buckets == (rows if chosen["positions"] == "relative" else 0)
+        kinds.add(tuple(layer["square"] for layer in chosen["layers"]))
+    assert ("3x3",) in kinds
+    assert any(len(set(squares)) > 1 for squares in kinds)
+    assert any("in all-3x3" in summary(space.design(row)) for row in space.sample(300, np.random.default_rng(4)))
+
+
+def test_a_reference_without_squares_lies_in_the_space() -> None:
+    space = space_of(**EACH)
+    layer = {"heads": 1, "kv_heads": 1, "ffn": "gelu", "ffn_width": 64}
+    rest = {"d_model": 32, "depth": 1, "vocab_size": 10, "head_size": 16, "tie_embeddings": False, "weights": "fp32"}
+    rest |= {"sharing": "none", "patch": 4, "stem": "patches", "pooling": "mean", "positions": "learned"}
+    found = space.choices(space.row({**rest, "layers": [layer]}))
+    assert found["layers"] == [{**layer, "square": "none"}]
+    np.testing.assert_array_equal(space.nearest({**rest, "layers": [layer]}), space.row({**rest, "layers": [layer]}))
+
+
+def test_conditions_name_the_square_of_a_layer() -> None:
+    first = {"when": {"layer": [0]}, "only": {"square": ["none"]}}
+    space = space_of(**(EACH | {"layers": "each", "conditions": [first]}))
+    for row in space.sample(50, np.random.default_rng(5)):
+        assert space.choices(row)["layers"][0]["square"] == "none"
+
+
+def test_the_number_of_designs_by_pencil() -> None:
+    """Patch, stem, pooling and square together: 2 has 2·(1 + 2), 7 has 2, 14 has 2·2; the rest 2·2·2·2 and 2·2·2."""
+    assert space_of().size() == (6 + 2 + 4) * 16 * 8
+
+
+def test_a_line_tells_designs_apart() -> None:
+    space = space_of()
+    rows = np.unique(space.sample(100, np.random.default_rng(3)), axis=0)
+    assert len({summary(space.design(row)) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"vocab_size": [256]}, "vocab_size"),
+        ({"sharing": ["pairs"]}, "sharing"),
+        ({"layer": FIELDS["layer"] | {"kv_heads": [1]}}, "layer.kv_heads"),
+        ({"image": IMAGE | {"patch": [5]}}, "image.patch"),
+        ({"image": IMAGE | {"stem": ["resnet"]}}, "image.stem"),
+        ({"image": IMAGE | {"square": ["7"]}}, "image.square"),
+        ({"image": IMAGE | {"patch": []}}, "image.patch"),
+        ({"image": IMAGE | {"image_in": ["cross"]}}, "image.question"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        space_of(**changes)
+    assert field in str(caught.value)
+
+
+def test_a_space_of_text_needs_a_vocabulary_and_kv_heads() -> None:
+    text = {name: value for name, value in FIELDS.items() if name != "image"}
+    with pytest.raises(SpecError, match="vocab_size"):
+        build(SpaceSpec, text)
+    with pytest.raises(SpecError, match="kv_heads"):
+        build(SpaceSpec, text | {"vocab_size": [256]})
+
+
+def test_signals_have_one_axis_in_spaces_too() -> None:
+    """28 frames of 5 bands in slices of 14 are two positions; a convolution halves the frames alone."""
+    signal = {**IMAGE, "axes": 1, "channels": 5, "square": ["none"]}
+    spec = build(SpaceSpec, {**FIELDS, "image": signal})
+    space = SearchSpace(spec)
+    for row in space.sample(20, np.random.default_rng(0)):
+        arch = space.design(row).arch
+        assert is_classifier(arch)
+        assert arch.stem is not None
+        assert arch.stem.shape == (5, 28)
+        assert arch.stem.patches == 28 // arch.stem.patch
+    with pytest.raises(SpecError, match="a signal has no squares"):
+        build(SpaceSpec, {**FIELDS, "image": {**signal, "square": ["none", "7x7"]}})
+    relative = SearchSpace(build(SpaceSpec, {**FIELDS, "image": {**signal, "positions": ["relative"]}}))
+    assert is_classifier(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
+    with pytest.raises(SpecError, match="must be 2"):
+        build(SpaceSpec, {**FIELDS, "image": {**signal, "axes": 3}})
+
+
+DRAWN: dict[str, Any] = {"size": 28, "classes": 10, "patch": [4, 7], "steps": [1, 4]}
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused", "field"),
+    [
+        ({"steps": [1]}, {"steps": [4, 0]}, "steps"),
+        ({"guidance": [1, 100]}, {"guidance": [1, 0.9]}, "guidance"),
+        ({"guidance": [1, 100]}, {"guidance": [1, 100.1]}, "guidance"),
+        ({"shift": [0.01, 100]}, {"shift": [1, 0.009]}, "shift"),
+        ({"shift": [0.01, 100]}, {"shift": [1, 100.1]}, "shift"),
+        ({"latents": [1, 2, 4]}, {"latents": [1, 3]}, "latents"),
+        ({"latents": [2]}, {"latents": [2], "square": ["none", "7x7"]}, "square"),
+        ({"training": ["flow", "shortcut"]}, {"training": ["shortcut"], "steps": [3, 6]}, "steps"),
+        ({"training": ["shortcut"], "steps": [3, 8]}, {"training": ["shortcut"], "guidance": [2]}, "guidance"),
+        (
+            {"training": ["shortcut"], "solver": ["multistep", "euler"]},
+            {"training": ["shortcut"], "solver": ["multistep"]},
+            "solver",
+        ),
+        ({"training": ["shortcut"], "shift": [2, 1]}, {"training": ["shortcut"], "shift": [2]}, "shift"),
+        ({"solver": ["multistep"], "shift": [2], "guidance": [2]}, {"stem": ["conv8"]}, "stem"),
+        ({"training": ["flow"]}, {"positions": ["relative"]}, "positions"),
+    ],
+)
+def test_what_a_denoiser_may_be_and_what_lies_just_beyond(
+    taken: dict[str, Any], refused: dict[str, Any], field: str
+) -> None:
+    found = build(ImageSpace, DRAWN | taken)
+    assert found.pooling == ("mean",)
+    with pytest.raises(SpecError) as caught:
+        build(ImageSpace, DRAWN | refused)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["training", "latents", "guidance", "solver", "shift"])
+def test_what_is_of_denoisers_is_refused_of_classifiers(name: str) -> None:
+    other = {"training": "shortcut", "latents": 2, "guidance": 2, "solver": "multistep", "shift": 2}
+    plain = {key: value for key, value in DRAWN.items() if key != "steps"}
+    build(ImageSpace, plain)
+    with pytest.raises(SpecError, match=f"{name}: is for denoisers"):
+        build(ImageSpace, plain | {name: [other[name]]})

@@ -1,0 +1,86 @@
+"""A model that card and host share, against pencil arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from chipwise import api
+from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.predict.served.offload import CROSSING_S, Divided, Split, divided, host_of
+from chipwise.predict.served.request import Request
+
+PARTS = Divided(depth=4, plain=400.0, experts=800.0, head=100.0, cache=40.0, fixed=10.0)
+DENSE = Divided(depth=4, plain=400.0, experts=0.0, head=100.0, cache=40.0, fixed=10.0)
+
+
+def test_bytes_are_divided_by_layers_and_experts() -> None:
+    """Two layers of four: 200 + 400 of weights and 20 of cache; all but three layers' experts: 400 + 200 + 100 + 40."""
+    assert sum(PARTS.on_card(Split(layers=2)).values()) == 200 + 400 + 20 + 10
+    assert sum(PARTS.on_card(Split(layers=5, cpu_experts=3)).values()) == 400 + 200 + 100 + 40 + 10
+    assert PARTS.on_host(Split(layers=5, cpu_experts=3)) == 600
+    assert PARTS.on_host(Split(layers=2, cpu_experts=2)) == 600, "the first two layers are the host's, experts included"
+    assert PARTS.on_host(Split(layers=5)) == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "capacity", "split"),
+    [
+        (PARTS, 1350.0, Split(layers=5)),
+        (PARTS, 1349.0, Split(layers=5, cpu_experts=1)),
+        (PARTS, 550.0, Split(layers=5, cpu_experts=4)),
+        (PARTS, 340.0, Split(layers=3, cpu_experts=4)),
+        (DENSE, 449.0, Split(layers=3)),
+        (DENSE, 450.0, Split(layers=4)),
+        (DENSE, 5.0, Split(layers=0)),
+    ],
+)
+def test_experts_leave_the_card_before_layers_do(parts: Divided, capacity: float, split: Split) -> None:
+    assert parts.largest(capacity) == split
+
+
+ASKED = Request(model="qwen3-8b", device="rtx-4070", weights="q8_0", prompt_tokens=512, new_tokens=16)
+
+
+def test_seconds_are_those_of_card_and_host_and_of_what_crosses() -> None:
+    card = divided(ASKED, gpu_layers=37, host="core-i7-13700k")
+    host = divided(ASKED, gpu_layers=0, host="core-i7-13700k")
+    half = divided(ASKED, gpu_layers=18, host="core-i7-13700k")
+    alone = api.estimate("qwen3-8b", device="rtx-4070", weights="q8_0", prompt=512, new=16, hypothetical=True)
+    assert card.tpot_s == pytest.approx(alone.tpot_s, abs=3e-5)
+    assert card.tpot_s < half.tpot_s < host.tpot_s
+    quarter = divided(ASKED, gpu_layers=9, host="core-i7-13700k")
+    steps = (quarter.tpot_s - half.tpot_s, divided(ASKED, gpu_layers=27, host="core-i7-13700k").tpot_s)
+    assert steps[0] == pytest.approx(half.tpot_s - steps[1], rel=1e-6), "every layer costs the same"
+    assert CROSSING_S < 1e-4
+
+
+def test_a_host_with_less_bandwidth_is_slower_and_an_unnamed_one_less_sure() -> None:
+    slow, fast = (divided(ASKED, gpu_layers=18, host=each) for each in ("40 GB/s", "80 GB/s"))
+    assert 1.5 < slow.tpot_s / fast.tpot_s < 2.0
+    named, guessed = (divided(ASKED, gpu_layers=18, host=each) for each in ("core-i7-13700k", None))
+    assert guessed.tpot_s == named.tpot_s
+    widths = [found.metrics["tpot_p50"].log_halfwidth for found in (named, guessed)]
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[1] > widths[0] + 0.4
+    assert any("guess" in note for note in guessed.notes)
+    assert not any("guess" in note for note in named.notes)
+
+
+def test_what_does_not_fit_names_the_division() -> None:
+    found = api.estimate("qwen3-32b", device="rtx-4070", hypothetical=True)
+    assert "of 64 layers on the card, the rest on its host" in found.does_not_fit
+    auto = api.estimate("qwen3-32b", device="rtx-4070", gpu_layers="auto")
+    assert not auto.does_not_fit
+    assert auto.peak_memory_bytes <= 12 * 2**30
+    assert "fit" in api.estimate("qwen3-32b", device="rtx-4070", gpu_layers=64).does_not_fit
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    for device, runtime in (("apple-m4-max", None), ("h100-sxm", "vllm"), ("core-i7-13700k", None)):
+        with pytest.raises(Unsupported, match="one GPU with memory of its own"):
+            api.estimate("qwen3-8b", device=device, runtime=runtime, gpu_layers=4)
+    with pytest.raises(SpecError, match="from 0 to 37"):
+        api.estimate("qwen3-8b", device="rtx-4070", gpu_layers=99)
+    with pytest.raises(InputError, match="--host must be a processor"):
+        host_of("rtx-4070")
