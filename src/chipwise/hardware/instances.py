@@ -56,6 +56,12 @@ def named(name: str) -> Instance | None:
     return _known().get(key) or _known().get(f"standard_{key}")
 
 
+def paid(device: str, chips: int) -> int:
+    """Chips that are paid for where so many are used: those of whole machines."""
+    machine = named(device)
+    return chips if machine is None else machine.rented(chips) * machine.chips
+
+
 def counted(device: str, chips: int) -> str:
     """Text such as ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` where chips are rented together."""
     machine = named(device)

@@ -200,7 +200,7 @@ def prepare(profile: MachineProfile, observed: Sequence[Observed]) -> Prepared:
     return Prepared(
         observed,
         {phase: _phase_table(profile, observed, phase) for phase in Phase},
-        [memory_parts(item.design, item.workload) for item in observed],
+        [memory_parts(item.design, item.workload, runtime=profile.runtime) for item in observed],
     )
 
 
@@ -284,7 +284,7 @@ def fit_tail(table: PhaseTable) -> Tail | None:
     return Tail(ratio=float(ratio), extra_s=float(extra))
 
 
-def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
+def fit_memory(observed: Sequence[Observed], runtime: str = "") -> MemoryCost:
     """Peak memory of a serving process; the cache and activations are counted, not fitted.
 
     A format that no model has is taken to be held as often as the one that is held most often.
@@ -293,7 +293,7 @@ def fit_memory(observed: Sequence[Observed]) -> MemoryCost:
     for item in observed:
         if item.peak_memory_bytes is None:
             continue
-        parts = memory_parts(item.design, item.workload)
+        parts = memory_parts(item.design, item.workload, runtime=runtime)
         features.append([1.0, parts.table_bytes, *(parts.matrices.get(weights, 0) for weights in WEIGHTS)])
         resident.append(item.peak_memory_bytes - parts.kv_bytes - parts.activation_bytes)
     base, table, *matrices = fit_relative(features, resident)
@@ -324,7 +324,7 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
         profile,
         residuals={phase.value: fit_residual(table) for phase, table in tables.items()},
         tails={phase.value: fit_tail(table) or profile.tails[phase.value] for phase, table in tables.items()},
-        memory=fit_memory(seen.observed) if memory else profile.memory,
+        memory=fit_memory(seen.observed, profile.runtime) if memory else profile.memory,
     )
 
 

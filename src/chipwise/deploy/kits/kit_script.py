@@ -108,6 +108,9 @@ def _read_kit(folder: Path) -> dict[str, Any]:
 
 
 WORKLOAD = ("batch", "prompt_tokens", "new_tokens")
+INTEGER_FLAGS = (
+    "amx_int8", "avx512_vnni", "avx_vnni", "avx512bw", "avx2", "sse4_1", "i8mm", "asimddp", "asimd",
+)  # fmt: skip
 MODEL = ("file", "sha256", "runtime", "design", "name")
 
 
@@ -841,8 +844,16 @@ def describe_machine() -> dict[str, Any]:
         "temperature_c": _temperature_c(),
         "os": platform.platform(),
         "architecture": platform.machine(),
+        "flags": _flags(),
         "python": platform.python_version(),
     }
+
+
+def _flags() -> str:
+    """The flags of the CPU that tell its instructions for integer products."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text("/proc/cpuinfo") or "", re.MULTILINE)
+    flags = found.group(1).split() if found else []
+    return " ".join(flag for flag in INTEGER_FLAGS if flag in flags)
 
 
 def _cpu_name() -> str:

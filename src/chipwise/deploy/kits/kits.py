@@ -26,6 +26,7 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import InputError, OutputError, SpecError, short
 from chipwise.hardware import datasheet
+from chipwise.hardware.detect import instructions
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data
 from chipwise.model.ops.workload import Workload
@@ -130,11 +131,12 @@ class KitMachine:
     power_meter: str | None = None  # what power was read from
     os: str = ""
     architecture: str = ""
+    flags: str = ""  # of the CPU's instructions for integer products
     python: str = ""
 
     def __post_init__(self) -> None:
         require_label(self.name, "name")
-        for name in ("cpu", "model", "power_meter", "os", "architecture", "python"):
+        for name in ("cpu", "model", "power_meter", "os", "architecture", "flags", "python"):
             require_label(getattr(self, name) or "", name, empty=True)
         for gpu in self.gpus:
             require_label(gpu, "gpus")
@@ -252,6 +254,7 @@ class KitResults:
         for one in item.rounds:
             facts = {"design": model.design, "name": model.name}
             reply = {**plain(one), "facts": facts, "machine": self.device_name, "reference_s": {}}
+            reply["instructions"] = instructions(f"flags : {self.machine.flags}")
             verdict = judge(readings_of(reply, None))
             parts.append(
                 measurement_of(

@@ -22,7 +22,7 @@ from chipwise.errors import ChipwiseError, SpecError
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.served.estimate import estimates
-from chipwise.predict.served.request import Request
+from chipwise.predict.served.request import Request, taken_for
 
 CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls")
 MOST_TRIED = 5_000  # combinations of alternatives
@@ -224,7 +224,8 @@ def price_loop(loop: AgentLoop) -> LoopCost:
     asked = tuple(cost for cost in costs if isinstance(cost, PartCost))
     total = _sum(asked)
     fits = total.value <= loop.budget_s
-    found = LoopCost(loop=loop, parts=asked, total=total, fits=fits)
+    said = [each for part in loop.parts if part.model is not None for each in taken_for(part.model, part.device)]
+    found = LoopCost(loop=loop, parts=asked, total=total, fits=fits, notes=tuple(dict.fromkeys(said)))
     if fits or not any(part.instead for part in loop.parts):
         return found
     return _with_alternatives(found)
@@ -259,7 +260,7 @@ def _with_alternatives(found: LoopCost) -> LoopCost:
         if seconds <= found.loop.budget_s and (best is None or rank < best[0]):
             best = (rank, costs)
     fitting = () if best is None else best[1]
-    return replace(found, fitting=fitting, least=() if least is None else least[1], notes=tuple(notes))
+    return replace(found, fitting=fitting, least=() if least is None else least[1], notes=(*found.notes, *notes))
 
 
 def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:

@@ -67,10 +67,8 @@ class Candidate:
         """Dollars a second of so many replicas; chips that are rented together are paid together."""
         if self.usd_per_s is None:
             return None
-        machine, each = instances.named(self.arrangement.device), self.arrangement.devices
-        if machine is None:
-            return replicas * self.usd_per_s
-        return machine.rented(replicas * each) * machine.chips * self.usd_per_s / each
+        each = self.arrangement.devices
+        return instances.paid(self.arrangement.device, replicas * each) / each * self.usd_per_s
 
     @property
     def capacity_per_s(self) -> float:

@@ -15,6 +15,7 @@ from chipwise.design.fleet.arrangements import Arrangement, positions_of
 from chipwise.design.fleet.evaluating import UNCHECKED_PROMPT
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.errors import ChipwiseError
+from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.engine import Served
 from chipwise.predict.load.fleet import Pool, link_of, replica, serve, serve_apart, serve_mixed
@@ -24,7 +25,7 @@ from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.saturation import saturation
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
-from chipwise.predict.served.request import Request, resolved
+from chipwise.predict.served.request import Request, resolved, taken_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,9 @@ def _simulation(
     if drafts is not None and drafts.draft is None:
         free = ["drafts are n-grams copied from the text, which cost nothing; name a model that drafts with draft"]
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
-    notes = [] if (pause := load.silence()) is None else [pause]
+    asked = [pool.replica.request for pool in pools]
+    notes = list(dict.fromkeys(said for each in asked for said in taken_for(each.model, each.device)))
+    notes += [] if (pause := load.silence()) is None else [pause]
     if full is not None and load.clients is None and load.rate_per_s > full:
         notes.append(
             f"{units.number(load.rate_per_s)} requests/s are more than the {units.number(full)} that it can serve: the "
@@ -277,7 +280,7 @@ def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple
 
 def _price(pool: Pool) -> float | None:
     device = resolved(pool.replica.request).device
-    return None if device.price is None else device.price_usd_per_s * pool.devices
+    return None if device.price is None else device.price_usd_per_s * instances.paid(device.label, pool.devices)
 
 
 def _label(pool: Pool) -> str:
@@ -290,8 +293,8 @@ def _label(pool: Pool) -> str:
     drafts = pool.replica.policy.speculation
     plan += [] if drafts is None else [drafts.describe()]
     setting = found.setting
-    spread = ", ".join(plan)
-    return f"{pool.devices} x {found.device.name}, {spread}, {setting.formats.weights}, {setting.runtime.name}"
+    where = instances.counted(found.device.label, pool.devices)
+    return f"{where}, {', '.join(plan)}, {setting.formats.weights}, {setting.runtime.name}"
 
 
 def _joules(pools: Sequence[Pool], in_flight: float, read: float, written: float) -> float | None:

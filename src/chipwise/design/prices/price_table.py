@@ -112,7 +112,8 @@ class ProfilePricer(OperatorPricer):
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
         """Bytes of weights, in as many copies as the runtime holds, and of the cache."""
-        parts, cost = memory_parts(design, workload), self.profile.memory
+        profile = self.profile
+        parts, cost = memory_parts(design, workload, runtime=profile.runtime), profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:

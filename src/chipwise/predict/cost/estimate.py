@@ -33,7 +33,7 @@ def estimate(
         Unsupported: The profile lacks rates for an operator.
     """
     logits = workload.batch * design.arch.outputs
-    parts = memory_parts(design, workload)
+    parts = memory_parts(design, workload, runtime=profile.runtime)
     stored = float(parts.table_bytes + parts.matrix_bytes)
     metrics: dict[str, Predicted] = {}
     images = design.arch.stem is not None  # a request is one pass, and nothing is decoded

@@ -28,7 +28,7 @@ BuiltBlock = Attention | ConvModule | FeedForward  # of models that are exported
 class MemoryParts:
     """Bytes by what they hold."""
 
-    table_bytes: int  # token table, learned positions, norms, biases: FP32
+    table_bytes: int  # token table (but in llama.cpp), learned positions, norms, biases: FP32
     matrices: Mapping[str, int]  # projections and head, by weight format
     kv_bytes: int
     activation_bytes: int
@@ -57,8 +57,11 @@ class MemoryParts:
         return sum(self.held_bytes(cost).values())
 
 
-def memory_parts(design: Design, workload: Workload) -> MemoryParts:
-    """The parts of ``design`` under ``workload``."""
+TABLE_AS_HEAD = "llama.cpp"  # keeps the token table as its file does, in the head's format; a tied head is that table
+
+
+def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
+    """The parts of ``design`` under ``workload``, as ``runtime`` holds them."""
     arch = design.arch
     if arch.stem is not None:
         workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
@@ -86,7 +89,12 @@ def memory_parts(design: Design, workload: Workload) -> MemoryParts:
         end = END_PARTS * arch.d_model
         own = arch.denoiser.parameters(arch.d_model, arch.stem) - (pixels + end) * arch.d_model
         table += 4 * (own + modulations - end)
-    matrices[formats.head] += head_bytes(arch, formats.head)
+    if runtime == TABLE_AS_HEAD and arch.stem is None:
+        table -= 4 * arch.vocab_size * arch.d_model
+        tables = 1 if arch.tie_embeddings else 2
+        matrices[formats.head] += tables * int(weight_format(formats.head).matrix_bytes(arch.d_model, arch.vocab_size))
+    else:
+        matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
     widest = 0
     for layer, weights in zip(arch.layers, formats.layers, strict=True):

@@ -24,6 +24,7 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.hardware.detect import INSTRUCTIONS, instructions
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
@@ -158,6 +159,10 @@ def test_an_encoder_is_timed_by_its_passes(home: Path) -> None:
     np.testing.assert_array_equal(ours, OnnxEncoder(path).encode(tokens))
 
 
+def test_the_script_knows_the_flags_that_the_reader_names() -> None:
+    assert tuple(INSTRUCTIONS) == kit_script.INTEGER_FLAGS
+
+
 def test_a_machine_that_is_not_quiet_is_told_from_a_quiet_one(home: Path) -> None:
     """The readings of the script are judged as the harness judges its own: 20 % of the core lost is not clean."""
     kit = packed(home)
@@ -168,6 +173,9 @@ def test_a_machine_that_is_not_quiet_is_told_from_a_quiet_one(home: Path) -> Non
         one["readings"] = calm
         one["tpot_cpu_s"], one["tpot_s"] = [1e-3] * 40, [1e-3] * 40
     assert results(home, raw).clean
+    assert results(home, raw).instructions == (instructions() or "unknown")
+    raw["machine"]["flags"] = "avx2 sse4_1"
+    assert results(home, raw).instructions == "AVX2 without VNNI"
     raw["measured"][0]["rounds"][1]["readings"]["lost"] = 0.2
     found = results(home, raw)
     assert not found.clean

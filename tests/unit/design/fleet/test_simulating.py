@@ -212,3 +212,10 @@ def test_a_folder_is_served_by_its_path_and_drafts_by_their_id(tmp_path: Path) -
             line = commands_of(str(named), where, 1, Policy(), 100)[0]
             assert f" {tmp_path} " in line
             assert "Qwen/Qwen3-0.6B" in line
+
+
+def test_what_a_name_was_taken_for_is_said() -> None:
+    """One of eight chips that are rented together costs all eight: 55.04 dollars an hour."""
+    found = chipwise.simulate(MODEL, rate=1, **(FEW | {"device": "p5.48xlarge", "requests": 50}))
+    assert "p5.48xlarge: 8 x h100-sxm, rented together, $55.04/h" in found.notes
+    assert found.usd_per_h == pytest.approx(55.04)

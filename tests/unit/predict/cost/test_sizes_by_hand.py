@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chipwise.api.testing.machines import round_machine
+from chipwise.core.dtypes import weight_format
 from chipwise.core.statistics import Z90
 from chipwise.hardware.device import EXTRAPOLATION
 from chipwise.model.arch.arch import uniform
@@ -50,3 +51,13 @@ def test_an_interval_widens_with_all_that_is_stored() -> None:
     for name in ("ttft_p50", "tpot_p50", "peak_memory"):
         metric = found.metric(name)
         assert math.log(metric.high / metric.value) == pytest.approx(Z90 * spread, rel=1e-6)
+
+
+@pytest.mark.parametrize(("tied", "more"), [(True, 0), (False, 1)])
+def test_llama_cpp_keeps_the_token_table_in_the_heads_format(tied: bool, more: int) -> None:
+    """Its table of 20 x 32 is no 2,560 bytes of FP32 but 8-bit as the head is; a tied head is that table itself."""
+    arch = uniform(vocab_size=20, d_model=32, depth=1, heads=2, kv_heads=1, ffn_width=32, max_tokens=32)
+    design = Design(arch=replace(arch, tie_embeddings=tied), weights="int8")
+    other, file = memory_parts(design, WORKLOAD), memory_parts(design, WORKLOAD, runtime="llama.cpp")
+    assert other.table_bytes - file.table_bytes == 4 * 20 * 32
+    assert file.matrix_bytes - other.matrix_bytes == more * int(weight_format("int8").matrix_bytes(32, 20))
