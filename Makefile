@@ -15,7 +15,7 @@ TORCH_INDEX ?= $(shell $(PYTHON) -c 'import sys, urllib.request; \
 	sys.platform == "linux" and urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5) \
 	and print("--extra-index-url $(CPU_INDEX)")' 2>/dev/null)
 
-.PHONY: help install install-all search test test-extras test-core doctest check lint types layers docs notebooks figures format clean
+.PHONY: help install install-all search test test-extras test-core doctest check lint types layers structure docs notebooks figures format clean
 
 help:
 	@echo "make install   create $(VENV) with everything that constraints.txt pins"
@@ -28,7 +28,7 @@ help:
 	@echo "make docs      build the site in site/, strictly: a broken link fails"
 	@echo "make notebooks run the notebooks of docs/notebooks"
 	@echo "make figures   rewrite sample outputs and figures in README and docs"
-	@echo "make check     make lint, types and layers (make -k check goes on after a fault)"
+	@echo "make check     make lint, types, layers and structure (make -k check goes on after a fault)"
 	@echo "make format    rewrite the code in the project's format"
 	@echo "make clean     remove $(VENV) and caches; runs/ stays"
 
@@ -81,7 +81,7 @@ notebooks: $(STAMP_ALL)
 figures: $(STAMP)
 	@$(BIN)/python docs/scripts/figures.py
 
-check: lint types layers
+check: lint types layers structure
 
 lint: $(STAMP)
 	@$(BIN)/ruff check --no-cache .
@@ -92,6 +92,9 @@ types: $(STAMP)
 
 layers: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
+
+structure: $(STAMP)
+	@$(BIN)/python docs/scripts/structure.py --check
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .

@@ -219,7 +219,7 @@ class Trials:
 
         The P99s of a busy machine are left out: they tell of other programs, not of the design.
         """
-        found = []
+        found: list[tuple[Design, Mapping[str, float]]] = []
         for item in self.all():
             values, quiet = item.notes.settled or item.measured or {}, item.notes.clean is not False
             if known := {name: value for name, value in values.items() if quiet or not name.endswith("_p99")}:
