@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from chipwise.core.files import storage as disk
-from chipwise.errors import InputError, MissingExtra, StorageError, StudyError
+from chipwise.errors import DiskFull, InputError, MissingExtra, StorageError, StudyError
 
 T = TypeVar("T")
 PATIENCE_S = 60.0  # how long operations on a database that went away are retried
 FIRST_PATIENCE_S = 5.0  # and the first connection: most likely the address is wrong
 _OPERATIONS = range(11)  # codes of the journal's records
 _UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
+_FULL = ("disk is full", "No space left on device")  # as SQLite and PostgreSQL say it
 REMEDY = "restore the file from a copy, or start anew with --restart (the old folder is kept beside it)"
 
 
@@ -193,7 +194,7 @@ def with_retries(
     """Runs ``action``, and retries while the database cannot be reached or raises an error of ``also``.
 
     Raises:
-        StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given).
+        StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given), or its disk is full.
     """
     begun, pause = clock(), 0.05
     wait_s = PATIENCE_S if patience_s is None else patience_s
@@ -203,6 +204,8 @@ def with_retries(
         except Exception as error:
             if not _unreachable(error, _UNREACHABLE | set(also)):
                 raise
+            if _full(error):
+                raise DiskFull(without_password(where), resumable=True) from None
             if clock() - begun > wait_s:
                 first = str(error).strip().splitlines()[0]
                 raise StorageError(
@@ -211,6 +214,11 @@ def with_retries(
                 ) from None
         sleep(pause)
         pause = min(2 * pause, 2.0)
+
+
+def _full(error: BaseException | None) -> bool:
+    """Whether the error, or what caused it, says that the disk is full."""
+    return error is not None and (any(said in str(error) for said in _FULL) or _full(error.__cause__))
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:

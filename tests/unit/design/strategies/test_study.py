@@ -1,5 +1,6 @@
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from chipwise.design.strategies.storage import with_retries
 from chipwise.design.strategies.study import Study
-from chipwise.errors import InputError, StorageError, StudyError
+from chipwise.errors import DiskFull, InputError, StorageError, StudyError
 
 CHOICES = {"d_model": ("64", "128"), "weights": ("fp32", "int8")}
 
@@ -260,6 +261,22 @@ def test_a_database_out_of_reach_is_asked_for_a_while_then_named() -> None:
         return 7
 
     assert with_retries(recover, "x", sleep=lambda pause: None) == 7
+
+
+def test_a_database_whose_disk_is_full_is_said_at_once(tmp_path) -> None:
+    """Five pages of SQLite's are all the room that there is."""
+    connection = sqlite3.connect(tmp_path / "full.db")
+    connection.execute("pragma max_page_count = 5")
+    connection.execute("create table t (x)")
+
+    def fill():
+        while True:
+            connection.execute("insert into t values (?)", ("y" * 3_000,))
+            connection.commit()
+
+    with pytest.raises(DiskFull, match=r"full\.db: the disk is full; .* go on with --resume"):
+        with_retries(fill, f"sqlite:///{tmp_path}/full.db", sleep=lambda pause: pytest.fail("it waited"))
+    assert connection.execute("select count(*) from t").fetchone()[0] >= 1
 
 
 def test_ten_thousand_trials_are_listed_and_added_to(tmp_path) -> None:
