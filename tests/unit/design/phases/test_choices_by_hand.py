@@ -539,3 +539,54 @@ def test_trials_are_closed_with_their_values_or_set_aside() -> None:
     found._close(item(4, loss=2.0, known=known))
     values = tuple(metric.shown(2.0) if goal.metric == metric.name else 5.0 for goal in SPEC.goals)
     assert closed == [(3, "set aside before training"), (4, values)]
+
+
+@pytest.mark.parametrize(
+    ("left", "anew", "trained"), [(2.5, False, True), (1.5, False, False), (1.5, True, True), (0.5, False, False)]
+)
+def test_reference_designs_are_trained_first_where_the_budget_holds_all_that_need_it(
+    left: float, anew: bool, trained: bool
+) -> None:
+    """Of four, one failed and one was trained: two need a second each. A search that has begun trains them or none."""
+
+    def reference(number: int, **fields: Any) -> Any:
+        known = {"is_reference": True, "trained_to": lambda rung: fields.get("done", False), "after": lambda rung: None}
+        return item(number, **(known | fields))
+
+    references = [reference(0), reference(1), reference(2, alive=False), reference(3, done=True)]
+    begun = item(4, rungs=() if anew else (1,), trained_to=lambda rung: True)
+    plan = (Rung(budget=1.0, count=1), Rung(budget=9.0, count=1))
+    asked: list[Any] = []
+    found = halving(
+        _plan=plan, _workers=1, _on_phase=lambda name: None, _left=lambda: left, _used=0.0, _trained=0.0,
+        _allowance=Allowance(unit="cpu", total=100.0, final=9.0, whole=False),
+        _trials=SimpleNamespace(all=lambda: [begun]),
+    )  # fmt: skip
+    found.train = lambda items, rung: asked.append([each.number for each in items])
+    found.best_reference = lambda items: None
+    found._run = lambda jobs: None
+    found.observations = lambda: []
+    found._propose = lambda count, seen, taken: np.zeros((0, 2), np.int64)
+    if anew:
+        begun.alive = False
+    found.explore(references)
+    assert asked == ([[0, 1, 2, 3]] if trained else [])
+
+
+def test_full_training_of_the_reference_goes_beside_the_first_batch_or_alone() -> None:
+    """Nothing is left to propose: the reference still has its full training where the budget holds it."""
+    for left, wanted in ((9.5, [[7]]), (8.5, [])):
+        reference = item(7, is_reference=True, trained_to=lambda rung: rung == 0)
+        candidate = item(1, trained_to=lambda rung: True)
+        plan = (Rung(budget=1.0, count=1), Rung(budget=9.0, count=1))
+        ran: list[list[int]] = []
+        found = halving(
+            _plan=plan, _workers=1, _on_phase=lambda name: None, _left=lambda left=left: left, _used=0.0, _trained=0.0,
+            _allowance=Allowance(unit="cpu", total=100.0, final=9.0, whole=False),
+            _trials=SimpleNamespace(all=lambda candidate=candidate: [candidate]),
+        )  # fmt: skip
+        found.train = lambda items, rung: None
+        found.best_reference = lambda items, reference=reference: reference
+        found._run = lambda jobs, ran=ran: ran.append([job.candidate.number for job in jobs])
+        found.explore([reference])
+        assert ran == wanted

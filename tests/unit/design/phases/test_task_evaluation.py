@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from chipwise.design.limits import parse_constraints
 from chipwise.design.phases import task_evaluation
-from chipwise.design.phases.task_evaluation import run_side_by_side
+from chipwise.design.phases.task_evaluation import TaskEvaluation, run_side_by_side
 from chipwise.model.arch.arch import uniform
+from chipwise.training.evaluations.classifier import _FILES, FOLDER
 from chipwise.training.evaluations.worker import TaskJob
 
 ARCH = uniform(vocab_size=256, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=64)
@@ -126,3 +128,34 @@ def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_p
     ]
     evaluation.evaluate(items)  # type: ignore[arg-type]
     assert asked == [[1, 2], [2]]
+
+
+def test_the_winners_classifiers_lie_beside_it_by_task(tmp_path: Path) -> None:
+    """What each reached goes into its promises, without what is only a report's; one that failed has no folder."""
+    found = object.__new__(TaskEvaluation)
+    found._folder = SimpleNamespace(trial=lambda number: tmp_path / "trials" / str(number))
+    source = tmp_path / "trials" / "3" / FOLDER / "organ"
+    source.mkdir(parents=True)
+    for name in _FILES:
+        (source / name).write_text(name)
+    results = {
+        "organ": {"metric": "accuracy", "value": 0.8, "classes": ["a"], "confusion": [[1]], "key": "k"},
+        "other": {"failed": "no"},
+    }
+    winner = SimpleNamespace(number=3, tasks=results)
+    told = found.ship(winner, tmp_path / "winner")  # type: ignore[arg-type]
+    assert told == {
+        "organ": {"metric": "accuracy", "value": 0.8, "folder": f"{FOLDER}/organ"},
+        "other": {"failed": "no"},
+    }
+    assert sorted(path.name for path in (tmp_path / "winner" / FOLDER / "organ").iterdir()) == sorted(_FILES)
+    assert not (tmp_path / "winner" / FOLDER / "other").exists()
+
+
+def test_a_floor_is_missed_where_it_is_broken_or_was_not_evaluated() -> None:
+    found = object.__new__(TaskEvaluation)
+    wanted = {"accuracy@organ": ">= 0.7", "accuracy@other": ">= 0.5"}
+    found._spec = SimpleNamespace(floors=parse_constraints(wanted, tasks=("organ", "other")))
+    reached = {"accuracy@organ": 0.6, "accuracy@other": 0.5}
+    assert [floor.metric for floor in found.missed(SimpleNamespace(reached=reached))] == ["accuracy@organ"]  # type: ignore[arg-type]
+    assert len(found.missed(SimpleNamespace(reached={}))) == 2  # type: ignore[arg-type]

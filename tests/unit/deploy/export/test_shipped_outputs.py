@@ -1,0 +1,139 @@
+"""What the shipped modelling files give beside logits: losses, caches and files' metadata."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from chipwise.api.testing import block_suite, ranking_suite, sound_suite
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.form import frame_conv
+from chipwise.model.kinds.sound.graph_published import listener_metadata
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.published.read import resolve
+
+pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
+
+
+def shipped(arch: ArchSpec, model: torch.nn.Module, folder: Path, file: str, name: str) -> Any:
+    """The model of a folder, by the shipped file itself."""
+    save_pretrained(arch, dict(model.state_dict()), None, folder)
+    module = importlib.import_module(f"chipwise.deploy.export.{file}")
+    config = json.loads((folder / "config.json").read_text())
+    made = getattr(module, name)(module.ChipwiseConfig(**config))
+    made.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    made.tie_weights()
+    return made.eval()
+
+
+PLAIN = uniform(vocab_size=40, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=16)
+DECODER = replace(PLAIN, layers=(replace(PLAIN.layers[0], attention_conv=3), PLAIN.layers[1]))  # no family's own
+
+
+def test_a_shipped_decoder_keeps_a_cache_unless_it_trains_or_is_told_not_to(tmp_path: Path) -> None:
+    model, tokens = block_suite.shaken(DECODER, seed=0), block_suite.random_tokens(DECODER, length=8, batch=2)
+    made = shipped(DECODER, model, tmp_path, "modeling_chipwise", "ChipwiseForCausalLM")
+    with torch.no_grad():
+        wanted = model(tokens)[0]
+        first = made(tokens[:, :5])
+        assert first.past_key_values.get_seq_length() == 5
+        rest = made(tokens[:, 5:], past_key_values=first.past_key_values)
+        torch.testing.assert_close(rest.logits, wanted[:, 5:], atol=1e-4, rtol=1e-4)
+        assert rest.past_key_values.get_seq_length() == 8
+        assert rest.past_key_values is first.past_key_values
+        assert made(tokens, use_cache=False).past_key_values is None
+        assert made(tokens, logits_to_keep=3).logits.shape[1] == 3
+        assert isinstance(made(tokens, return_dict=False), tuple)
+        embedded = made(inputs_embeds=made.embedding(tokens)).logits
+        torch.testing.assert_close(embedded, wanted, atol=1e-4, rtol=1e-4)
+        made.train()
+        assert made(tokens).past_key_values is None
+        loss = made(tokens, labels=tokens).loss
+        torch.testing.assert_close(loss, F.cross_entropy(wanted[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()))
+    for wrong in ({}, {"input_ids": tokens, "inputs_embeds": made.embedding(tokens)}):
+        with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+            made(**wrong)
+
+
+def transcriber() -> ArchSpec:
+    stem = SoundStem(seconds=0.24, rate=100.0, channels=5, convs=(frame_conv(16, 1), frame_conv(16, 2)))
+    attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False)
+    return ArchSpec(
+        vocab_size=0,
+        d_model=16,
+        layers=(Layer(attention=attention, ffn=FeedForward(width=20)),),
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        positions="learned",
+        head="ctc",
+        classes=7,
+        stem=stem,
+    )
+
+
+def test_a_shipped_transcriber_has_the_loss_of_connectionist_temporal_classification(tmp_path: Path) -> None:
+    """Twelve positions for texts of three and two characters, 0 filling up: of each the mean of -ln p a character."""
+    arch = transcriber()
+    model, sounds = sound_suite.shaken(arch, seed=0), sound_suite.random_sounds(arch, batch=2)
+    made = shipped(arch, model, tmp_path, "modeling_chipwise_sound", "ChipwiseForCTC")
+    labels = torch.tensor([[1, 2, 2], [6, 3, 0]])
+    with torch.no_grad():
+        found = made(sounds, labels=labels)
+        alone = [
+            F.ctc_loss(model(sounds[i : i + 1])[0].log_softmax(-1)[:, None], text[None], [12], [len(text)])
+            for i, text in enumerate((labels[0], labels[1, :2]))
+        ]
+        torch.testing.assert_close(found.loss, torch.stack(alone).mean())
+        torch.testing.assert_close(found.logits, model(sounds))
+        assert made(sounds).loss is None
+        assert isinstance(made(sounds, return_dict=False), tuple)
+
+
+@pytest.mark.parametrize("pointwise", [True, False])
+def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path, pointwise: bool) -> None:
+    """Heads of a size other than 1, several of them, and a history that candidates see whole."""
+    attention = Attention(heads=3, kv_heads=3, head_size=8, rope=False, relative_buckets=6, pointwise=pointwise)
+    arch = ArchSpec(
+        vocab_size=0,
+        d_model=16,
+        layers=(Layer(attention=attention, ffn=None if pointwise else FeedForward(width=20)),) * 2,
+        max_tokens=6,
+        positions="none",
+        head="scores",
+        stem=RankingStem(items=30, history=5, candidates=4, tags=9, bag=2),
+    )
+    model, requests = ranking_suite.shaken(arch, seed=0), ranking_suite.random_requests(arch, batch=3)
+    made = shipped(arch, model, tmp_path, "modeling_chipwise_ranking", "ChipwiseRanker")
+    with torch.no_grad():
+        wanted = model(requests)
+        assert wanted.shape == (3, 4)
+        torch.testing.assert_close(made(requests).scores, wanted, atol=1e-4, rtol=1e-4)
+        (scores,) = made(requests, return_dict=False)
+        torch.testing.assert_close(scores, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "gives"), [("facebook/wav2vec2-base-960h", "characters"), ("facebook/wav2vec2-base", "sound")]
+)
+def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None:
+    """Samples in one row; a row of characters, or of states, a position."""
+    arch = resolve(model)
+    found = listener_metadata(arch)
+    assert found["encodes"] == gives
+    stem: Any = arch.stem
+    assert found["image"] == [stem.frames]
+    assert found["gives"] == [stem.tokens, arch.classes if gives == "characters" else arch.d_model]
+    assert (found["seconds"], found["kv"]) == (stem.seconds, [])
