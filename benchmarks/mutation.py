@@ -62,14 +62,17 @@ COLUMNS = (
     *("outcome", "seconds", "by", "reason"),
     *ORIGIN,
 )
-ROOMS = {  # the folders of src/chipwise that each name of a package stands for
-    "cost": ("predict/cost",),
-    "serve": ("predict/served",),
-    "space": ("model/space", "design/prices"),
-    "optim": ("design/strategies", "training/laws"),
-    "pipeline": ("design/phases",),
-    "run": ("design/run",),
-    "deploy": ("deploy/export",),
+ROOMS = {  # the files below src/chipwise that each name of a package stands for
+    "cost": ("predict/cost/**/*.py",),
+    "serve": ("predict/served/**/*.py",),
+    "space": ("model/space/**/*.py", "design/prices/**/*.py"),
+    "optim": ("design/strategies/**/*.py", "training/laws/**/*.py"),
+    "pipeline": ("design/phases/**/*.py",),
+    "run": ("design/run/**/*.py",),
+    "deploy": (
+        *("deploy/export/**/*.py", "deploy/runtimes/torch_serving.py", "deploy/runtimes/llama_server.py"),
+        *(f"model/kinds/*/{name}*.py" for name in ("graph", "hf", "modeling_chipwise", "module")),
+    ),
 }
 TESTS = {  # what each package answers for itself
     "cost": ("tests/unit/predict/cost",),
@@ -230,7 +233,7 @@ def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
     """``n`` mutants, as many from each package (the first ones have one more where it does not come out even)."""
     chosen: list[Mutant] = []
     for i, package in enumerate(packages):
-        files = sorted(path for room in ROOMS[package] for path in (ROOT / "src" / "chipwise" / room).rglob("*.py"))
+        files = sorted({path for room in ROOMS[package] for path in (ROOT / "src" / "chipwise").glob(room)})
         every = [mutant for path in files for mutant in mutants_of(package, path)]
         count = n // len(packages) + (i < n % len(packages))
         chosen += random.Random(f"{seed}/{package}").sample(every, min(count, len(every)))

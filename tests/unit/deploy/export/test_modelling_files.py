@@ -26,6 +26,7 @@ from chipwise.api.testing.sound_suite import random_sounds, sound_archs
 from chipwise.api.testing.specs import arch_specs
 from chipwise.deploy.export.hf import OWN, save_pretrained
 from chipwise.errors import ChipwiseError
+from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
@@ -130,7 +131,8 @@ def loaded(arch: ArchSpec, folder: Path, *, by_name: bool) -> torch.nn.Module:
         auto = getattr(transformers, name or OWN[form_of(arch)].auto)
         return auto.from_pretrained(folder, trust_remote_code=True).eval()
     file, kind = config["auto_map"][name].split(".")
-    shipped = importlib.import_module(f"chipwise.deploy.export.{file}")
+    (path,) = Path(kinds.__file__).parent.rglob(f"{file}.py")
+    shipped = importlib.import_module(f"{kinds.__name__}.{path.parent.name}.{file}")
     made = getattr(shipped, kind)(shipped.ChipwiseConfig(**config))
     left = made.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
     assert not left.unexpected_keys

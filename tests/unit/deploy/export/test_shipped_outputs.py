@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from chipwise.api.testing import block_suite, ranking_suite, sound_suite
 from chipwise.deploy.export.hf import save_pretrained
+from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
@@ -31,7 +32,8 @@ pytest.importorskip("transformers", reason="transformers comes with chipwise[sea
 def shipped(arch: ArchSpec, model: torch.nn.Module, folder: Path, file: str, name: str) -> Any:
     """The model of a folder, by the shipped file itself."""
     save_pretrained(arch, dict(model.state_dict()), None, folder)
-    module = importlib.import_module(f"chipwise.deploy.export.{file}")
+    (path,) = Path(kinds.__file__).parent.rglob(f"{file}.py")
+    module = importlib.import_module(f"{kinds.__name__}.{path.parent.name}.{file}")
     config = json.loads((folder / "config.json").read_text())
     made = getattr(module, name)(module.ChipwiseConfig(**config))
     made.load_state_dict(load_file(folder / "model.safetensors"), strict=False)

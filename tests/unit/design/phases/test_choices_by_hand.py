@@ -311,6 +311,12 @@ def test_what_a_search_by_law_says_of_its_answer() -> None:
     assert (found.low.tolist(), found.high.tolist()) == (low.tolist(), high.tolist())
     whole = found.loss(2)
     assert (whole.value, whole.low, whole.high) == pytest.approx((value[2], low[2], high[2]))
+    last = len(found.rows) - 1
+    assert found.design() == found.design(0) != found.design(last)
+    assert found.loss() == found.loss(0)
+    worse = found.difference(found.design(last))
+    assert worse.value == pytest.approx(value[0] - value[last])
+    assert worse.value < 0 == found.difference(found.design(last), last).value
     assert any("what a vocabulary itself does" in note for note in found.notes)
     one = SearchSpace(dataclasses.replace(LAWS.spec, vocab_size=(1000,)))
     alone = search_by_law(one, costed(one), shipped(), tokens=1e10, seed=0, draws=200)
