@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from chipwise.core.arguments import public
 from chipwise.core.dtypes import FORMATS, DType
 from chipwise.core.results import Result, ResultTable
 from chipwise.deploy.runtimes import NEEDS, missing, table_name
-from chipwise.errors import counted
+from chipwise.errors import DoesNotFit, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES as ESTIMATED
 from chipwise.model.published import families
@@ -18,6 +18,7 @@ from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.offload import divided, part_on_card
 from chipwise.predict.served.request import Request, parameters_of
 from chipwise.predict.whole_runs import diffusion
 from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS, UNet
@@ -99,6 +100,7 @@ class ModelOnDevice(_Entry):
     high_tokens_per_s: float
     ttft_s: float
     provenance: str
+    on_card: str = ""  # what of it the card holds, where its host keeps the rest
 
 
 @public
@@ -132,7 +134,12 @@ def models(contains: str | None = None) -> ResultTable[ModelEntry]:
 
 @public
 def models_on(
-    device: str, contains: str | None = None, *, prompt_tokens: int = 512, new_tokens: int = 128
+    device: str,
+    contains: str | None = None,
+    *,
+    prompt_tokens: int = 512,
+    new_tokens: int = 128,
+    host: str | None = None,
 ) -> ResultTable[ModelOnDevice]:
     """The bundled language models that fit on a chip, largest first, and how fast each is predicted to answer there.
 
@@ -143,6 +150,7 @@ def models_on(
         contains: Only models whose id contains this text, in any case.
         prompt_tokens: Tokens of the prompt.
         new_tokens: Tokens of the answer.
+        host: The card's host, as in :func:`chipwise.estimate`. Models that the two can share are then listed too.
 
     Raises:
         UnknownName: There is no such device.
@@ -155,11 +163,34 @@ def models_on(
     answers = estimates([replace(asked, model=name) for name in decoders])
     known = zip(decoders, answers, strict=True)
     found = [_on_device(name, each) for name, each in known if isinstance(each, CostEstimate)]
+    if host is not None:
+        refused = [name for name, each in zip(decoders, answers, strict=True) if isinstance(each, DoesNotFit)]
+        found += _shared(refused, asked, host)
     found.sort(key=lambda each: (-each.parameters, each.name))
     fits = f"{len(found)} of {counted(len(decoders), 'language model')} fit on {sheet.label}"
+    fits += "" if host is None else " and its host"
     return ResultTable(
         f"{fits}, which has {sheet.memory_said}; predicted for a prompt of {prompt_tokens:,} tokens", found
     )
+
+
+def _shared(names: Sequence[str], asked: Request, host: str) -> list[ModelOnDevice]:
+    """The models that card and host hold together.
+
+    Raises:
+        Unsupported: None of them can be divided there.
+    """
+    found, problem = [], None
+    for name in names:
+        try:
+            shared = divided(replace(asked, model=name), host=host)
+        except Unsupported as error:
+            problem = problem or error
+            continue
+        found += [] if shared.does_not_fit else [_on_device(name, shared)]
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
@@ -178,6 +209,7 @@ def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
         high_tokens_per_s=rate.high,
         ttft_s=found.ttft_s,
         provenance=found.provenance,
+        on_card=part_on_card(found),
     )
 
 

@@ -20,6 +20,9 @@ def command(
         str | None, typer.Option(help="List the language models that fit on this device, and how fast they answer.")
     ] = None,
     memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="With --device: also what the card shares with this host, or its '60 GB/s'.")
+    ] = None,
     prompt: Annotated[int, typer.Option(help="With --device: tokens of the prompt.")] = 512,
     new: Annotated[int, typer.Option(help="With --device: tokens of the answer.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
@@ -39,13 +42,13 @@ def command(
     from chipwise.errors import UnknownName
 
     if device is None:
-        refuse(context, "memory", "prompt", "new", why="needs --device")
+        refuse(context, "memory", "host", "prompt", "new", why="needs --device")
     known = api.models(contains)
     if not known:
         raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
     if device is not None:
         _on_device(
-            api.models_on(completion.sized(device, memory), contains, prompt_tokens=prompt, new_tokens=new),
+            api.models_on(completion.sized(device, memory), contains, prompt_tokens=prompt, new_tokens=new, host=host),
             as_json=as_json,
         )
     elif as_json:
@@ -85,9 +88,11 @@ def _on_device(found: ResultTable[ModelOnDevice], *, as_json: bool) -> None:
     if as_json:
         json_of(found.to_dict())
         return
+    divided = any(model.on_card for model in found)
     heads = (("params", 2), ("active", 4), ("runtime", 5), ("weights", 1), ("memory", 3), ("TTFT", 6))
     columns = [Column(head="model"), Column(head="tokens/s (9 in 10)", right=True)]
     columns += [Column(head=head, right=True, drop=drop) for head, drop in heads]
+    columns += [Column(head="divided", prose=True)] if divided else []
     table = Table(columns=columns, title=found.title)
     for model in found:
         active = "" if model.active_parameters == model.parameters else units.show(model.active_parameters, "count")
@@ -100,5 +105,6 @@ def _on_device(found: ResultTable[ModelOnDevice], *, as_json: bool) -> None:
             model.weights,
             units.show(model.peak_memory_bytes, "bytes"),
             units.show(model.ttft_s, "time"),
+            *((model.on_card,) if divided else ()),
         )
     print_table(table)

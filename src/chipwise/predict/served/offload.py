@@ -40,6 +40,7 @@ CROSSING_S = 20e-6  # a copy to the other side and the wait for it; stated, not 
 LEAST_SENT = 32  # tokens of a prompt from which on the host's weights are sent to the card
 UBATCH = 512  # tokens of a prompt that one pass takes
 PAGED_SHARE = 0.5  # of the link's bandwidth, from memory that is not pinned; stated, not fitted
+ON_CARD = "layers on the card"
 DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 
@@ -88,9 +89,9 @@ class Divided:
         return {"weights": weights, "cache": self.cache * layers, "activations and runtime": self.fixed}
 
     def on_host(self, split: Split) -> float:
-        """Bytes of weights that the host keeps of the layers."""
-        layers, experts, _ = self.shares(split)
-        return self.plain * (1 - layers) + self.experts * (1 - experts)
+        """Bytes of weights that the host keeps: of layers, and the output matrix."""
+        layers, experts, head = self.shares(split)
+        return self.plain * (1 - layers) + self.experts * (1 - experts) + self.head * (1 - head)
 
     def largest(self, capacity_bytes: float) -> Split:
         """The division that fits with most on the card: of mixtures, experts leave it before layers do."""
@@ -195,6 +196,10 @@ def divided(
         best = parts.largest(group.device.usable_bytes)
         short = f"does not fit: {said(split, parts)} need {units.show(needed, 'bytes')}, {group.device.label} has "
         short += f"{group.device.memory_said}; {said(best, parts)} fit"
+    elif (kept := parts.on_host(split)) > sheet.usable_bytes:
+        short = (
+            f"does not fit: its host keeps {units.show(kept, 'bytes')}, {sheet.label} has {sheet.memory_said} at most"
+        )
     answer = replace(
         card,
         ttft_s=ttft_s,
@@ -233,13 +238,18 @@ def remark(request: Request) -> str:
     if found.does_not_fit or rate.low is None or rate.high is None:
         return ""
     speed = units.span(rate.value, rate.low, rate.high, "rate")
-    return f"; or {found.provenance.partition(':')[0]}, the rest on its host: {speed} (--gpu-layers auto)"
+    return f"; or {part_on_card(found)}, the rest on its host: {speed} (--gpu-layers auto)"
+
+
+def part_on_card(found: CostEstimate) -> str:
+    """What :func:`said` says of an estimate's division; empty where nothing is divided."""
+    return found.provenance.partition(":")[0] if ON_CARD in found.provenance else ""
 
 
 def said(split: Split, parts: Divided) -> str:
     """Text such as ``20 of 48 layers on the card``, or ``all layers on the card but the experts of 12``."""
     layers = min(split.layers, parts.depth)
-    text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} layers on the card"
+    text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} {ON_CARD}"
     if parts.experts and split.cpu_experts > parts.depth - layers:
         text += f" but the experts of {split.cpu_experts - (parts.depth - layers)}"
     return text
@@ -268,7 +278,8 @@ def _prompt_s(
     if tokens < LEAST_SENT:
         pairs = zip(card.prefill, other.prefill, strict=True)
         return sum(a.latency_s * _share(a, shares) + b.latency_s * (1 - _share(a, shares)) for a, b in pairs)
-    sent = math.ceil(tokens / UBATCH) * parts.on_host(split)
+    layers = parts.on_host(split) - parts.head * (1 - shares[2])  # the output matrix meets one token, where it lies
+    sent = math.ceil(tokens / UBATCH) * layers
     return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
 
 
@@ -279,7 +290,7 @@ def _notes(
     on_card, on_host, crossed = (units.show(each, "time") for each in seconds)
     yield f"llama.cpp {options}; a token takes {on_card} on the card, {on_host} on the host, {crossed} between them"
     bandwidth = units.show(host.mem_bandwidth_bytes_per_s, "bandwidth")
-    held = units.show(parts.on_host(split) + (0.0 if split.layers > parts.depth else parts.head), "bytes")
+    held = units.show(parts.on_host(split), "bytes")
     yield f"the host keeps {held} of weights and reads them at up to {bandwidth} ({host.label})"
     if named is None:
         yield "the host is a guess, and the interval wide for it: name yours, --host ryzen-7-7700x or --host '60 GB/s'"

@@ -18,7 +18,7 @@ def test_bytes_are_divided_by_layers_and_experts() -> None:
     assert sum(PARTS.on_card(Split(layers=2)).values()) == 200 + 400 + 20 + 10
     assert sum(PARTS.on_card(Split(layers=5, cpu_experts=3)).values()) == 400 + 200 + 100 + 40 + 10
     assert PARTS.on_host(Split(layers=5, cpu_experts=3)) == 600
-    assert PARTS.on_host(Split(layers=2, cpu_experts=2)) == 600, "the first two layers are the host's, experts included"
+    assert PARTS.on_host(Split(layers=2, cpu_experts=2)) == 700, "half of all layers, experts included, and the head"
     assert PARTS.on_host(Split(layers=5)) == 0
 
 
@@ -74,6 +74,22 @@ def test_what_does_not_fit_names_the_division() -> None:
     assert not auto.does_not_fit
     assert auto.peak_memory_bytes <= 12 * 2**30
     assert "fit" in api.estimate("qwen3-32b", device="rtx-4070", gpu_layers=64).does_not_fit
+
+
+def test_models_that_card_and_host_share_are_listed_with_what_the_card_holds() -> None:
+    alone = {each.name for each in api.models_on("rtx-4070", "Qwen/Qwen3-")}
+    shared = {each.name: each for each in api.models_on("rtx-4070", "Qwen/Qwen3-", host="core-i7-13700k")}
+    assert {name for name, each in shared.items() if not each.on_card} == alone
+    assert "of 64 layers on the card" in shared["Qwen/Qwen3-32B"].on_card
+    assert "but the experts of" in shared["Qwen/Qwen3-30B-A3B"].on_card
+    one = divided(Request(model="Qwen/Qwen3-32B", device="rtx-4070", prompt_tokens=512), host="core-i7-13700k")
+    assert shared["Qwen/Qwen3-32B"].decode_tokens_per_s == pytest.approx(1 / one.tpot_s)
+
+
+def test_a_host_holds_what_it_keeps() -> None:
+    """DeepSeek-R1 in four bits is some 400 GB, more than the 192 GB of a desktop's board."""
+    found = divided(Request(model="deepseek-ai/DeepSeek-R1", device="rtx-4090", runtime="llama.cpp", weights="q4_k_m"))
+    assert "core-i7-13700k has 192 GB at most" in found.does_not_fit
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
