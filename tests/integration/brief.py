@@ -19,7 +19,7 @@ from chipwise.design.targets import bench, local
 MEASURE = {"seconds": 0.2, "attempts": 1}
 CALIBRATE_S = 8.0
 MODELS = {"with nodes": (6, 6), "alone": (12, 12)}
-FINALS_S = 6.0
+FINALS_S = 2.0
 
 
 def measure_briefly(replace: Callable[[object, str, Any], None] = setattr) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from chipwise import api
 from chipwise.api.testing.machines import core_like
-from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.export import exporters as exporting
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.runtimes import fake
+from chipwise.design.phases import run_budget
 from chipwise.design.targets import bench, local
 
 SPEC = """
@@ -31,7 +31,7 @@ space:
   head_size: [16]
   max_tokens: 32
 data: {source: files, paths: [text.txt], entries: lines}
-budget: {cpu: 45 s, final: 2 s, workers: 2}
+budget: {tokens: 200k, final: 25k, workers: 2}
 """
 FAULTS = {"hang": "no answer within", "crash": "SIGABRT", "memory": "out of memory", "nan": "not finite"}
 _left: list[str] = []
@@ -60,7 +60,8 @@ def test_a_search_outlives_its_candidates(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "faulty.yaml").write_text(SPEC)
     monkeypatch.setitem(exporting.EXPORTERS._hidden, "fake", "test_faulty_candidates:export")
     monkeypatch.setattr(bench, "measure", measured)
-    monkeypatch.setattr(local, "calibrate", lambda **how: calibrate(**how | {"base": core_like(), "seconds": 1.0}))
+    monkeypatch.setattr(run_budget, "FINALS_S", 2.0)
+    monkeypatch.setattr(local, "calibrate", lambda **_: core_like())
     record = api.search(tmp_path / "faulty.yaml", out=tmp_path / "run")
     reasons = [trial.reason for trial in record.trials if trial.state == "failed" and trial.reason]
     for fault, words in FAULTS.items():

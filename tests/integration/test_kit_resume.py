@@ -35,7 +35,7 @@ space:
   max_tokens: 128
 data: {source: files, paths: ["package:chipwise/core/*.py"], entries: blank-lines, licence: Apache-2.0}
 train: {precision: fp32}
-budget: {tokens: 400k, final: 60k, workers: 2}
+budget: {tokens: 160k, final: 30k, workers: 2}
 seed: 0
 """
 BENCH = """#!{python}

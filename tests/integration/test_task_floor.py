@@ -37,7 +37,7 @@ def spec(folder: Path, floor: str) -> Path:
         "accuracy@smoke-task": floor,
     }
     data["tasks"] = [str(EXAMPLES / "smoke-task.csv")]
-    data["budget"] = {"cpu": "30 s", "final": "1.5 s", "workers": 2}
+    data["budget"] = {"tokens": "200k", "final": "40k", "workers": 2}
     path = folder / "spec.yaml"
     path.write_text(yaml.safe_dump(data))
     return path
