@@ -123,3 +123,15 @@ def test_a_test_reaches_what_its_imports_import(mutation: ModuleType, monkeypatc
 def test_a_run_that_is_stopped_has_tried_as_many_of_each_package(mutation: ModuleType) -> None:
     drawn = mutation.in_turn(mutation.sample(["cost", "serve", "space"], 8, 7))
     assert [mutant.package for mutant in drawn] == ["cost", "serve", "space"] * 2 + ["cost", "serve"]
+
+
+def test_every_file_is_of_one_package_and_every_package_has_files_and_tests(mutation: ModuleType) -> None:
+    """Rooms that were renamed or emptied show here, not as a package without mutants."""
+    held = {package: mutation.files_of(package) for package in mutation.ROOMS}
+    assert held.keys() == mutation.TESTS.keys()
+    assert all(len(files) >= 5 for files in held.values())
+    counted = Counter(path for files in held.values() for path in files)
+    assert set(counted.values()) == {1}
+    for package in mutation.ROOMS:
+        assert len(mutation.test_files(package)) >= 5
+        assert all((ROOT / "src" / "chipwise" / name).is_file() for name in mutation.ELSEWHERE.get(package, ()))
