@@ -76,6 +76,32 @@ def test_what_does_not_fit_names_the_division() -> None:
     assert "fit" in api.estimate("qwen3-32b", device="rtx-4070", gpu_layers=64).does_not_fit
 
 
+PUBLISHED = (
+    ("google/gemma-3-12b-it", {"gpu_layers": 44}, 26.1),
+    ("Qwen/Qwen3-14B", {"gpu_layers": 32}, 16.9),
+    ("microsoft/phi-4", {"gpu_layers": 32}, 16.7),
+    ("openai/gpt-oss-20b", {"cpu_experts": 12}, 36.4),
+    ("mistral-small-24b", {"gpu_layers": 16}, 5.2),
+    ("deepseek-ai/DeepSeek-V2-Lite", {"cpu_experts": 16}, 49.6),
+    ("google/gemma-2-9b-it", {"gpu_layers": 36}, 23.7),
+    ("Qwen/Qwen2.5-14B", {"gpu_layers": 42}, 20.8),
+    ("Qwen/Qwen3-30B-A3B", {"cpu_experts": 36}, 36.7),
+)  # tokens/s in llama.cpp, Q4_K_M (gpt-oss: MXFP4), RTX 2080 and i9-10900X: AlexsJones/llmfit #755, #774, #775, #778
+
+
+@pytest.mark.parametrize(("model", "split", "measured"), PUBLISHED)
+def test_published_runs_lie_inside_the_interval(model: str, split: dict[str, int], measured: float) -> None:
+    weights = None if "oss" in model else "q4_k_m"
+    asked = Request(
+        model=model, device="rtx-2080", runtime="llama.cpp", weights=weights, prompt_tokens=64, new_tokens=256
+    )
+    rate = divided(asked, host="core-i9-10940x", **split).metrics["decode_tokens_per_s"]
+    assert rate.low is not None
+    assert rate.high is not None
+    assert rate.low <= measured <= rate.high
+    assert 0.9 < rate.value / measured < 1.5
+
+
 def test_models_that_card_and_host_share_are_listed_with_what_the_card_holds() -> None:
     alone = {each.name for each in api.models_on("rtx-4070", "Qwen/Qwen3-")}
     shared = {each.name: each for each in api.models_on("rtx-4070", "Qwen/Qwen3-", host="core-i7-13700k")}
