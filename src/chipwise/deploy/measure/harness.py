@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -247,10 +248,11 @@ def check_threads(threads: int) -> None:
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:
-    """Several measurements of one model joined into one, with all samples."""
+    """Several measurements of one model joined into one: all samples, and each doubt once, as the loudest says it."""
     first = parts[0]
     memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
-    reasons = tuple(dict.fromkeys(reason for p in parts for reason in p.reasons))
+    by_loudness = sorted(parts, key=lambda part: part.noise_level)
+    reasons = {re.sub(r"\d[\d.,]*", "", reason): reason for p in by_loudness for reason in p.reasons}
     return Measurement(
         design=first.design,
         name=first.name,
@@ -267,7 +269,7 @@ def join(parts: Sequence[Measurement]) -> Measurement:
         drift=_joint_drift([p.drift for p in parts if p.drift is not None]),
         own_drift=_joint_drift([p.own_drift for p in parts if p.own_drift is not None]),
         clean=all(p.clean for p in parts),
-        reasons=reasons,
+        reasons=tuple(reasons.values()),
         environment={"rounds": [dict(p.environment) for p in parts]},
         steps_per_sample=max(p.steps_per_sample for p in parts),
     )

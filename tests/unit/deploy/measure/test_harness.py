@@ -9,6 +9,7 @@ import pytest
 from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.harness import join, measure, measure_alternately
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import MeasurementError, UnknownName
 from chipwise.model.ops.workload import Workload
 
@@ -104,6 +105,19 @@ def test_joined_parts_keep_all_samples_and_all_doubts(tmp_path) -> None:
     both = join([quiet, busy])
     assert len(both.tpot_s) == 2 * len(quiet.tpot_s)
     assert (both.clean, both.reasons) == (False, ("busy",))
+
+
+def test_a_doubt_of_several_rounds_is_said_once_with_the_loudest_numbers(tmp_path) -> None:
+    part = quick(fake_model(tmp_path)).to_data()
+
+    def lost(share: float) -> Measurement:
+        said = judge({"lost": share, "others": 0.5})
+        changes = {"clean": said.clean, "reasons": list(said.reasons), "environment": {"lost": share}}
+        return Measurement.from_data({**part, **changes})
+
+    both = join([lost(0.75), lost(0.81), lost(0.2)])
+    assert both.reasons == judge({"lost": 0.81, "others": 0.5}).reasons
+    assert [each["lost"] for each in both.environment["rounds"]] == [0.75, 0.81, 0.2]
 
 
 def test_a_model_that_fails_in_turns_does_not_take_the_others_with_it(tmp_path) -> None:
