@@ -28,9 +28,9 @@ PARTS = {"stem", "encoder_stem", "denoiser"}  # fields of an architecture
 SPACES = {"image", "ranking", "sound"}  # fields of a space
 OF_SPACES = {"spec", "space", "_spec", "_space"}  # what a space is called
 ASKING = {"arch", "image", "whole", "tower"}  # what has a field ``question`` that is no question of a plan
-KINDS = {"ImageStem", "SoundStem", "RankingStem", "Denoiser", "Form"}  # classes
-TESTS = {"form_of", "is_encoder", "is_denoiser", "is_classifier", "is_ranker", "is_transcriber", "is_listener"}
-TESTS |= {"is_plain", "is_image_encoder", "encodes_images", "transcribes"}
+KINDS = {"ImageStem", "SoundStem", "RankingStem", "Denoiser"}  # classes
+FORMS = {"DECODER", "ENCODER", "CLASSIFIER", "IMAGE_ENCODER", "DENOISER", "TRANSCRIBER", "LISTENER", "RANKER"}  # values
+TESTS = {"form_of", "builds", "encodes_images", "transcribes"}
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
@@ -218,11 +218,13 @@ def _asks_for_kind(node: ast.AST) -> bool:
         if _name(node.func) == "isinstance" and len(node.args) == 2:
             return bool(KINDS & {_name(item) for item in ast.walk(node.args[1]) if isinstance(item, ast.expr)})
         return False
+    if isinstance(node, ast.Name) and node.id in FORMS:
+        return True
     if not isinstance(node, ast.Attribute):
         return False
-    owner = _name(node.value)  # Form.DECODER; arch.stem; spec.image; arch.question
+    owner = _name(node.value)  # arch.stem; spec.image; arch.question
     of_kind = node.attr in PARTS or (node.attr in SPACES and owner in OF_SPACES)
-    return owner in {"Form", "forms"} or of_kind or (node.attr == "question" and owner in ASKING)
+    return of_kind or (node.attr == "question" and owner in ASKING)
 
 
 def _limited(found: Structure) -> list[str]:

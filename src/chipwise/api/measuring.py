@@ -23,7 +23,7 @@ from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.sound.published import encoder_alone
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
@@ -178,7 +178,7 @@ def timed(
         measurement=found,
         metrics=metrics_of(found),
         predicted=None
-        if design is None or remote or is_encoder(design.arch)
+        if design is None or remote or ENCODER.builds(design.arch)
         else predict(design, workload, runtime=runtime, threads=threads),
         promised=None,
         used=None if design is None or profile is None else _used(design, found, profile),
@@ -285,7 +285,7 @@ def exported_file(
     if (
         arch.stem is None
         and arch.encoder_stem is None
-        and (workload.prompt_tokens if is_encoder(arch) else workload.total_tokens) > arch.max_tokens
+        and (workload.prompt_tokens if ENCODER.builds(arch) else workload.total_tokens) > arch.max_tokens
     ):
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "

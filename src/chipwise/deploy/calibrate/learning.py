@@ -34,7 +34,7 @@ from chipwise.hardware.device import (
     Tail,
 )
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.text.form import is_plain
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.memory import MemoryParts, memory_parts
@@ -547,5 +547,5 @@ def fit_from_measurements(
 
 
 def _fits(profile: MachineProfile, item: Stored) -> bool:
-    decodes = item.design is not None and is_plain(item.design.arch) and not item.measurement.encodes
+    decodes = item.design is not None and DECODER.builds(item.design.arch) and not item.measurement.encodes
     return decodes and not item.imported and item.measurement.device == profile.machine.name

@@ -31,7 +31,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import to_data
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.quantize import quantize_int4
-from chipwise.model.kinds.text.form import require_plain
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.walk.weights import weight_shapes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def layout(arch: ArchSpec) -> tuple[Block, ...]:
     Raises:
         Unsupported: Something that neither ``llama`` nor ``deci`` computes; the message names it.
     """
-    require_plain(arch, work="written as GGUF")
+    DECODER.require(arch, work="written as GGUF")
     _refuse(arch)
     blocks: list[Block] = []
     waiting: tuple[Attention, int] | None = None

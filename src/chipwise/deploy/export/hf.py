@@ -22,19 +22,24 @@ from chipwise.deploy.export.tokenizer_files import read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.encoder.form import without_head
+from chipwise.model.kinds.denoiser.form import DENOISER
+from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.hf import bert_config, bert_name, from_bert, is_bert
-from chipwise.model.kinds.image.form import require_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.model.kinds.image.hf_vit import from_vit, is_vit, labels_of, to_vit, vit_config
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.sound import hf as hf_listener
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.published import encoder_of
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.published.families import without_folder
 from chipwise.model.published.read import OWN_TYPE, read_config
 from chipwise.model.published.write import family_of, to_config
 from chipwise.model.walk.built import require_built
-from chipwise.model.walk.forms import Form, form_of
 from chipwise.model.walk.weights import weight_shapes
 
 if TYPE_CHECKING:
@@ -50,14 +55,12 @@ class Own(NamedTuple):
 
 
 OWN = {
-    Form.DECODER: Own("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
-    Form.ENCODER: Own("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
-    Form.CLASSIFIER: Own(
-        "modeling_chipwise_vision.py", "AutoModelForImageClassification", "ChipwiseForImageClassification"
-    ),
-    Form.DENOISER: Own("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
-    Form.TRANSCRIBER: Own("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
-    Form.RANKER: Own("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
+    DECODER: Own("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
+    ENCODER: Own("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
+    CLASSIFIER: Own("modeling_chipwise_vision.py", "AutoModelForImageClassification", "ChipwiseForImageClassification"),
+    DENOISER: Own("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
+    TRANSCRIBER: Own("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
+    RANKER: Own("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
 }
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
@@ -113,16 +116,16 @@ def save_pretrained(
         config, arrays = swin_config(arch), to_swin(arch, stem, arrays)
     elif isinstance(stem, ImageStem) and is_vit(arch):
         config, arrays = vit_config(arch), to_vit(arch, stem, arrays)
-    elif form is Form.ENCODER and is_bert(arch):
+    elif form is ENCODER and is_bert(arch):
         config, arrays = bert_config(arch), {bert_name(name): value for name, value in arrays.items()}
-    elif form is Form.DECODER and family_of(arch) is not None:
+    elif form is DECODER and family_of(arch) is not None:
         config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
     else:
         config, module = _own_config(arch), _own(arch).file
         write_atomic(target / module, next((Path(__file__).parents[2] / "model/kinds").rglob(module)).read_bytes())
     config["dtype"] = "float32"
     if tokenizer_path is not None:
-        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is Form.ENCODER)
+        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is ENCODER)
         config |= tokenizer.config_ids
         for name, held in tokenizer.files.items():
             write_atomic(target / name, held)
@@ -142,7 +145,7 @@ def _own(arch: ArchSpec) -> Own:
 def _own_config(arch: ArchSpec) -> dict[str, Any]:
     own = _own(arch)
     auto, name = own.auto, own.name
-    if form_of(arch) is Form.CLASSIFIER and arch.stem is not None and arch.stem.axes == 1:
+    if form_of(arch) is CLASSIFIER and arch.stem is not None and arch.stem.axes == 1:
         auto, name = auto.replace("Image", "Audio"), name.replace("Image", "Audio")
     module = own.file.removesuffix(".py")
     return {
@@ -225,8 +228,8 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
     if family in hf_listener.FAMILIES:
         hf_listener.check_config(config)
         arch = encoder_of(arch)
-    if form_of(arch) is Form.IMAGE_ENCODER:
-        require_classifier(arch, work="loaded with its weights")
+    if form_of(arch) is IMAGE_ENCODER:
+        CLASSIFIER.require(arch, work="loaded with its weights")
     require_built(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")

@@ -31,15 +31,23 @@ from chipwise.model.blocks.embedding.onnx import add_embedding, add_head
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_head_norm, add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.graph import decoder_graph, denoiser_graph, denoiser_metadata
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.graph import Output, encoder_graph, encoder_metadata
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.graph import classifier_graph, classifier_metadata
 from chipwise.model.kinds.image.graph_published import image_encoder_graph, image_encoder_metadata
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.graph import ranker_graph, ranker_metadata
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.graph import transcriber_graph, transcriber_metadata
 from chipwise.model.kinds.sound.graph_published import listener_graph, listener_metadata
-from chipwise.model.kinds.text.form import require_plain
-from chipwise.model.walk.forms import Form, form_of
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.walk.lower import last_mixing
 from chipwise.model.walk.weights import weight_shapes
 
@@ -104,14 +112,14 @@ def build(
 ) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
     form = form_of(design.arch)
-    if form is Form.ENCODER:
+    if form is ENCODER:
         graph = encoder_graph(design, weights, output=output, padded=padded)
         return _model(graph, design, metadata(design, "all") | encoder_metadata(output, padded=padded))
     if form in _ONE_PASS:
         nodes, told, positions = _ONE_PASS[form]
         facts = metadata(design, positions) | told(design.arch)
         return _model(nodes(design, weights), design, facts, **_beside(design, weights))
-    require_plain(design.arch, work="exported to ONNX")
+    DECODER.require(design.arch, work="exported to ONNX")
     return _model(_decoder(design, weights, logits), design, metadata(design, logits))
 
 
@@ -127,12 +135,12 @@ def _beside(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str
 Nodes = Callable[[Design, Mapping[str, npt.NDArray[Any]]], GraphBuilder]
 # Nodes, metadata, and which positions the output is of, for forms whose requests are answered in passes of one kind.
 _ONE_PASS: Mapping[Form, tuple[Nodes, Callable[[ArchSpec], dict[str, Any]], Logits]] = {
-    Form.CLASSIFIER: (classifier_graph, classifier_metadata, "last"),
-    Form.IMAGE_ENCODER: (image_encoder_graph, image_encoder_metadata, "all"),
-    Form.DENOISER: (denoiser_graph, denoiser_metadata, "last"),
-    Form.TRANSCRIBER: (transcriber_graph, transcriber_metadata, "all"),
-    Form.LISTENER: (listener_graph, listener_metadata, "all"),
-    Form.RANKER: (ranker_graph, ranker_metadata, "last"),
+    CLASSIFIER: (classifier_graph, classifier_metadata, "last"),
+    IMAGE_ENCODER: (image_encoder_graph, image_encoder_metadata, "all"),
+    DENOISER: (denoiser_graph, denoiser_metadata, "last"),
+    TRANSCRIBER: (transcriber_graph, transcriber_metadata, "all"),
+    LISTENER: (listener_graph, listener_metadata, "all"),
+    RANKER: (ranker_graph, ranker_metadata, "last"),
 }
 
 
@@ -265,9 +273,9 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
     Raises:
         Unsupported: A model that is not built.
     """
-    if form_of(arch) is not Form.DECODER:
+    if form_of(arch) is not DECODER:
         return _random_in_one_pass(arch, seed=seed)
-    require_plain(arch, work="given random weights")
+    DECODER.require(arch, work="given random weights")
     generator = np.random.default_rng(seed)
     weights: dict[str, npt.NDArray[np.float32]] = {}
 

@@ -15,8 +15,12 @@ from chipwise.deploy.runtimes import llama_server
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.kinds.denoiser.form import DENOISER
+from chipwise.model.kinds.encoder.form import ENCODER
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.walk.forms import Form, form_of
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 
 Weights = Mapping[str, npt.NDArray[Any]]
 ORIGINAL, STORED = "the original weights", "the weights as stored"
@@ -104,7 +108,7 @@ def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[
         tags = torch.randint(stem.tags + 1, (1, stem.tokens, stem.bag), generator=generator)
         return (torch.cat((items, tags), dim=2),)
     given = torch.randn((1, *stem.shape), generator=generator)
-    if form is Form.DENOISER:
+    if form is DENOISER:
         return given, torch.tensor([0.3]), torch.tensor([0]), torch.tensor([0.5])
     if arch.question is not None:
         return given, torch.randint(0, arch.question.words, (1, arch.question.tokens), generator=generator)
@@ -118,7 +122,7 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
     from chipwise.model.kinds.encoder.module import Encoder
     from chipwise.model.kinds.text.module import module_of
 
-    model = Encoder(arch) if form_of(arch) is Form.ENCODER else module_of(arch)
+    model = Encoder(arch) if form_of(arch) is ENCODER else module_of(arch)
     model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     with torch.no_grad():
         found = model.eval()(*inputs)
@@ -127,7 +131,7 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
 
 def outputs_of(arch: ArchSpec) -> str:
     """What a model's outputs are called."""
-    return {Form.ENCODER: "states", Form.DENOISER: "velocities", Form.RANKER: "scores"}.get(form_of(arch), "logits")
+    return {ENCODER: "states", DENOISER: "velocities", RANKER: "scores"}.get(form_of(arch), "logits")
 
 
 def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
@@ -160,17 +164,17 @@ def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[i
     inputs = sample_inputs(arch, tokens)
     form, arrays = form_of(arch), [each.numpy() for each in inputs]
     wanted, outputs = in_torch(arch, weights, inputs), outputs_of(arch)
-    if form is Form.DECODER:
+    if form is DECODER:
         session = runtime.OnnxRuntimeSession(path, capacity=arrays[0].shape[1])
         places = llama_server.spread(arrays[0].shape[1], POSITIONS)
         found = np.stack([session.prefill(arrays[0][:, : place + 1])[0].copy() for place in places])
         wanted = wanted[0, places]
-    elif form is Form.ENCODER:
+    elif form is ENCODER:
         found, wanted = runtime.OnnxEncoder(path).encode(arrays[0]), wanted.mean(1)
         outputs = "values of an embedding"
-    elif form is Form.RANKER:
+    elif form is RANKER:
         found = runtime.OnnxRanker(path).prefill(arrays[0])
-    elif form is Form.DENOISER:
+    elif form is DENOISER:
         assert arch.denoiser is not None
         numbers = {"time": arrays[1][:, None], "step": arrays[3][:, None]}
         feeds = {"image": arrays[0], "label": arrays[2]} | {name: numbers[name] for name in arch.denoiser.told}

@@ -20,9 +20,9 @@ from chipwise.deploy.export.tokenizer_files import TOKENIZER
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.kinds.table import form_of
 from chipwise.model.published.families import without_folder
 from chipwise.model.walk.built import require_built
-from chipwise.model.walk.forms import form_of
 
 FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),

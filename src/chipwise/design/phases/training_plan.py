@@ -21,7 +21,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.text.form import is_plain
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.request import Request, resolved
@@ -201,7 +201,7 @@ def _notes(arch: ArchSpec, steps: int, usd: Predicted | None) -> list[str]:
         )
     if usd is None:
         found.append("the data sheet states no price; add price with its source to it")
-    if not is_plain(arch):
+    if not DECODER.builds(arch):
         found.append("chipwise builds no such model: train.sh says what another trainer needs")
     if steps < 1_000:
         found.append(f"{steps} steps are few; fewer tokens a step (step_tokens) use the text better")
@@ -211,7 +211,7 @@ def _notes(arch: ArchSpec, steps: int, usd: Predicted | None) -> list[str]:
 def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
     head = f"#!/usr/bin/env bash\n# {plan.headline()}\n"
     head += "".join(f"# {note}\n" for note in (*plan.notes, *plan.loss.notes))
-    if not is_plain(arch):
+    if not DECODER.builds(arch):
         sequences = f"{plan.devices} x {plan.batch} x {plan.accumulate} sequences of {plan.window_tokens} tokens"
         return head + (
             "# model.json describes the model. Train it elsewhere with these settings, then measure what it exports:\n"

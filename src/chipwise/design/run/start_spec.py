@@ -21,7 +21,7 @@ from chipwise.design.run.budget_spec import BudgetSpec
 from chipwise.design.run.spec import FORMATS, QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
 from chipwise.errors import SpecError, nearest
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.ops.workload import Workload
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
@@ -176,7 +176,7 @@ class StartSpec:
         Raises:
             SpecError: It cannot, or does not.
         """
-        encoder = is_encoder(arch)
+        encoder = ENCODER.builds(arch)
         for metric in self.constraints:
             if encoder and (metric.startswith("tpot") or metric == "bits_per_byte"):
                 raise SpecError(

@@ -49,7 +49,7 @@ from chipwise.errors import ChipwiseError, Infeasible, MeasurementError, SpecErr
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.space.designs import summary
 from chipwise.training.data.text import Corpus, load_corpus
 from chipwise.training.evaluations.data import Task
@@ -240,7 +240,7 @@ class Cutting:
             return
         self._phase("evaluating on test text")
         quality: dict[str, Any] = {"tasks": {}}
-        if not is_encoder(design.arch):
+        if not ENCODER.builds(design.arch):
             quality["bits_per_byte"] = bits_per_byte(
                 design,
                 arrays,
@@ -399,5 +399,5 @@ def _space_of(work: Shrinking) -> dict[str, Any]:
 
 def _require_answerable(arch: ArchSpec, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
-        if task.kind == "choice" and is_encoder(arch):
+        if task.kind == "choice" and ENCODER.builds(arch):
             raise SpecError(f"{name}: questions are answered by likelihood, which an encoder has not", field="tasks")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.module import Encoder, mean_pooled
 from chipwise.model.kinds.text.module import Transformer, module_of
 from chipwise.model.nn.precision import Precision, torch_dtype
@@ -29,7 +29,7 @@ class _States(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
-        self.model: nn.Module = Encoder(arch) if is_encoder(arch) else module_of(arch)
+        self.model: nn.Module = Encoder(arch) if ENCODER.builds(arch) else module_of(arch)
 
     def forward(self, *inputs: Any) -> Tensor:
         """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""
@@ -117,7 +117,7 @@ def distance(
         heads: Of a decoder, the cut's and the original's head (V, D).
     """
     found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
-    if not is_encoder(arch):
+    if not ENCODER.builds(arch):
         own, original = heads
         logits = F.log_softmax(F.linear(found, own.float()), dim=-1)
         wanted = F.log_softmax(F.linear(target, original.float()), dim=-1)
@@ -135,6 +135,6 @@ def distance(
 
 def head_of(arch: ArchSpec, weights: Weights) -> Tensor:
     """A decoder's head (V, D); an encoder's is empty."""
-    if is_encoder(arch):
+    if ENCODER.builds(arch):
         return torch.empty(0)
     return weights["embedding.weight" if arch.tie_embeddings else "head.weight"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
+
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention
 
 _WORDS = {  # of fields whose values are too long for one line
     "denoiser": "a denoiser",
@@ -47,3 +51,45 @@ def _later(kind: type) -> tuple[tuple[str, Any], ...]:
     if kind not in _LATER:
         _LATER[kind] = tuple((field.name, field.default) for field in fields(kind) if field.metadata.get("later"))
     return _LATER[kind]
+
+
+def in_layers(layers: Iterable[Layer], departures: Callable[[Layer], Iterator[str]]) -> Iterator[str]:
+    """The ``departures`` of each layer, with the layer's number."""
+    for i, layer in enumerate(layers):
+        yield from (f"layers[{i}].{found}" for found in departures(layer))
+
+
+def block_departures(layer: Layer, *, free: Collection[str]) -> Iterator[str]:
+    """What of a layer no kind of model builds: other blocks, and later fields that are not among ``free``."""
+    yield from unbuilt(layer, free=free)
+    for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
+        if block is not None and not isinstance(block, built):
+            yield f"{name} is a {type(block).__name__} block, which is not built"
+        elif block is not None:
+            yield from (f"{name}.{found}" for found in unbuilt(block, free=free))
+    if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
+        yield "ffn.activation relu2 is not built"
+
+
+def encoding_departures(layer: Layer, *, free: Collection[str], where: str, causal: bool = False) -> Iterator[str]:
+    """As :func:`block_departures`, and what is not built without a cache: shared weights, grouped or rotary heads.
+
+    ``where`` ends the messages ("for images"); ``causal`` is whether attention looks at earlier positions alone.
+    """
+    yield from block_departures(layer, free=free)
+    if layer.shares is not None:
+        yield f"shares is not built {where}"
+    if isinstance(layer.attention, Attention):
+        found = heads_departures(layer.attention, where=where, causal=causal)
+        yield from (f"attention.{each}" for each in found)
+
+
+def heads_departures(block: Attention, *, where: str, causal: bool = False) -> Iterator[str]:
+    """What of attention is not built without a cache."""
+    if block.causal != causal:
+        yield f"causal = {block.causal} is not built {where}"
+    if block.kv_heads != block.heads:
+        yield f"kv_heads other than heads is not built {where}"
+    for name in ("rope", "qk_norm", "window"):
+        if getattr(block, name):
+            yield f"{name} is not built {where}"

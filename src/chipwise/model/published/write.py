@@ -7,7 +7,7 @@ from typing import Any
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation
-from chipwise.model.kinds.text.form import is_plain
+from chipwise.model.kinds.text.form import DECODER
 
 _ACTIVATION_NAMES: dict[Activation, str] = {
     "silu": "silu",
@@ -19,7 +19,7 @@ _ACTIVATION_NAMES: dict[Activation, str] = {
 
 def family_of(arch: ArchSpec) -> str | None:
     """The Hugging Face family that computes exactly ``arch`` with transformers' own code; None if there is none."""
-    if not is_plain(arch):
+    if not DECODER.builds(arch):
         return None
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from chipwise.errors import InputError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.denoiser.form import is_denoiser, require_denoiser
-from chipwise.model.kinds.encoder.form import require_encoder
-from chipwise.model.kinds.image.form import is_classifier, require_classifier
-from chipwise.model.kinds.image.published import require_image_encoder
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.ranking.form import is_ranker, require_ranker
-from chipwise.model.kinds.sound.form import is_transcriber, require_transcriber
-from chipwise.model.kinds.sound.published import require_listener
-from chipwise.model.kinds.text.form import is_plain, require_plain
-from chipwise.model.walk.forms import Form, form_of
+from chipwise.model.kinds.table import form_of
 
 
 def require_built(arch: ArchSpec, *, work: str) -> None:
@@ -33,31 +22,13 @@ def require_built(arch: ArchSpec, *, work: str) -> None:
             f"{arch.name} cannot be {work}: a decoder that attends to an encoder is not built; chipwise estimate "
             "prices it all the same"
         )
-    _REQUIRED[form_of(arch)](arch, work=work)
-
-
-_REQUIRED: Mapping[Form, Callable[..., object]] = {
-    Form.DECODER: require_plain,
-    Form.ENCODER: require_encoder,
-    Form.CLASSIFIER: require_classifier,
-    Form.IMAGE_ENCODER: require_image_encoder,
-    Form.DENOISER: require_denoiser,
-    Form.TRANSCRIBER: require_transcriber,
-    Form.LISTENER: require_listener,
-    Form.RANKER: require_ranker,
-}
+    form_of(arch).require(arch, work=work)
 
 
 def task_of(arch: ArchSpec) -> str | None:
     """The task of a run file whose data trains such a model; None where chipwise trains none like it."""
-    if is_classifier(arch):
-        if arch.question is not None:
-            return "multimodal"
-        return "vision" if isinstance(arch.stem, ImageStem) and arch.stem.axes == 2 else "speech"
-    for trained, task in ((is_transcriber, "transcripts"), (is_ranker, "ranking"), (is_denoiser, "diffusion")):
-        if trained(arch):
-            return task
-    return "text" if is_plain(arch) else None
+    form = form_of(arch)
+    return form.task(arch) if form.task is not None and form.builds(arch) else None
 
 
 def require_trained(arch: ArchSpec, *, task: str) -> None:
@@ -74,39 +45,13 @@ def require_trained(arch: ArchSpec, *, task: str) -> None:
         if fitting == "text":
             raise InputError(f"{arch.name} reads text: name text files, or a run file of text, with --data")
         raise InputError(
-            f"{arch.name} {_reads(arch)}: name a run file of the task {fitting} with --data {fitting}.yaml (chipwise "
-            f"init {fitting} writes one)"
+            f"{arch.name} {form_of(arch).does(arch)}: name a run file of the task {fitting} with --data {fitting}.yaml "
+            f"(chipwise init {fitting} writes one)"
         )
     raise Unsupported(f"{arch.name} cannot be trained: {_untrained(arch)}; {_instead(arch)}")
 
 
 _IMAGES = ("vision", "speech")  # whose models differ in sizes alone, which the task itself compares
-
-
-_DOES = {
-    Form.RANKER: "ranks candidates",
-    Form.TRANSCRIBER: "transcribes sound",
-    Form.LISTENER: "transcribes sound",
-    Form.DENOISER: "draws images",
-}
-_ALONE = {
-    Form.TRANSCRIBER: "published models that hear are exported and measured alone",
-    Form.LISTENER: "published models that hear are exported and measured alone",
-    Form.IMAGE_ENCODER: "published encoders of images are exported and measured alone",
-    Form.ENCODER: "encoders of text are exported, measured, cut and healed alone",
-}
-
-
-def _reads(arch: ArchSpec) -> str:
-    """What it reads, and makes of it."""
-    if form_of(arch) in _DOES:
-        return _DOES[form_of(arch)]
-    assert isinstance(arch.stem, ImageStem)  # what is left but text
-    size = " x ".join(str(arch.stem.image_size) for _ in range(arch.stem.axes))
-    kind = "images" if arch.stem.axes == 2 else "spectrograms"
-    if arch.question is not None:
-        return f"answers questions about images of {size}"
-    return f"tells {arch.classes:,} classes of {kind} of {size} apart, in {arch.stem.channels} channels"
 
 
 def _untrained(arch: ArchSpec) -> str:
@@ -115,19 +60,13 @@ def _untrained(arch: ArchSpec) -> str:
         return "a tower and a decoder are not trained together"
     if arch.encoder:
         return "a decoder that attends to an encoder is not built"
-    if form_of(arch) in _ALONE:
-        return _ALONE[form_of(arch)]
-    try:
-        require_built(arch, work="trained")
-    except Unsupported as error:
-        return str(error).partition(" cannot be trained: ")[2].rpartition("; ")[0]
-    return "there is no task for it"
+    if form_of(arch).untrained:
+        return form_of(arch).untrained
+    return next(form_of(arch).departures(arch), "there is no task for it")
 
 
 def _instead(arch: ArchSpec) -> str:
     """The commands that do work."""
-    try:
-        require_built(arch, work="measured")
-    except Unsupported:
+    if arch.encoder or not form_of(arch).builds(arch):
         return "chipwise estimate prices it all the same"
     return "chipwise measure times it, and chipwise estimate prices it"

@@ -18,26 +18,32 @@ from chipwise.model.blocks.conv.lower import lower as lower_conv
 from chipwise.model.blocks.embedding.lower import lower_cut, lower_embedding, lower_head
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.norm.lower import lower as lower_norm
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.lower import lower_denoiser
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.lower import lower_classifier
 from chipwise.model.kinds.image.lower_published import lower_image_encoder
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.lower import lower_ranker
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.lower import lower_listener, lower_transcriber
-from chipwise.model.kinds.text.form import require_plain
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.ops.graph import OpGraph, Placed
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
-from chipwise.model.walk.forms import Form, form_of
 
 BlockKind = Literal["attention", "ffn"]
 _ONE_PASS = {  # forms whose requests are answered in passes of one kind
-    Form.CLASSIFIER: lower_classifier,
-    Form.IMAGE_ENCODER: lower_image_encoder,
-    Form.DENOISER: lower_denoiser,
-    Form.TRANSCRIBER: lower_transcriber,
-    Form.LISTENER: lower_listener,
-    Form.RANKER: lower_ranker,
+    CLASSIFIER: lower_classifier,
+    IMAGE_ENCODER: lower_image_encoder,
+    DENOISER: lower_denoiser,
+    TRANSCRIBER: lower_transcriber,
+    LISTENER: lower_listener,
+    RANKER: lower_ranker,
 }
 
 
@@ -83,7 +89,7 @@ def _lowered(design: Design, workload: Workload, phase: Phase, logits: Literal["
     one_pass = _ONE_PASS.get(form_of(arch))
     if one_pass is not None:
         return one_pass(design, batch=workload.batch, phase=phase)
-    require_plain(arch, work="lowered as the graph that is exported")
+    DECODER.require(arch, work="lowered as the graph that is exported")
     query, past = workload.query_tokens(phase), workload.past_tokens(phase)
     batch = workload.batch
     rows = batch * query

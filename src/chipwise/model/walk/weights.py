@@ -9,17 +9,21 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import matrix_of
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.denoiser.denoiser import END_PARTS
-from chipwise.model.kinds.denoiser.form import require_denoiser
+from chipwise.model.kinds.denoiser.denoiser import END_PARTS, Denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.spec import KERNEL
-from chipwise.model.kinds.image.form import require_classifier, stage_archs
-from chipwise.model.kinds.image.published import require_image_encoder
-from chipwise.model.kinds.image.stem import CONV_EDGE
-from chipwise.model.kinds.ranking.form import require_ranker
-from chipwise.model.kinds.sound.form import require_transcriber
-from chipwise.model.kinds.sound.published import require_listener
-from chipwise.model.kinds.text.form import require_plain
-from chipwise.model.walk.forms import Form, form_of
+from chipwise.model.kinds.encoder.form import ENCODER
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
+from chipwise.model.kinds.image.stem import CONV_EDGE, ImageStem
+from chipwise.model.kinds.ranking.form import RANKER
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.form import TRANSCRIBER
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 
 Shape = tuple[int, ...]
 WORK = "given weights by name"  # of what is not built, in messages
@@ -51,7 +55,7 @@ def matrices_of(arch: ArchSpec) -> list[str]:
 
 def _decoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a decoder."""
-    require_plain(arch, work=WORK)
+    DECODER.require(arch, work=WORK)
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, arch.d_model)
@@ -96,7 +100,8 @@ def _encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
 def _listener(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a published model that hears."""
     d = arch.d_model
-    stem = require_listener(arch, work=WORK)
+    LISTENER.require(arch, work=WORK)
+    stem: SoundStem = arch.stem
     for i, (conv, into) in enumerate(zip(stem.convs, stem.conv_inputs(), strict=True)):
         yield f"stem.convs.{i}.weight", (conv.channels, into, conv.kernel)
         if conv.bias:
@@ -129,7 +134,8 @@ def _listener(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
 def _classifier(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of an image classifier, in the order of its torch module."""
     d = arch.d_model
-    stem = require_classifier(arch, work=WORK)
+    CLASSIFIER.require(arch, work=WORK)
+    stem: ImageStem = arch.stem
     for i, (into, out) in enumerate(stem.conv_shapes()):
         yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * stem.axes))
         yield f"stem.convs.{i}.bias", (out,)
@@ -164,7 +170,8 @@ def _classifier(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
 def _image_encoder(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a published encoder of images; of a tower also of layers that nothing reads."""
     d = arch.d_model
-    stem = require_image_encoder(arch, work=WORK)
+    IMAGE_ENCODER.require(arch, work=WORK)
+    stem: ImageStem = arch.stem
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     if stem.prefix_tokens:
         yield "stem.prefix.weight", (stem.prefix_tokens, d)
@@ -227,7 +234,8 @@ def _layers(arch: ArchSpec, before: str) -> Iterator[tuple[str, Shape]]:
 def _ranker(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a ranking model, in the order of its torch module."""
     d = arch.d_model
-    stem = require_ranker(arch, work=WORK)
+    RANKER.require(arch, work=WORK)
+    stem: RankingStem = arch.stem
     yield "stem.items.weight", (stem.items + 1, stem.table_width(d))
     if stem.bag:
         yield "stem.tags.weight", (stem.tags + 1, stem.table_width(d))
@@ -251,7 +259,8 @@ def _ranker(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
 def _transcriber(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a transcribing model, in the order of its torch module."""
     d = arch.d_model
-    stem = require_transcriber(arch, work=WORK)
+    TRANSCRIBER.require(arch, work=WORK)
+    stem: SoundStem = arch.stem
     for i, (into, out) in enumerate(stem.matrices(d)):
         yield from _linear(f"stem.frames.{i}", out, into, bias=True)
     yield "positions.weight", (arch.max_tokens, d)
@@ -278,7 +287,9 @@ def _transcriber(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
 def _denoiser(arch: ArchSpec) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every weight of a denoiser, in the order of its torch module."""
     d = arch.d_model
-    stem, denoiser = require_denoiser(arch, work=WORK)
+    DENOISER.require(arch, work=WORK)
+    stem: ImageStem = arch.stem
+    denoiser: Denoiser = arch.denoiser
     yield from _linear("stem.projection", d, stem.values, bias=stem.bias)
     yield "positions.weight", (stem.tokens, d)
     yield "labels.weight", (denoiser.rows, d)
@@ -342,12 +353,12 @@ def _feed_forward(block: FeedForward, d_model: int, place: str) -> Iterator[tupl
 
 
 _WEIGHTS: Mapping[Form, Callable[[ArchSpec], Iterator[tuple[str, Shape]]]] = {
-    Form.DECODER: _decoder,
-    Form.ENCODER: _encoder,
-    Form.CLASSIFIER: _classifier,
-    Form.IMAGE_ENCODER: _image_encoder,
-    Form.DENOISER: _denoiser,
-    Form.TRANSCRIBER: _transcriber,
-    Form.LISTENER: _listener,
-    Form.RANKER: _ranker,
+    DECODER: _decoder,
+    ENCODER: _encoder,
+    CLASSIFIER: _classifier,
+    IMAGE_ENCODER: _image_encoder,
+    DENOISER: _denoiser,
+    TRANSCRIBER: _transcriber,
+    LISTENER: _listener,
+    RANKER: _ranker,
 }

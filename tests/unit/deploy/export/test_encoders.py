@@ -20,7 +20,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.encoder.form import is_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.module import Encoder, load, mean_pooled
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.ops.workload import Workload
@@ -210,7 +210,7 @@ def test_encoders_that_are_not_built_are_refused_by_name(changes: dict, words: s
     layers = uneven().layers
     block = dataclasses.replace(layers[0].attention, **changes)
     arch = uneven(layers=(dataclasses.replace(layers[0], attention=block), *layers[1:]))
-    assert not is_encoder(arch)
+    assert not ENCODER.builds(arch)
     with pytest.raises(Unsupported, match=words):
         Encoder(arch)
 

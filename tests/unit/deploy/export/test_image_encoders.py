@@ -16,7 +16,8 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.image.published import given_shape, gives, require_image_encoder, without_projector
+from chipwise.model.kinds.image.published import IMAGE_ENCODER, given_shape, gives, without_projector
+from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
@@ -151,7 +152,7 @@ def test_states_and_vectors_are_those_of_transformers(name: str, tmp_path: Path)
         given = model(images)
     kind = gives(arch)
     expected = given.image_embeds if name == "CLIP" else given.pooler_output if kind == "vector" else given[0]
-    assert tuple(expected.shape[1:]) == given_shape(arch, require_image_encoder(arch, work="run"))
+    assert tuple(expected.shape[1:]) == given_shape(arch, IMAGE_ENCODER.require(arch, work="run"))
     found = run(arch, weights, tmp_path, images)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
     off = np.abs(run(arch, weights, tmp_path, images, "int8") - expected.numpy()).max()
@@ -169,7 +170,8 @@ def test_towers_and_projectors_are_those_of_transformers(name: str, tmp_path: Pa
     with torch.no_grad():
         given = model.model.get_image_features(pixel_values=images[None] if name == "SmolVLM" else images)
     expected = torch.stack(list(given.pooler_output)).reshape(2, -1, 24).numpy()
-    stem = require_image_encoder(arch, work="exported")
+    IMAGE_ENCODER.require(arch, work="exported")
+    stem: ImageStem = arch.stem
     assert gives(arch) == "tokens"
     assert expected.shape[1:] == given_shape(arch, stem)
     np.testing.assert_allclose(run(arch, weights, tmp_path, images), expected, atol=1e-4, rtol=1e-4)
@@ -233,4 +235,4 @@ def test_layers_that_nothing_reads_are_not_run() -> None:
 def test_what_is_not_built_is_named(name: str, missing: str) -> None:
     arch = resolve(name)
     with pytest.raises(Unsupported, match=missing):
-        require_image_encoder(arch.towers[0] if arch.towers else arch, work="exported")
+        IMAGE_ENCODER.require(arch.towers[0] if arch.towers else arch, work="exported")

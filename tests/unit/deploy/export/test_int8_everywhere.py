@@ -36,9 +36,10 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks import quantize
+from chipwise.model.kinds.table import KINDS as FORMS
+from chipwise.model.kinds.table import form_of
 from chipwise.model.ops.workload import Workload
 from chipwise.model.published.read import from_config
-from chipwise.model.walk.forms import Form, form_of
 
 LAST_16_BIT = 2**15 - 1
 LAST_UINT8 = 255
@@ -98,7 +99,7 @@ def test_64_is_the_largest_weight_of_which_two_products_fit_16_bits() -> None:
 
 
 def test_every_form_of_model_that_is_exported_is_among_the_kinds() -> None:
-    assert {form_of(arch_of(kind)) for kind in KINDS} == set(Form)
+    assert {form_of(arch_of(kind)) for kind in KINDS} == set(FORMS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,16 +32,22 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
+from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.module import Encoder
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.sound.form import frame_conv
+from chipwise.model.kinds.sound.form import TRANSCRIBER, frame_conv
 from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.kinds.text.module import module_of
 from chipwise.model.walk.built import require_built
-from chipwise.model.walk.forms import Form, form_of
 
 transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 TOLERANCE = 1e-4
@@ -103,23 +109,23 @@ def told(arch: ArchSpec) -> dict[str, torch.Tensor]:
 
 
 KINDS = {
-    Form.DECODER: Kind(arch_specs, tokens_of),
-    Form.ENCODER: Kind(
+    DECODER: Kind(arch_specs, tokens_of),
+    ENCODER: Kind(
         encoder_archs,
         tokens_of,
         lambda found: found.last_hidden_state,
     ),
-    Form.CLASSIFIER: Kind(lambda: st.one_of(image_archs(), question_archs(), crossing_archs()), images_of),
-    Form.DENOISER: Kind(denoiser_archs, told, lambda found: found),
-    Form.TRANSCRIBER: Kind(sound_archs, lambda arch: {"input_features": random_sounds(arch, batch=2)}),
-    Form.RANKER: Kind(ranking_archs, lambda arch: {"ids": random_requests(arch, batch=2)}, lambda found: found.scores),
+    CLASSIFIER: Kind(lambda: st.one_of(image_archs(), question_archs(), crossing_archs()), images_of),
+    DENOISER: Kind(denoiser_archs, told, lambda found: found),
+    TRANSCRIBER: Kind(sound_archs, lambda arch: {"input_features": random_sounds(arch, batch=2)}),
+    RANKER: Kind(ranking_archs, lambda arch: {"ids": random_requests(arch, batch=2)}, lambda found: found.scores),
 }
 
 
 def module(arch: ArchSpec) -> torch.nn.Module:
     """Chipwise's torch module with random weights, none of which is 1 or 0."""
     torch.manual_seed(0)
-    made = Encoder(arch) if form_of(arch) is Form.ENCODER else module_of(arch)
+    made = Encoder(arch) if form_of(arch) is ENCODER else module_of(arch)
     return shake(made, seed=1).eval()
 
 
@@ -156,7 +162,7 @@ def check(arch: ArchSpec, folder: Path, *, by_name: bool = False) -> None:
 
 
 @pytest.mark.parametrize(("by_name", "examples"), [(True, 5), (False, 25)], ids=["by transformers", "by the file"])
-@pytest.mark.parametrize("form", KINDS)
+@pytest.mark.parametrize("form", KINDS, ids=lambda form: form.name)
 def test_folders_compute_what_torch_computes(form: Form, by_name: bool, examples: int, tmp_path_factory) -> None:
     folder = tmp_path_factory.mktemp("folder")
 

@@ -18,7 +18,7 @@ from chipwise.design.targets.cost_model import NotedMeasurement
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
-from chipwise.model.kinds.denoiser.form import is_denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
@@ -69,7 +69,7 @@ def in_steps(design: Design, steps: int) -> Design:
 def test_every_operator_of_random_denoisers_has_a_case_of_its_kind() -> None:
     known = {term.model for case in cases(images=True) for op in case.ops()[:1] for term in terms(op)}
     for design in random_denoisers(40, seed=3):
-        assert is_denoiser(design.arch)
+        assert DENOISER.builds(design.arch)
         needed = {term.model for placed in lower(design, REQUEST, Phase.PREFILL) for term in terms(placed.op)}
         assert needed <= known
 

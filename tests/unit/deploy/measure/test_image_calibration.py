@@ -17,7 +17,7 @@ from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.measure.store import kept_as, save_profile, saved_profile
 from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.device import CheckError, MachineProfile
-from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import ConvOp
@@ -53,7 +53,7 @@ def test_every_operator_of_random_classifiers_has_a_case_of_its_kind() -> None:
     """The rates that whole models need are those that small graphs give."""
     known = {terms(op)[0].model for case in cases(images=True) for op in case.ops()[:1]}
     for design in random_classifiers(60, seed=3):
-        assert is_classifier(design.arch)
+        assert CLASSIFIER.builds(design.arch)
         graph = lower(design, Workload(), Phase.PREFILL)
         needed = {term.model for placed in graph for term in terms(placed.op)}
         assert {name for name in needed if "vector" not in name} <= known | {"norm.rmsnorm", "norm.skip_rmsnorm"}

@@ -11,7 +11,7 @@ from chipwise.deploy.calibrate.microbench import Bench, cases
 from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS
 from chipwise.deploy.calibrate.random_models import random_transcribers
 from chipwise.errors import InputError, Unsupported
-from chipwise.model.kinds.sound.form import is_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
@@ -32,7 +32,7 @@ def test_cases_cover_the_nodes_of_random_models() -> None:
     designs = random_transcribers(40, seed=3)
     assert len({design.digest for design in designs}) == 40
     for design in designs:
-        assert is_transcriber(design.arch)
+        assert TRANSCRIBER.builds(design.arch)
         graph = lower(design, Workload(prompt_tokens=1, new_tokens=1), Phase.PREFILL)
         assert {term.model for placed in graph for term in terms(placed.op)} <= known
 

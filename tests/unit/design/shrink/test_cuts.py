@@ -28,7 +28,7 @@ from chipwise.design.shrink.sizes import (
 from chipwise.design.shrink.texts import Texts
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.encoder.form import is_encoder, without_head
+from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.module import Encoder
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.weights import weight_shapes
@@ -100,10 +100,10 @@ def test_a_cut_is_the_model_that_its_spec_describes(model) -> None:
     sub, part = cut_arch(arch, sizes), cut_weights(arch, sizes, weights)
     assert {name: tuple(v.shape) for name, v in part.items()} == weight_shapes(sub)
     assert sub.parameters() == sum(value.numel() for value in part.values())
-    alone = Encoder(sub) if is_encoder(sub) else Transformer(sub)
+    alone = Encoder(sub) if ENCODER.builds(sub) else Transformer(sub)
     alone.load_state_dict({name: value.clone() for name, value in part.items()})
     tokens, mask = some_tokens()
-    expected = alone(tokens, mask) if is_encoder(sub) else alone.hidden(tokens)[0]
+    expected = alone(tokens, mask) if ENCODER.builds(sub) else alone.hidden(tokens)[0]
     assert (states(sub, part, tokens, mask) - expected)[mask].abs().max() < 1e-6
 
 

@@ -19,7 +19,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, Mamba2
-from chipwise.model.kinds.text.form import is_plain, require_plain
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.model.walk.weights import weight_shapes
@@ -161,8 +161,8 @@ def test_a_file_with_a_wrong_field_in_a_block_names_it() -> None:
 
 @given(arch_specs())
 def test_plain_models_are_those_that_can_be_built(arch: ArchSpec) -> None:
-    assert is_plain(arch)
-    require_plain(arch, work="built")
+    assert DECODER.builds(arch)
+    DECODER.require(arch, work="built")
 
 
 UNBUILT: list[tuple[dict[str, Any], str]] = [
@@ -186,7 +186,7 @@ def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any], words: st
     from chipwise.model.kinds.text.module import Transformer
 
     arch = toy_arch(**changes)
-    assert not is_plain(arch)
+    assert not DECODER.builds(arch)
     design = Design(arch=arch)
     for refused in (
         lambda: Transformer(arch),

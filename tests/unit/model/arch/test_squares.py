@@ -14,7 +14,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.image.form import is_classifier, require_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import HIDDEN, Squares, bias_places, bias_rows, squares_of
 
@@ -111,7 +111,7 @@ def test_parameters_of_biases_by_pencil() -> None:
     without, biased = classifier(HEADS, HEADS), [replace(HEADS, square=4, relative_buckets=49)]
     biased.append(replace(HEADS, relative_buckets=169))
     assert classifier(*biased).parameters() - without.parameters() == 2 * (49 + 169)
-    assert is_classifier(classifier(*biased))
+    assert CLASSIFIER.builds(classifier(*biased))
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_parameters_of_biases_by_pencil() -> None:
 )
 def test_what_is_not_built_is_named(arch: ArchSpec, message: str) -> None:
     with pytest.raises(Unsupported, match=message):
-        require_classifier(arch, work="built")
+        CLASSIFIER.require(arch, work="built")

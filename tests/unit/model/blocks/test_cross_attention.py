@@ -14,7 +14,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.cross.module import CrossAttention
-from chipwise.model.kinds.image.form import is_classifier, require_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question
@@ -62,7 +62,7 @@ def test_the_words_pass_the_layers_alone() -> None:
 
 
 def test_what_is_not_built_is_named() -> None:
-    assert is_classifier(crossed(ARCH))
+    assert CLASSIFIER.builds(crossed(ARCH))
     for change, words in (
         ({"causal": True}, r"layers\[0\]\.cross\.causal = True"),
         ({"kv_heads": 1}, r"layers\[0\]\.cross\.kv_heads other than heads"),
@@ -71,7 +71,7 @@ def test_what_is_not_built_is_named() -> None:
     ):
         arch = replace(ARCH, layers=(replace(ARCH.layers[0], cross=replace(BLOCK, **change)),))
         with pytest.raises(Unsupported, match=words):
-            require_classifier(arch, work="built")
+            CLASSIFIER.require(arch, work="built")
 
 
 def test_only_a_question_sees_an_image() -> None:

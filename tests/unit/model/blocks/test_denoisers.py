@@ -20,7 +20,7 @@ from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
-from chipwise.model.kinds.denoiser.form import is_denoiser, require_denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
 from chipwise.model.kinds.denoiser.module import build, draw
 from chipwise.model.kinds.image.stem import ImageStem
@@ -192,12 +192,12 @@ def test_steps_are_no_matter_of_weights_or_of_training() -> None:
 
 def test_what_is_no_denoiser_is_refused_with_its_reason() -> None:
     arch = dit(**SMALL)
-    assert is_denoiser(arch)
-    assert not is_denoiser(replace(arch, norm_weight=True))
+    assert DENOISER.builds(arch)
+    assert not DENOISER.builds(replace(arch, norm_weight=True))
     with pytest.raises(Unsupported, match="variance"):
-        require_denoiser(dit(d_model=16, depth=1, heads=2, patch=2), work="built in torch")
+        DENOISER.require(dit(d_model=16, depth=1, heads=2, patch=2), work="built in torch")
     with pytest.raises(Unsupported, match="does not denoise"):
-        require_denoiser(replace(arch, denoiser=None), work="built in torch")
+        DENOISER.require(replace(arch, denoiser=None), work="built in torch")
     with pytest.raises(SpecError, match=r"1, 2, 4, 8"):
         Denoiser(labels=1, steps=3, shortcut=True)
     with pytest.raises(SpecError, match="stem"):

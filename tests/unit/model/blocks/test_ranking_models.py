@@ -15,7 +15,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.form import require_ranker, with_candidates
+from chipwise.model.kinds.ranking.form import RANKER, with_candidates
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
@@ -150,4 +150,4 @@ def test_fields_that_contradict_one_another_are_refused() -> None:
     with pytest.raises(SpecError, match="at least 1, not 0"):
         with_candidates(ranker(), 0)
     with pytest.raises(Unsupported, match="does not rank"):
-        require_ranker(replace(ranker(), stem=None, vocab_size=5, head="lm"), work="built")
+        RANKER.require(replace(ranker(), stem=None, vocab_size=5, head="lm"), work="built")

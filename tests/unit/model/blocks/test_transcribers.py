@@ -18,7 +18,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
-from chipwise.model.kinds.sound.form import frame_conv, is_transcriber, require_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER, frame_conv
 from chipwise.model.kinds.sound.frames.module import Frames
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.ops.attention import AttentionOp
@@ -142,9 +142,9 @@ def test_specs_survive_files_and_weights_are_named() -> None:
 )
 def test_what_is_not_built_is_said(changed: dict[str, object], said: str) -> None:
     arch = replace(transcriber(), **changed)  # type: ignore[arg-type]
-    assert not is_transcriber(arch)
+    assert not TRANSCRIBER.builds(arch)
     with pytest.raises(Unsupported, match=said):
-        require_transcriber(arch, work="exported")
+        TRANSCRIBER.require(arch, work="exported")
 
 
 def test_other_stems_are_not_built() -> None:

@@ -13,7 +13,7 @@ from chipwise.design.prices.price_table import OperatorPricer, PriceTable
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.image.choices import ImageSpace
-from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
@@ -105,7 +105,7 @@ def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
     space = space_of()
     for row in space.sample(80, np.random.default_rng(1)):
         arch = space.design(row).arch
-        assert is_classifier(arch)
+        assert CLASSIFIER.builds(arch)
         assert arch.classes == 10
         np.testing.assert_array_equal(space.row(space.choices(row)), row)
 
@@ -125,7 +125,7 @@ def test_images_stand_before_words_or_are_seen_by_cross_attention() -> None:
     space = space_of(**ASKED)
     for row in space.sample(40, np.random.default_rng(6)):
         chosen, arch = space.choices(row), space.design(row).arch
-        assert is_classifier(arch)
+        assert CLASSIFIER.builds(arch)
         assert arch.crosses == (chosen["image_in"] == "cross")
         assert all((layer.cross is not None) == arch.crosses for layer in arch.layers)
         assert ("cross" in summary(space.design(row))) == arch.crosses
@@ -165,7 +165,7 @@ def test_each_layer_has_squares_of_its_own() -> None:
     space, kinds = space_of(**EACH), set()
     for row in space.sample(300, np.random.default_rng(4)):
         chosen, arch = space.choices(row), space.design(row).arch
-        assert is_classifier(arch)
+        assert CLASSIFIER.builds(arch)
         assert arch.stem is not None
         np.testing.assert_array_equal(space.row(chosen), row)
         assert arch.positions == ("learned" if chosen["positions"] == "learned" else "none")
@@ -241,14 +241,14 @@ def test_signals_have_one_axis_in_spaces_too() -> None:
     space = SearchSpace(spec)
     for row in space.sample(20, np.random.default_rng(0)):
         arch = space.design(row).arch
-        assert is_classifier(arch)
+        assert CLASSIFIER.builds(arch)
         assert arch.stem is not None
         assert arch.stem.shape == (5, 28)
         assert arch.stem.patches == 28 // arch.stem.patch
     with pytest.raises(SpecError, match="a signal has no squares"):
         build(SpaceSpec, {**FIELDS, "image": {**signal, "square": ["none", "7x7"]}})
     relative = SearchSpace(build(SpaceSpec, {**FIELDS, "image": {**signal, "positions": ["relative"]}}))
-    assert is_classifier(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
+    assert CLASSIFIER.builds(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
     with pytest.raises(SpecError, match="must be 2"):
         build(SpaceSpec, {**FIELDS, "image": {**signal, "axes": 3}})
 

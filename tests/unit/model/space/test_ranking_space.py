@@ -12,7 +12,7 @@ from chipwise.core.fields import build
 from chipwise.design.prices.price_table import OperatorPricer, PriceTable
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.ranking.form import is_ranker
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.designs import summary
@@ -87,7 +87,7 @@ def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
     space = space_of()
     for row in space.sample(80, np.random.default_rng(1)):
         arch = space.design(row).arch
-        assert is_ranker(arch)
+        assert RANKER.builds(arch)
         assert arch.stem is not None
         assert arch.stem.candidates == 6
         np.testing.assert_array_equal(space.row(space.choices(row)), row)

@@ -12,7 +12,7 @@ from chipwise.core.fields import build
 from chipwise.design.prices.price_table import OperatorPricer, PriceTable
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.sound.form import is_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
@@ -90,7 +90,7 @@ def test_rows_are_models_that_can_be_built_and_stretches_divide_their_positions(
     seen = set()
     for row in rows:
         design = space.design(row)
-        assert is_transcriber(design.arch), summary(design)
+        assert TRANSCRIBER.builds(design.arch), summary(design)
         assert np.array_equal(space.row(space.choices(row)), row)
         stem = design.arch.stem
         assert isinstance(stem, SoundStem)

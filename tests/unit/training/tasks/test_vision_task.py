@@ -16,7 +16,7 @@ import pytest
 from chipwise.core.fields import build
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import DataError, InputError, SpecError, StudyError
-from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.loop.evaluate import load_model, quantised
@@ -261,7 +261,7 @@ def test_references_have_the_proportions_of_deit() -> None:
         assert layer["heads"] * choices["head_size"] == choices["d_model"]
         assert layer["ffn_width"] == 4 * choices["d_model"]
         assert (choices["stem"], choices["pooling"]) == ("patches", "first")
-        assert is_classifier(space.design(space.nearest(choices)).arch)
+        assert CLASSIFIER.builds(space.design(space.nearest(choices)).arch)
 
 
 def exported(folder: Path, design: Any, weights: Any) -> Exported:

@@ -14,7 +14,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
-from chipwise.model.kinds.denoiser.form import require_denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.module import Decoder
 from chipwise.model.kinds.denoiser.modulation.module import Told, modulated
 from chipwise.model.kinds.image.patches.module import Patches
@@ -50,7 +50,9 @@ class DenoisingTransformer(nn.Module):
     """A denoiser. Parameters are created uninitialised by meaning: call :func:`initialise`."""
 
     def __init__(self, arch: ArchSpec) -> None:
-        stem, denoiser = require_denoiser(arch, work="built in torch")
+        DENOISER.require(arch, work="built in torch")
+        stem: ImageStem = arch.stem
+        denoiser: Denoiser = arch.denoiser
         super().__init__()
         self.arch = arch
         self.stem = Patches(stem, arch.d_model)

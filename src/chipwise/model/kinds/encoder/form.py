@@ -1,4 +1,4 @@
-"""BERT-style encoders: the second kind of model that chipwise builds, trains and exports itself (see ``plain``).
+"""BERT-style encoders of text that chipwise builds and exports itself.
 
 Norms stand after each sum, positions are learned, every position sees all others; the head is a pooler or none.
 """
@@ -8,36 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.departures import unbuilt
-from chipwise.model.arch.feed_forward import FeedForward
-from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.kinds.form import Form
 
-_FREE = {
-    "norm_place",
-    "embedding_norm",
-    "head",
-    "token_types",
-    "final_norm",
-    "causal",
-}  # later fields encoders set
-
-
-def is_encoder(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is an encoder that chipwise can build."""
-    return _encodes(arch) and next(_departures(arch), None) is None
-
-
-def require_encoder(arch: ArchSpec, *, work: str) -> None:
-    """Checks that ``arch`` is an encoder that chipwise builds.
-
-    Raises:
-        Unsupported: It is not; names the block or field, and where it stands.
-    """
-    found = next(_departures(arch), None) if _encodes(arch) else "it is not an encoder with norms after its blocks"
-    if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
+_FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields encoders set
 
 
 def without_head(arch: ArchSpec) -> ArchSpec:
@@ -45,38 +20,21 @@ def without_head(arch: ArchSpec) -> ArchSpec:
     return replace(arch, head="none")
 
 
-def _encodes(arch: ArchSpec) -> bool:
-    return arch.norm_place == "post" and arch.head in ("pooler", "none")
-
-
 def _departures(arch: ArchSpec) -> Iterator[str]:
+    if arch.norm_place != "post" or arch.head not in ("pooler", "none"):
+        yield "it is not an encoder with norms after its blocks"
     yield from unbuilt(arch, free=_FREE)
     if arch.final_norm:
         yield "final_norm = True is not built after norms that follow the blocks"
     if arch.positions != "learned":
         yield f"positions = {arch.positions!r} is not built in encoders"
-    for i, layer in enumerate(arch.layers):
-        for name in unbuilt(layer, free=_FREE):
-            yield f"layers[{i}].{name}"
-        if layer.shares is not None:
-            yield f"layers[{i}].shares is not built in encoders"
-        for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
-            if block is not None and not isinstance(block, built):
-                yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
-        if isinstance(layer.attention, Attention):
-            yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention))
-        if isinstance(layer.ffn, FeedForward):
-            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=_FREE))
-            if layer.ffn.activation == "relu2":
-                yield f"layers[{i}].ffn.activation relu2 is not built"
+    yield from in_layers(arch.layers, lambda layer: encoding_departures(layer, free=_FREE, where="in encoders"))
 
 
-def _departed_attention(block: Attention) -> Iterator[str]:
-    yield from unbuilt(block, free=_FREE)
-    if block.causal:
-        yield "causal = True is not built in encoders"
-    if block.kv_heads != block.heads:
-        yield "kv_heads other than heads is not built in encoders"
-    for name in ("rope", "qk_norm", "window"):
-        if getattr(block, name):
-            yield f"{name} is not built in encoders"
+ENCODER = Form(
+    name="encoder",
+    matches=lambda arch: next(_departures(arch), None) is None,  # what is like it but not built counts as a decoder
+    departures=_departures,
+    does=lambda arch: "encodes text",
+    untrained="encoders of text are exported, measured, cut and healed alone",
+)

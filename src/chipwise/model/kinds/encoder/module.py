@@ -18,7 +18,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.attention.encoder import EncoderAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
-from chipwise.model.kinds.encoder.form import require_encoder
+from chipwise.model.kinds.encoder.form import ENCODER
 
 
 class EncoderLayer(nn.Module):
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
     """A text encoder. Its parameters are those of torch's own initialisation until weights are loaded."""
 
     def __init__(self, arch: ArchSpec) -> None:
-        require_encoder(arch, work="built in torch")
+        ENCODER.require(arch, work="built in torch")
         super().__init__()
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)

@@ -1,4 +1,4 @@
-"""Image classifiers: the third kind of model that chipwise builds, trains and exports itself (see ``plain``).
+"""Classifiers of images that chipwise builds, trains and exports itself.
 
 Patches, perhaps after convolutions; a class token or pooled positions; learned positions or biases of pairs; pre-norm
 layers, perhaps in stages at finer grids before the model's own (Swin); a matrix over classes.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.departures import unbuilt
-from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -23,30 +21,15 @@ from chipwise.model.kinds.question.projector.spec import Projector
 FREE = {  # later fields that classifiers set
     "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
 }  # fmt: skip
+_WHERE = "for images"
 _PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
 
 
-def is_classifier(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is an image classifier that chipwise can build."""
-    return isinstance(arch.stem, ImageStem) and next(_departures(arch, arch.stem), None) is None
-
-
-def require_classifier(arch: ArchSpec, *, work: str) -> ImageStem:
-    """The stem of ``arch``, if it is an image classifier that chipwise builds.
-
-    Raises:
-        Unsupported: It is not; names the block or field, and where it stands.
-    """
-    stem: Any = arch.stem
+def _departures(arch: ArchSpec) -> Iterator[str]:
+    stem: object = arch.stem
     if not isinstance(stem, ImageStem):
-        raise Unsupported(f"{arch.name} cannot be {work}: it does not read images")
-    found = next(_departures(arch, stem), None)
-    if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
-    return stem
-
-
-def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+        yield "it does not read images"
+        return
     yield from unbuilt(arch, free=FREE)
     if arch.head != "classes":
         yield f"head = {arch.head!r} is not built for images"
@@ -120,32 +103,37 @@ def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
 
 def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[str]:
     """What of the layers is not built for models that read images; attention may also set the fields ``free``."""
-    for i, layer in enumerate(arch.layers):
-        for name in unbuilt(layer, free=FREE):
-            yield f"layers[{i}].{name}"
-        if layer.shares is not None:
-            yield f"layers[{i}].shares is not built for images"
-        for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
-            if block is not None and not isinstance(block, built):
-                yield f"layers[{i}].{name} is a {type(block).__name__} block, which is not built"
-        if isinstance(layer.attention, Attention):
-            yield from (f"layers[{i}].attention.{name}" for name in _departed_attention(layer.attention, free))
+
+    def in_layer(layer: Layer) -> Iterator[str]:
+        yield from encoding_departures(layer, free=(*FREE, *free), where=_WHERE)
         if layer.cross is not None:
-            yield from (f"layers[{i}].cross.{name}" for name in _departed_attention(layer.cross, ()))
+            found = (*unbuilt(layer.cross, free=FREE), *heads_departures(layer.cross, where=_WHERE))
+            yield from (f"cross.{each}" for each in found)
             if layer.cross.square:
-                yield f"layers[{i}].cross.square is not built"
-        if isinstance(layer.ffn, FeedForward):
-            yield from (f"layers[{i}].ffn.{name}" for name in unbuilt(layer.ffn, free=FREE))
-            if layer.ffn.activation == "relu2":
-                yield f"layers[{i}].ffn.activation relu2 is not built"
+                yield "cross.square is not built"
+
+    yield from in_layers(arch.layers, in_layer)
 
 
-def _departed_attention(block: Attention, free: Collection[str]) -> Iterator[str]:
-    yield from unbuilt(block, free=(*FREE, *free))
-    if block.causal:
-        yield "causal = True is not built for images"
-    if block.kv_heads != block.heads:
-        yield "kv_heads other than heads is not built for images"
-    for name in ("rope", "qk_norm", "window"):
-        if getattr(block, name):
-            yield f"{name} is not built for images"
+def _task(arch: ArchSpec) -> str:
+    if arch.question is not None:
+        return "multimodal"
+    return "vision" if arch.stem.axes == 2 else "speech"
+
+
+def _does(arch: ArchSpec) -> str:
+    stem: ImageStem = arch.stem
+    size = " x ".join(str(stem.image_size) for _ in range(stem.axes))
+    if arch.question is not None:
+        return f"answers questions about images of {size}"
+    kind = "images" if stem.axes == 2 else "spectrograms"
+    return f"tells {arch.classes:,} classes of {kind} of {size} apart, in {stem.channels} channels"
+
+
+CLASSIFIER = Form(
+    name="classifier",
+    matches=lambda arch: isinstance(arch.stem, ImageStem),
+    departures=_departures,
+    does=_does,
+    task=_task,
+)

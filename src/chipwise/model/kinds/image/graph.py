@@ -16,7 +16,7 @@ from chipwise.model.blocks.cross.onnx import add_cross
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
-from chipwise.model.kinds.image.form import require_classifier, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
 from chipwise.model.kinds.image.lower import last_attention
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
 from chipwise.model.kinds.image.stem import ImageStem
@@ -33,7 +33,8 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
         Unsupported: The weight format has no graph, or the model is not built.
     """
     arch = design.arch
-    stem = require_classifier(arch, work="exported to ONNX")
+    CLASSIFIER.require(arch, work="exported to ONNX")
+    stem: ImageStem = arch.stem
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
     x, positions, read = add_patches(graph, arch, stem), arch.request_tokens, ""
     if arch.question is not None:
@@ -101,7 +102,7 @@ def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem
     The image's tokens, then the rows of the input ``words`` (B, Q); or the words alone, and the image's normed tokens.
     """
     d, tokens = arch.d_model, arch.image_tokens
-    assert arch.projector is not None  # as ``require_classifier`` has checked
+    assert arch.projector is not None  # as ``CLASSIFIER.require`` has checked
     x = add_projector(graph, arch.projector, stem, x, d_model=d)
     last = f"projector.matrices.{len(arch.projector.widths) - 1}.bias"
     given = graph.input("words", TensorProto.INT64, ["batch", question.tokens])
@@ -128,6 +129,7 @@ def classifier_metadata(arch: ArchSpec) -> dict[str, Any]:
 
     The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one.
     """
-    stem = require_classifier(arch, work="exported to ONNX")
+    CLASSIFIER.require(arch, work="exported to ONNX")
+    stem: ImageStem = arch.stem
     asked = {} if arch.question is None else {"question": arch.question.tokens}
     return {"encodes": "classes", "image": list(stem.shape), "kv": [], **asked}

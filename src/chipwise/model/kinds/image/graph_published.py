@@ -21,7 +21,7 @@ from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
-from chipwise.model.kinds.image.published import as_run, given_shape, gives, require_image_encoder
+from chipwise.model.kinds.image.published import IMAGE_ENCODER, as_run, given_shape, gives
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector
@@ -38,7 +38,8 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
         SpecError: A weight is missing or has the wrong shape.
         Unsupported: The weight format has no graph, or the model is not built.
     """
-    stem = require_image_encoder(design.arch, work="exported to ONNX")
+    IMAGE_ENCODER.require(design.arch, work="exported to ONNX")
+    stem: ImageStem = design.arch.stem
     arch = as_run(design.arch)
     graph = GraphBuilder(weights=with_key_biases(arch, _scaled(arch, weights)), format_of=design.format_of)
     x, skip = add_patches(graph, arch, stem), None
@@ -136,7 +137,7 @@ def _mean(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
 def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> str:
     """One learned query over all positions, a norm, and a feed-forward: (B, 1, D)."""
     d, last = arch.d_model, arch.layers[-1]
-    assert last.attention is not None  # as ``require_image_encoder`` has checked, and of the feed-forward
+    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked, and of the feed-forward
     assert last.ffn is not None
 
     def query() -> npt.NDArray[Any]:
@@ -160,5 +161,6 @@ def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> s
 
 def image_encoder_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of such a model's file beyond that of every file: the image that it takes, and what it gives."""
-    stem = require_image_encoder(arch, work="exported to ONNX")
+    IMAGE_ENCODER.require(arch, work="exported to ONNX")
+    stem: ImageStem = arch.stem
     return {"encodes": gives(arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(arch, stem))}

@@ -16,7 +16,7 @@ from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.image.form import is_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.walk.weights import weight_shapes
 
@@ -43,7 +43,7 @@ def is_vit(arch: ArchSpec) -> bool:
     """Whether ``ViTForImageClassification`` computes exactly ``arch``: layers alike, a class token, no convolutions."""
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
-    if not is_classifier(arch) or arch.stem is None:
+    if not CLASSIFIER.builds(arch) or arch.stem is None:
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False

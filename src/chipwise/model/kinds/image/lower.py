@@ -11,7 +11,7 @@ from chipwise.model.blocks.cross.lower import lower_cross
 from chipwise.model.blocks.embedding.lower import lower_cut
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.norm.lower import lower as lower_norm
-from chipwise.model.kinds.image.form import require_classifier, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.lower import attention_ops
@@ -38,7 +38,8 @@ def lower_classifier(design: Design, *, batch: int, phase: Phase = Phase.PREFILL
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch, formats = design.arch, design.formats
-    stem = require_classifier(arch, work="lowered as the graph that is exported")
+    CLASSIFIER.require(arch, work="lowered as the graph that is exported")
+    stem: ImageStem = arch.stem
     head, kept = formats.head, arch.request_tokens
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in lower_patches(arch, stem, weights=head, batch=batch)]
     if arch.question is not None:

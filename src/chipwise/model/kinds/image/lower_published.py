@@ -12,7 +12,7 @@ from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.layers import LayerOps, lower_layers
 from chipwise.model.blocks.norm.lower import lower as lower_norm
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
-from chipwise.model.kinds.image.published import as_run, gives, require_image_encoder
+from chipwise.model.kinds.image.published import IMAGE_ENCODER, as_run, gives
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.lower import attention_ops
 from chipwise.model.kinds.question.projector.lower import lower_projector
@@ -31,7 +31,8 @@ def lower_image_encoder(design: Design, *, batch: int, phase: Phase = Phase.PREF
     Raises:
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
-    stem = require_image_encoder(design.arch, work="lowered as the graph that is exported")
+    IMAGE_ENCODER.require(design.arch, work="lowered as the graph that is exported")
+    stem: ImageStem = design.arch.stem
     arch, formats = as_run(design.arch), design.formats
     d, rows = arch.d_model, batch * stem.tokens
     placed = [
@@ -94,7 +95,7 @@ def _ends(arch: ArchSpec, stem: ImageStem, *, batch: int, skip: bool, head: str)
 def _pooled(arch: ArchSpec, *, positions: int, batch: int) -> Iterator[tuple[str, Op]]:
     """One learned query over all ``positions``, a norm, and a feed-forward; its matrices stay in FP32."""
     d, last, rows = arch.d_model, arch.layers[-1], batch * positions
-    assert last.attention is not None  # as ``require_image_encoder`` has checked, and of the feed-forward
+    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked, and of the feed-forward
     assert last.ffn is not None
     yield "pool.queries", Elementwise(function="pad", elements=batch * d)
     yield "pool.kv", Matmul(m=rows, k=d, n=2 * d, weights="fp32", bias=True)

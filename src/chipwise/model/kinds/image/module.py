@@ -18,7 +18,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.cross.module import CrossAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
-from chipwise.model.kinds.image.form import require_classifier, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
 from chipwise.model.kinds.image.patches.module import Patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import ImageAttention
@@ -96,7 +96,8 @@ class ImageClassifier(nn.Module):
     """An image classifier. Parameters are created uninitialised by meaning: call :func:`initialise`."""
 
     def __init__(self, arch: ArchSpec) -> None:
-        stem = require_classifier(arch, work="built in torch")
+        CLASSIFIER.require(arch, work="built in torch")
+        stem: ImageStem = arch.stem
         super().__init__()
         self.arch = arch
         inner = stage_archs(arch, stem)

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.departures import unbuilt
-from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -27,6 +26,7 @@ _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
     "mask_token", "classes", "relative_buckets", "key_bias",
 }  # fmt: skip
+_WHERE = "in encoders of images"
 
 
 def encodes_images(arch: ArchSpec) -> bool:
@@ -34,21 +34,6 @@ def encodes_images(arch: ArchSpec) -> bool:
     if not isinstance(arch.stem, ImageStem) or arch.denoiser is not None or arch.question is not None:
         return False
     return arch.head in ("none", "pooler") or (arch.head == "classes" and any(layer.scale for layer in arch.layers))
-
-
-def require_image_encoder(arch: ArchSpec, *, work: str) -> ImageStem:
-    """The stem of ``arch``, if it is an encoder of images that chipwise exports.
-
-    Raises:
-        Unsupported: It is not; names the block or field, and where it stands.
-    """
-    stem: Any = arch.stem
-    if not encodes_images(arch):
-        raise Unsupported(f"{arch.name} cannot be {work}: it does not encode images")
-    found = next(_departures(arch, stem), None)
-    if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
-    return stem  # type: ignore[no-any-return]
 
 
 def gives(arch: ArchSpec) -> Gives:
@@ -91,7 +76,11 @@ def builds_projector(arch: ArchSpec) -> bool:
     return next(_projector_departures(arch), None) is None
 
 
-def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
+def _departures(arch: ArchSpec) -> Iterator[str]:
+    if not encodes_images(arch):
+        yield "it does not encode images"
+        return
+    stem: ImageStem = arch.stem
     yield from unbuilt(arch, free=_FREE)
     yield from unbuilt(stem, free=_FREE)
     if arch.norm_place != "pre" or not arch.norm_weight:
@@ -115,8 +104,7 @@ def _departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         yield "pooling by attention behind a layer without attention and feed-forward is not built"
     if arch.projector is not None:
         yield from _projector_departures(arch)
-    for i, layer in enumerate(arch.layers):
-        yield from (f"layers[{i}].{name}" for name in _layer_departures(layer, stem))
+    yield from in_layers(arch.layers, lambda layer: _layer_departures(layer, stem))
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
@@ -136,21 +124,21 @@ def _projector_departures(arch: ArchSpec) -> Iterator[str]:
 
 
 def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
-    yield from unbuilt(layer, free=_FREE)
-    if layer.shares is not None or not layer.attention_norm or not layer.ffn_norm:
-        yield "shared weights or blocks without norms are not built in encoders of images"
-    for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
-        if block is not None and not isinstance(block, built):
-            yield f"{name} is a {type(block).__name__} block, which is not built"
-        elif block is not None:
-            yield from (f"{name}.{found}" for found in unbuilt(block, free=_FREE))
+    yield from encoding_departures(layer, free=_FREE, where=_WHERE)
+    if not layer.attention_norm or not layer.ffn_norm:
+        yield f"blocks without norms are not built {_WHERE}"
     block = layer.attention
     if isinstance(block, Attention):
-        if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
-            yield "attention that is causal, grouped, rotary, normed or windowed is not built in encoders of images"
         if block.relative_buckets not in (0, bias_rows(stem, block.square)):
             yield f"attention.relative_buckets = {block.relative_buckets} is not one bias for each distance"
         if block.head_size % 8:
             yield f"heads of {block.head_size} values, no multiple of 8, are not built"
-    if isinstance(layer.ffn, FeedForward) and layer.ffn.activation == "relu2":
-        yield "ffn.activation relu2 is not built"
+
+
+IMAGE_ENCODER = Form(
+    name="image encoder",
+    matches=encodes_images,
+    departures=_departures,
+    does=lambda arch: "encodes images",
+    untrained="published encoders of images are exported and measured alone",
+)

@@ -18,7 +18,8 @@ from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder
 from chipwise.model.kinds.ranking.candidates.onnx import add_candidates, add_items, add_request_attention, add_scores
-from chipwise.model.kinds.ranking.form import last_attention, require_ranker
+from chipwise.model.kinds.ranking.form import RANKER, last_attention
+from chipwise.model.kinds.ranking.stem import RankingStem
 
 
 def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
@@ -29,7 +30,8 @@ def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> Gra
         Unsupported: The weight format has no graph, or the model is not built.
     """
     arch = design.arch
-    stem = require_ranker(arch, work="exported to ONNX")
+    RANKER.require(arch, work="exported to ONNX")
+    stem: RankingStem = arch.stem
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
     first = x = add_items(graph, arch, stem, joined="tables" in design.fused)
     last, skip = last_attention(arch), None
@@ -63,6 +65,7 @@ def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> Gra
 
 def ranker_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a ranking model's file beyond that of every file: what a request holds."""
-    stem = require_ranker(arch, work="exported to ONNX")
+    RANKER.require(arch, work="exported to ONNX")
+    stem: RankingStem = arch.stem
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}
     return {"encodes": "scores", "request": request | {"tags": stem.tags, "bag": stem.bag}, "kv": []}

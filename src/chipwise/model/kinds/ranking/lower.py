@@ -6,7 +6,8 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.norm.lower import lower as lower_norm
 from chipwise.model.kinds.ranking.candidates.lower import lower_attention, lower_items, lower_scores
-from chipwise.model.kinds.ranking.form import last_attention, require_ranker
+from chipwise.model.kinds.ranking.form import RANKER, last_attention
+from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.graph import OpGraph, Placed
 from chipwise.model.ops.workload import Phase
 
@@ -21,7 +22,8 @@ def lower_ranker(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) ->
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch, formats = design.arch, design.formats
-    stem = require_ranker(arch, work="lowered as the graph that is exported")
+    RANKER.require(arch, work="lowered as the graph that is exported")
+    stem: RankingStem = arch.stem
     tables, qkv, up = (name in design.fused for name in ("tables", "qkv", "up"))
     items = lower_items(arch, stem, weights=formats.head, batch=batch, joined=tables)
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in items]

@@ -18,7 +18,8 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.ranking.candidates.module import Items, RequestAttention
-from chipwise.model.kinds.ranking.form import require_ranker
+from chipwise.model.kinds.ranking.form import RANKER
+from chipwise.model.kinds.ranking.stem import RankingStem
 
 
 class RankingLayer(nn.Module):
@@ -47,7 +48,8 @@ class Ranker(nn.Module):
     """A ranking model. Parameters are created uninitialised by meaning: call :func:`initialise`."""
 
     def __init__(self, arch: ArchSpec) -> None:
-        stem = require_ranker(arch, work="built in torch")
+        RANKER.require(arch, work="built in torch")
+        stem: RankingStem = arch.stem
         super().__init__()
         self.arch, self.history = arch, stem.history
         self.stem = Items(stem, arch.d_model)

@@ -19,8 +19,9 @@ from chipwise.model.blocks.conv_module.onnx import add_module
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
-from chipwise.model.kinds.sound.form import require_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.frames.onnx import add_characters, add_frames
+from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def transcriber_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
@@ -33,7 +34,8 @@ def transcriber_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -
         Unsupported: The weight format has no graph, or the model is not built.
     """
     arch = design.arch
-    stem = require_transcriber(arch, work="exported to ONNX")
+    TRANSCRIBER.require(arch, work="exported to ONNX")
+    stem: SoundStem = arch.stem
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
     x, skip = add_frames(graph, arch, stem), None
     for i, layer in enumerate(arch.layers):
@@ -67,5 +69,6 @@ def _attend(graph: GraphBuilder, arch: ArchSpec, block: Attention, *, layer: int
 
 def transcriber_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a transcribing model's file beyond that of every file: the spectrogram that it takes."""
-    stem = require_transcriber(arch, work="exported to ONNX")
+    TRANSCRIBER.require(arch, work="exported to ONNX")
+    stem: SoundStem = arch.stem
     return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}

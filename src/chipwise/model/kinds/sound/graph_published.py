@@ -15,7 +15,8 @@ from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder
 from chipwise.model.kinds.sound.hearing.onnx import add_sound
-from chipwise.model.kinds.sound.published import require_listener
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
@@ -29,7 +30,8 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
         Unsupported: The weight format has no graph, or the model is not built.
     """
     arch = design.arch
-    stem = require_listener(arch, work="exported to ONNX")
+    LISTENER.require(arch, work="exported to ONNX")
+    stem: SoundStem = arch.stem
     graph = GraphBuilder(weights=with_key_biases(arch, weights), format_of=design.format_of)
     x, skip = add_sound(graph, arch, stem), None
     after = arch.norm_place == "post"
@@ -37,7 +39,7 @@ def listener_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
         own: dict[str, Any] = {"layer": i, "d_model": arch.d_model}
         place = f"layers.{i}.attention"
         into, x = (x, x) if after else add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-        assert layer.attention is not None  # as ``require_listener`` has checked, and of the feed-forward
+        assert layer.attention is not None  # as ``LISTENER.require`` has checked, and of the feed-forward
         assert layer.ffn is not None
         heads = add_heads(graph, layer.attention, x=into, mask=None, **own)
         skip = add_output(graph, layer.attention, key=place, x=heads, **own)
@@ -68,7 +70,8 @@ def listener_metadata(arch: ArchSpec) -> dict[str, Any]:
 
     ``gives`` is the shape of a request's output, which the graph leaves open where sounds may have any length.
     """
-    stem = require_listener(arch, work="exported to ONNX")
+    LISTENER.require(arch, work="exported to ONNX")
+    stem: SoundStem = arch.stem
     ctc = arch.head == "ctc"
     shape = stem.shape if stem.channels > 1 else (stem.frames,)
     given = [stem.tokens, arch.classes if ctc else arch.d_model]

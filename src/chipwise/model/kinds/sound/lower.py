@@ -9,10 +9,11 @@ from chipwise.model.blocks.conv_module.lower import lower_module
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.layers import LayerOps, lower_layers
 from chipwise.model.blocks.norm.lower import lower as lower_norm
-from chipwise.model.kinds.sound.form import require_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.frames.lower import lower_characters, lower_frames
 from chipwise.model.kinds.sound.hearing.lower import lower_sound
-from chipwise.model.kinds.sound.published import require_listener
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.graph import OpGraph, Placed
@@ -28,7 +29,8 @@ def lower_transcriber(design: Design, *, batch: int, phase: Phase = Phase.PREFIL
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch, formats = design.arch, design.formats
-    stem = require_transcriber(arch, work="lowered as the graph that is exported")
+    TRANSCRIBER.require(arch, work="lowered as the graph that is exported")
+    stem: SoundStem = arch.stem
     d, positions = arch.d_model, arch.max_tokens
     rows = batch * positions
     ops = lower_frames(arch, stem, weights=formats.head, batch=batch)
@@ -58,14 +60,15 @@ def lower_listener(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
         Unsupported: A model that is not built, so that there is no graph to mirror.
     """
     arch, formats = design.arch, design.formats
-    stem = require_listener(arch, work="lowered as the graph that is exported")
+    LISTENER.require(arch, work="lowered as the graph that is exported")
+    stem: SoundStem = arch.stem
     d, positions = arch.d_model, stem.tokens
     rows = batch * positions
     ops = lower_sound(arch, stem, weights=formats.head, batch=batch)
     placed = [Placed(place=f"stem.{name}", op=op) for name, op in ops]
     layers: list[LayerOps] = []
     for layer, weights in zip(arch.layers, formats.layers, strict=True):
-        assert layer.attention is not None  # as ``require_listener`` has checked, and of the feed-forward
+        assert layer.attention is not None  # as ``LISTENER.require`` has checked, and of the feed-forward
         assert layer.ffn is not None
         attention = _attention(layer.attention, positions, d, weights, batch=batch)
         feed = lower_ffn(layer.ffn, d_model=d, weights=weights, rows=rows)

@@ -19,8 +19,9 @@ from chipwise.model.blocks.attention.encoder import EncoderAttention
 from chipwise.model.blocks.conv_module.module import ConvModuleBlock
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
-from chipwise.model.kinds.sound.form import require_transcriber
+from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.frames.module import Frames
+from chipwise.model.kinds.sound.stem import SoundStem
 
 
 class SoundLayer(nn.Module):
@@ -59,7 +60,8 @@ class Transcriber(nn.Module):
     """A transcribing model. Parameters are created uninitialised by meaning: call :func:`initialise`."""
 
     def __init__(self, arch: ArchSpec) -> None:
-        stem = require_transcriber(arch, work="built in torch")
+        TRANSCRIBER.require(arch, work="built in torch")
+        stem: SoundStem = arch.stem
         super().__init__()
         self.arch = arch
         self.stem = Frames(stem, arch.d_model)

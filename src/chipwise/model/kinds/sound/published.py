@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.departures import unbuilt
+from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.sound.form import UNTRAINED
 from chipwise.model.kinds.sound.stem import SoundStem
 
 _FREE = {"stem", "classes", "head", "causal", "norm_place", "embedding_norm", "final_norm", "pooling", "key_bias"}
@@ -45,22 +45,11 @@ def encoder_alone(arch: ArchSpec) -> ArchSpec:
     return arch if arch.encoder_stem is None else replace(encoder_of(arch), name=f"encoder of {arch.name}")
 
 
-def require_listener(arch: ArchSpec, *, work: str) -> SoundStem:
-    """The stem of ``arch``, if it is a model that hears and that chipwise exports.
-
-    Raises:
-        Unsupported: It is not; names the block or field, and where it stands.
-    """
-    stem: Any = arch.stem
+def _departures(arch: ArchSpec) -> Iterator[str]:
+    stem: object = arch.stem
     if not isinstance(stem, SoundStem):
-        raise Unsupported(f"{arch.name} cannot be {work}: it does not hear")
-    found = next(_departures(arch, stem), None)
-    if found is not None:
-        raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")
-    return stem
-
-
-def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
+        yield "it does not hear"
+        return
     yield from unbuilt(arch, free=_FREE)
     if arch.head not in ("ctc", "none"):
         yield f"head = {arch.head!r} is not built for sound"
@@ -76,22 +65,20 @@ def _departures(arch: ArchSpec, stem: SoundStem) -> Iterator[str]:
         yield "convolutions of the stem with groups, or with another activation than GELU, are not built"
     if not stem.matrix and (stem.matrix_norm or stem.convs[-1].channels != arch.d_model):
         yield "a stem whose last convolution is not as wide as the model, without a matrix behind it, is not built"
-    for i, layer in enumerate(arch.layers):
-        yield from (f"layers[{i}].{name}" for name in _departed_layer(layer))
+    yield from in_layers(arch.layers, _layer_departures)
 
 
-def _departed_layer(layer: Layer) -> Iterator[str]:
-    yield from unbuilt(layer, free=_FREE)
-    if layer.shares is not None:
-        yield "shares is not built for sound"
-    block, ffn = layer.attention, layer.ffn
-    if not isinstance(block, Attention) or not isinstance(ffn, FeedForward):
-        kinds = " and ".join(type(each).__name__ for each in (block, ffn))
+def _layer_departures(layer: Layer) -> Iterator[str]:
+    if not isinstance(layer.attention, Attention) or not isinstance(layer.ffn, FeedForward):
+        kinds = " and ".join(type(each).__name__ for each in (layer.attention, layer.ffn))
         yield f"a layer of {kinds} is not built: it takes an Attention and a FeedForward block"
-        return
-    yield from (f"attention.{name}" for name in unbuilt(block, free=_FREE))
-    yield from (f"ffn.{name}" for name in unbuilt(ffn, free=_FREE))
-    if block.causal or block.kv_heads != block.heads or block.rope or block.qk_norm or block.window:
-        yield "attention that is causal, grouped, rotary, normed or windowed is not built for sound"
-    if ffn.activation == "relu2":
-        yield "ffn.activation relu2 is not built"
+    yield from encoding_departures(layer, free=_FREE, where="for sound")
+
+
+LISTENER = Form(
+    name="listener",
+    matches=lambda arch: isinstance(arch.stem, SoundStem),
+    departures=_departures,
+    does=lambda arch: "transcribes sound",
+    untrained=UNTRAINED,
+)

@@ -21,12 +21,19 @@ from chipwise.model.blocks.conv.module import ShortConv
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.denoiser import module as torch_denoiser
+from chipwise.model.kinds.denoiser.form import DENOISER
+from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image import module as torch_vision
+from chipwise.model.kinds.image.form import CLASSIFIER
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.ranking import module as torch_ranking
+from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.sound import module as torch_sound
-from chipwise.model.kinds.text.form import require_plain
+from chipwise.model.kinds.sound.form import TRANSCRIBER
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.table import form_of
+from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.nn import rotary
-from chipwise.model.walk.forms import Form, form_of
 
 Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
 
@@ -83,7 +90,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, arch: ArchSpec) -> None:
-        require_plain(arch, work="built in torch")
+        DECODER.require(arch, work="built in torch")
         super().__init__()
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
@@ -168,10 +175,10 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
 
 # Module and its initialised one; forms without a torch module are refused by the nearest that has one.
 _ONE_PASS: Mapping[Form, tuple[Callable[[ArchSpec], Any], Callable[..., Any]]] = {
-    Form.CLASSIFIER: (torch_vision.ImageClassifier, torch_vision.build),
-    Form.IMAGE_ENCODER: (torch_vision.ImageClassifier, torch_vision.build),
-    Form.DENOISER: (torch_denoiser.DenoisingTransformer, torch_denoiser.build),
-    Form.TRANSCRIBER: (torch_sound.Transcriber, torch_sound.build),
-    Form.LISTENER: (torch_sound.Transcriber, torch_sound.build),
-    Form.RANKER: (torch_ranking.Ranker, torch_ranking.build),
+    CLASSIFIER: (torch_vision.ImageClassifier, torch_vision.build),
+    IMAGE_ENCODER: (torch_vision.ImageClassifier, torch_vision.build),
+    DENOISER: (torch_denoiser.DenoisingTransformer, torch_denoiser.build),
+    TRANSCRIBER: (torch_sound.Transcriber, torch_sound.build),
+    LISTENER: (torch_sound.Transcriber, torch_sound.build),
+    RANKER: (torch_ranking.Ranker, torch_ranking.build),
 }

@@ -1,0 +1,30 @@
+"""The kinds of models that chipwise builds, in the order in which a model is held against them."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.denoiser.form import DENOISER
+from chipwise.model.kinds.encoder.form import ENCODER
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image.form import CLASSIFIER
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
+from chipwise.model.kinds.ranking.form import RANKER
+from chipwise.model.kinds.sound.form import TRANSCRIBER
+from chipwise.model.kinds.sound.published import LISTENER
+from chipwise.model.kinds.text.form import DECODER
+
+KINDS: tuple[Form, ...] = (
+    ENCODER,
+    DECODER,
+    RANKER,
+    TRANSCRIBER,
+    LISTENER,
+    DENOISER,
+    IMAGE_ENCODER,
+    CLASSIFIER,
+)
+
+
+def form_of(arch: ArchSpec) -> Form:
+    """The kind of ``arch``, whether all of it is built or not."""
+    return next(form for form in KINDS if form.matches(arch))
