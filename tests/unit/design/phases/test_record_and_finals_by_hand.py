@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from toy_run import SPACE, SPEC
 
-from chipwise.design.phases import pipeline, run_record
+from chipwise.design.phases import finals, pipeline, run_record
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.design.run.folder import RunFolder
@@ -282,3 +283,40 @@ def test_what_a_kit_measured_ranks_the_contenders_again(
     assert search.study.memory == {"winner": winner, "baseline": 1, "kit_notes": ["one result is of another chip"]}
     assert search.done == done
     assert (taught, ByLoss.written if done else []) == ((["open"], [2]) if done else ([], []))
+
+
+@pytest.mark.parametrize(
+    ("exported_loss", "test_loss", "reported", "validation"),
+    [(2.5, 2.75, 2.75, 2.5), (2.5, None, 2.5, 2.5), (None, None, None, None)],
+)
+def test_a_winners_folder_has_its_file_and_what_it_promises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, exported_loss: Any, test_loss: Any, reported: Any, validation: Any
+) -> None:
+    """The exported graph, also in the form that is served, and the loss on test text; before it, on validation text."""
+    trial, winner = tmp_path / "trials", tmp_path / "winner"
+    trial.mkdir(), winner.mkdir()
+    (trial / "model.onnx").write_bytes(b"graph")
+    (trial / "model.gguf").write_bytes(b"served")
+    monkeypatch.setattr(finals, "promises_of", lambda spec, winner: {"schema": "x"})
+    shipped: list[Any] = []
+    run = object.__new__(Finals)
+    run._folder = SimpleNamespace(trial=lambda number: trial, winner=winner)
+    run._spec, run._tasks = SPEC, None
+    run._data = SimpleNamespace(ship=lambda item, folder, files: shipped.append((item, folder, files)))
+    run._served = lambda item: trial / "model.gguf"
+    run._exported = lambda item: item.number
+    notes = SimpleNamespace(exported_loss=exported_loss, test_loss=test_loss)
+    run.write_winner(SimpleNamespace(number=3, notes=notes))
+    assert {path.name: path.read_bytes() for path in winner.iterdir()} == {
+        "model.onnx": b"graph",
+        "model.gguf": b"served",
+    }
+    ((item, folder, files),) = shipped
+    assert (item, folder) == (3, winner)
+    metric = SPEC.asked.metric
+    (promises,) = map(json.loads, files.values())
+    assert promises == {
+        "schema": "x",
+        metric.name: None if reported is None else metric.shown(reported),
+        f"validation_{metric.name}": None if validation is None else metric.shown(validation),
+    }
