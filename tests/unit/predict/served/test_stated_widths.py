@@ -148,3 +148,32 @@ def test_three_misaligned_products_are_named_and_the_rest_counted() -> None:
     assert five.startswith("rows of a, b, c and 2 more are")
     (large,) = misaligned([product("a", 1.0), product("b", 0.009)])  # less than a hundredth is not worth a note
     assert large.startswith("rows of a are")
+
+
+def test_one_core_was_measured_and_several_were_not() -> None:
+    """ONNX Runtime on one core of a server: its own widths, also of first tokens; on several their class's."""
+
+    def width(device: str) -> tuple[float, float | None]:
+        found = resolved(Request(model="gpt2", device=device, runtime="onnxruntime"))
+        known = intervals.class_width(found.setting, found.device)
+        assert known is not None
+        return known.tpot, known.ttft
+
+    assert width("xeon-8480-plus:1-core") == (0.6, 0.7)
+    assert width("xeon-8480-plus") == width("core-i7-13700k") == (1.0, 1.0)
+    assert width("raspberry-pi-5") == (1.5, 1.5)
+    assert width("rtx-4090") == (0.7, None)
+
+
+def test_widths_of_encoder_decoders_are_those_of_their_platform() -> None:
+    def width(device: str, runtime: str) -> intervals.ClassWidth | None:
+        found = resolved(Request(model="google-t5/t5-small", device=device, runtime=runtime))
+        return intervals.class_width(found.setting, found.device)
+
+    for device, runtime, stated in (
+        ("rtx-4090", "torch-compile", 1.6),
+        ("core-i7-13700k", "onnxruntime", 2.1),
+        ("raspberry-pi-5", "onnxruntime", 2.7),
+        ("apple-m4", "onnxruntime", 2.7),  # where no table was found, as on the least known
+    ):
+        assert width(device, runtime) == intervals.ClassWidth(stated)
