@@ -59,6 +59,8 @@ def one(
         }
         output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts} | learnt)
     else:
+        if (taken := datasheet.said_of(name)) is not None:
+            output.say(taken)
         _print_one(device)
 
 

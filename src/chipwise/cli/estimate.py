@@ -150,7 +150,8 @@ def command(
     if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):
         return
     if train:
-        refuse(context, "new", "kv", "audio", "images", "size", why="is for serving, not for --train")
+        serving = ("new", "kv", "audio", "images", "size", "gpu_layers", "n_cpu_moe", "host")
+        refuse(context, *serving, why="is for serving, not for --train")
         if device == "all":
             raise typer.BadParameter("--train is priced on one device at a time, not on all")
         step = api.estimate_training(

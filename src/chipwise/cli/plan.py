@@ -44,7 +44,8 @@ def command(
     e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     e2e_p99: Annotated[str | None, typer.Option(help="On its P99.")] = None,
     device: Annotated[
-        str | None, typer.Option(help="Devices to choose from, a,b,c. Default: all with a price.")
+        str | None,
+        typer.Option(help="Devices to choose from, a,b,c, or machines: p5.48xlarge. Default: all with a price."),
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's.")] = None,
     weights: Annotated[str | None, typer.Option(help="Formats to choose from. Default: bf16, fp8.")] = None,

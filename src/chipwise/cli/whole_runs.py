@@ -50,7 +50,7 @@ def answered(
     from chipwise.cli.output import refuse
 
     if timed_by is not None:
-        refuse(context, *picture, "part", "train", "train_tokens", why="is not for --timed-by")
+        refuse(context, *picture, *SHARED, "zero", "part", "train", "train_tokens", why="is not for --timed-by")
         _laboratory(context, model, timed_by, as_json=as_json)
         return True
     sort = "" if Path(model).exists() else _sort_of(model, context.params["device"], part)
@@ -60,8 +60,8 @@ def answered(
         refuse(context, "part", why="is for models that Qualcomm compiles part by part, such as whisper_small")
     if not sort:
         return False
-    language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp")
-    training = ("train", "checkpoint", "microbatches", "train_tokens")
+    language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp", *SHARED)
+    training = ("train", "checkpoint", "microbatches", "zero", "train_tokens")
     if sort == "pictures":
         refuse(context, *language, *training, "weights", why="is for language models, not for pictures")
         _pictures(context, model, picture, as_json=as_json)
@@ -202,10 +202,11 @@ def _print_compared(found: Sequence[RunEstimate]) -> None:
     print_table(table)
 
 
+SHARED = ("memory", "gpu_layers", "n_cpu_moe", "host")  # of estimates of language models
 LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
     "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
-    "html", "train_tokens", "measured",
+    "html", "train_tokens", "measured", "memory",
 )  # fmt: skip
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
+from chipwise.cli.app import app
 from chipwise.cli.completion import sized
 from chipwise.errors import InputError
 from chipwise.hardware.datasheet import load
@@ -34,3 +36,21 @@ def test_what_is_no_size_or_has_none_is_refused(device: str, memory: str) -> Non
 def test_a_card_sold_with_one_size_says_so() -> None:
     with pytest.raises(InputError, match="no other size is known"):
         load(sized("h100", "40GB"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("estimate sdxl --device rtx-4090 --gpu-layers 3", "--gpu-layers is for language models"),
+        ("estimate sdxl --device rtx-4090 --zero 2", "--zero is for language models"),
+        ("explain sdxl --device rtx-4090 --memory 16GB", "--memory is for language models"),
+        ("estimate qwen3-0.6b --train --host l4", "--host is for serving"),
+        ("estimate qwen3-0.6b --zero 3", "--zero is for --train"),
+        ("estimate qwen3-0.6b --device rtx-4070 --gpu-layers many", "must be a number of layers or auto"),
+        ("models --host core-i7-13700k", "--host needs --device"),
+    ],
+)
+def test_no_option_is_ignored(typed: str, said: str) -> None:
+    found = CliRunner().invoke(app, typed.split())
+    assert found.exit_code != 0
+    assert said in " ".join(f"{found.output} {found.exception}".split())
