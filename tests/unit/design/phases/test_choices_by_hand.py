@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from toy_run import SPACE, SPEC, metrics, two_bytes
 
-from chipwise.design.limits import Constraint, Objective
-from chipwise.design.phases import by_law, run_budget, task_evaluation
+from chipwise.design.limits import Constraint, Objective, parse_constraints
+from chipwise.design.phases import by_law, reference_design, run_budget, task_evaluation
 from chipwise.design.phases.by_law import LOSS, RowShapes, _children, _Feasible, _matrices, _neighbours, search_by_law
 from chipwise.design.phases.choosing import Chooser, Observation, StrategyProposer, _spread
 from chipwise.design.phases.halving import OVERHEAD, Halving, Rung
@@ -596,3 +596,42 @@ def test_full_training_of_the_reference_goes_beside_the_first_batch_or_alone() -
         found._run = lambda jobs, ran=ran: ran.append([job.candidate.number for job in jobs])
         found.explore([reference])
         assert ran == wanted
+
+
+def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(monkeypatch) -> None:
+    """The largest that training fills first, of equals the fastest; then those too large, the smallest first; last what
+    pays for a soft limit. Another family's, and what is beyond a hard limit, are left out."""
+    soft = parse_constraints({"tpot_p99": {"limit": "<= 100 us", "penalty": 0.5}, "tpot_p50": "<= 1 s"})
+    asked = [  # name, parameters, tokens' seconds, family
+        ("small", 10, 50e-6, "a"), ("large", 40, 90e-6, "a"), ("large but slower", 40, 95e-6, "a"),
+        ("too large", 60, 60e-6, "a"), ("far too large", 90, 60e-6, "a"), ("pays", 45, 150e-6, "a"),
+        ("pays and is small", 20, 150e-6, "a"), ("other", 30, 50e-6, "b"), ("out of reach", 30, 2.0, "a"),
+    ]  # fmt: skip
+    known = {name: (size, seconds, family) for name, size, seconds, family in asked}
+    spec = SimpleNamespace(
+        limits=soft,
+        allowance=None,
+        space=None,
+        confidence_share=0.9,
+        asked=SimpleNamespace(
+            references=lambda space: list(known), family=lambda name: known[name][2], pace="tpot_p50"
+        ),
+    )
+    monkeypatch.setattr(reference_design, "most_parameters", lambda allowance: 50.0)
+    monkeypatch.setattr(
+        reference_design,
+        "design_of",
+        lambda row, **options: SimpleNamespace(name=row, arch=SimpleNamespace(parameters=lambda: known[row][0])),
+    )
+
+    def predict(design: Any) -> dict[str, tuple[float, float, float]]:
+        seconds = known[design.name][1]
+        return dict.fromkeys(("tpot_p50", "tpot_p99"), (seconds, seconds, seconds))
+
+    for measures in (True, False):
+        target = SimpleNamespace(measures=measures, limits=(), predict=predict)
+        found = reference_design._largest_first(spec, target, "a")  # type: ignore[arg-type]
+        assert [name for name, _ in found] == [
+            *("large", "large but slower", "small", "too large", "far too large", "pays", "pays and is small")
+        ]
+        assert found[0][1] == predict(SimpleNamespace(name="large"))
