@@ -58,8 +58,12 @@ class Layer:
 
     def blocks(self) -> Iterator[Block]:
         """The blocks that are there, in order."""
-        found = (self.first_ffn, self.attention, self.cross, self.conv, self.ffn)
-        return (block for block in found if block is not None)
+        return (block for _, block in self.named_blocks())
+
+    def named_blocks(self) -> Iterator[tuple[str, Block]]:
+        """The blocks that are there, in order, each with the name of its field."""
+        found = ((name, getattr(self, name)) for name in ("first_ffn", "attention", "cross", "conv", "ffn"))
+        return ((name, block) for name, block in found if block is not None)
 
     def norms(self) -> int:
         """Number of norms before (or after) the blocks."""

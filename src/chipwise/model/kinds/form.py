@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.weights import Shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Form:
     Attributes:
         name: What messages call such a model.
         matches: Whether a model is of this kind, whether all of it is built or not.
+        weights: Names and shapes of the weights before the layers, and of those behind them.
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
         does: What it reads and makes, in words.
@@ -26,6 +28,7 @@ class Form:
     matches: Callable[[ArchSpec], bool]
     departures: Callable[[ArchSpec], Iterator[str]]
     does: Callable[[ArchSpec], str]
+    weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
     task: Callable[[ArchSpec], str] | None = None
     untrained: str = ""
 

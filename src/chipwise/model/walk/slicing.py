@@ -19,9 +19,10 @@ from chipwise.model.blocks.attention.slicing import slice_attention
 from chipwise.model.blocks.cut import Cut, Index, first
 from chipwise.model.blocks.ffn.slicing import slice_feed_forward
 from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
+from chipwise.model.kinds.denoiser.parts import modulation_widths
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.sound.stem import SoundStem
-from chipwise.model.walk.weights import modulation_widths, weight_shapes
+from chipwise.model.walk.weights import weight_shapes
 
 
 def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:

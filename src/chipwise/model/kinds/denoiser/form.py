@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
+from chipwise.model.kinds.denoiser import weights
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.form import FREE, layer_departures
 from chipwise.model.kinds.image.stem import ImageStem
@@ -39,5 +40,6 @@ DENOISER = Form(
     matches=lambda arch: arch.denoiser is not None,
     departures=_departures,
     does=lambda arch: "draws images",
+    weights=(weights.stem, weights.head),
     task=lambda arch: "diffusion",
 )

@@ -18,12 +18,12 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.attention.onnx import add_output
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.onnx_graph import GraphBuilder
-from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED, Denoiser
+from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
 from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.onnx import add_decoder
 from chipwise.model.kinds.denoiser.modulation.onnx import add_modulated, add_pixels, add_told
+from chipwise.model.kinds.denoiser.parts import parts_of
 from chipwise.model.kinds.image.patches.onnx import add_patches
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 
 
@@ -39,8 +39,7 @@ def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
     """
     arch = design.arch
     DENOISER.require(arch, work="exported to ONNX")
-    stem: ImageStem = arch.stem
-    denoiser: Denoiser = arch.denoiser
+    stem, denoiser = parts_of(arch)
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
     parts = add_told(graph, arch, denoiser)
     x = add_patches(graph, arch, stem)
@@ -67,8 +66,7 @@ def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> G
 def decoder_graph(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder | None:
     """The nodes that make images of the latents after the last step; None of a model that draws pixels."""
     DENOISER.require(arch, work="exported to ONNX")
-    stem: ImageStem = arch.stem
-    denoiser: Denoiser = arch.denoiser
+    stem, denoiser = parts_of(arch)
     if denoiser.latents is None:
         return None
     graph = GraphBuilder(weights=weights, format_of=lambda name: "fp32")
@@ -79,8 +77,7 @@ def decoder_graph(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Gr
 def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
     """The metadata of a denoiser's file beyond that of every file: image, labels, steps, and its inputs."""
     DENOISER.require(arch, work="exported to ONNX")
-    stem: ImageStem = arch.stem
-    denoiser: Denoiser = arch.denoiser
+    stem, denoiser = parts_of(arch)
     return {
         "encodes": "velocity",
         "image": list(stem.shape),

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
-from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.lower import lower_decoder
 from chipwise.model.kinds.denoiser.modulation.lower import lower_gate, lower_modulated, lower_pixels, lower_told
+from chipwise.model.kinds.denoiser.parts import parts_of
 from chipwise.model.kinds.image.patches.lower import lower_patches
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.lower import attention_ops
 from chipwise.model.ops.graph import OpGraph, Placed
 from chipwise.model.ops.op import Op
@@ -30,8 +29,7 @@ def lower_denoiser(design: Design, *, batch: int, phase: Phase = Phase.PREFILL) 
     """
     arch, formats = design.arch, design.formats
     DENOISER.require(arch, work="lowered as the graph that is exported")
-    stem: ImageStem = arch.stem
-    denoiser: Denoiser = arch.denoiser
+    stem, denoiser = parts_of(arch)
     head, rows, placed = formats.head, batch * stem.tokens, list[Placed]()
 
     def put(place: str, ops: Iterable[tuple[str, Op]]) -> None:

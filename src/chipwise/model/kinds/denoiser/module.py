@@ -17,10 +17,10 @@ from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.module import Decoder
 from chipwise.model.kinds.denoiser.modulation.module import Told, modulated
+from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.image.patches.module import Patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import ImageAttention
-from chipwise.model.walk.weights import modulation_widths
 
 
 class DenoisingLayer(nn.Module):
@@ -51,8 +51,7 @@ class DenoisingTransformer(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         DENOISER.require(arch, work="built in torch")
-        stem: ImageStem = arch.stem
-        denoiser: Denoiser = arch.denoiser
+        stem, denoiser = parts_of(arch)
         super().__init__()
         self.arch = arch
         self.stem = Patches(stem, arch.d_model)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.kinds.encoder import weights
 from chipwise.model.kinds.form import Form
 
 _FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields encoders set
@@ -36,5 +37,6 @@ ENCODER = Form(
     matches=lambda arch: next(_departures(arch), None) is None,  # what is like it but not built counts as a decoder
     departures=_departures,
     does=lambda arch: "encodes text",
+    weights=(weights.stem, weights.head),
     untrained="encoders of text are exported, measured, cut and healed alone",
 )

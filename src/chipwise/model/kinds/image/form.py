@@ -14,6 +14,8 @@ from chipwise.model.arch.departures import encoding_departures, heads_departures
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image import weights
+from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -81,16 +83,6 @@ def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
             yield f"stages[{i}].{found}"
 
 
-def stage_archs(arch: ArchSpec, stem: ImageStem) -> list[ArchSpec]:
-    """Each stage as a model of its layers alone, whose patches are the positions of its grid."""
-    found = []
-    for i, stage in enumerate(stem.stages):
-        inner = ImageStem(image_size=stem.first_grid >> i, patch=1, prefix_tokens=0)
-        layers = (Layer(attention=stage.attention, ffn=stage.ffn),) * stage.depth
-        found.append(replace(arch, d_model=stage.d_model, layers=layers, stem=inner, max_tokens=inner.tokens))
-    return found
-
-
 def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
     """Tables of biases that have not a row for each distance of two positions."""
     for i, layer in enumerate(layers):
@@ -135,5 +127,6 @@ CLASSIFIER = Form(
     matches=lambda arch: isinstance(arch.stem, ImageStem),
     departures=_departures,
     does=_does,
+    weights=(weights.stem, weights.classes),
     task=_task,
 )

@@ -16,9 +16,10 @@ from chipwise.model.blocks.cross.onnx import add_cross
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
-from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.lower import last_attention
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
+from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector

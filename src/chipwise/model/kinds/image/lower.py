@@ -11,8 +11,9 @@ from chipwise.model.blocks.cross.lower import lower_cross
 from chipwise.model.blocks.embedding.lower import lower_cut
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.norm.lower import lower as lower_norm
-from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
+from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.lower import attention_ops
 from chipwise.model.kinds.question.projector.lower import lower_projector

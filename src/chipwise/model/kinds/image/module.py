@@ -18,8 +18,9 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.cross.module import CrossAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
-from chipwise.model.kinds.image.form import CLASSIFIER, stage_archs
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.module import Patches
+from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import ImageAttention
 from chipwise.model.kinds.question.projector.module import ProjectorModule

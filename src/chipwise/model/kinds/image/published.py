@@ -17,6 +17,7 @@ from chipwise.model.arch.departures import encoding_departures, in_layers, unbui
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.image import weights
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -140,5 +141,6 @@ IMAGE_ENCODER = Form(
     matches=encodes_images,
     departures=_departures,
     does=lambda arch: "encodes images",
+    weights=(weights.encoder_stem, weights.encoder_head),
     untrained="published encoders of images are exported and measured alone",
 )

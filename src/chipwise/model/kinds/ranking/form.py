@@ -16,6 +16,7 @@ from chipwise.model.arch.departures import encoding_departures, in_layers, unbui
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.ranking import weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
 _FREE = {"stem", "head", "relative_buckets", "pointwise"}  # later fields that ranking models set
@@ -66,5 +67,6 @@ RANKER = Form(
     matches=lambda arch: isinstance(arch.stem, RankingStem),
     departures=_departures,
     does=lambda arch: "ranks candidates",
+    weights=(weights.stem, weights.head),
     task=lambda arch: "ranking",
 )

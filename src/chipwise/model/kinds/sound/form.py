@@ -19,6 +19,7 @@ from chipwise.model.arch.departures import encoding_departures, in_layers, unbui
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.sound import weights
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 
 UNTRAINED = "published models that hear are exported and measured alone"
@@ -72,6 +73,7 @@ TRANSCRIBER = Form(
     matches=transcribes,
     departures=_departures,
     does=lambda arch: "transcribes sound",
+    weights=(weights.frames, weights.characters),
     task=lambda arch: "transcripts",
     untrained=UNTRAINED,
 )

@@ -16,6 +16,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.sound import weights
 from chipwise.model.kinds.sound.form import UNTRAINED
 from chipwise.model.kinds.sound.stem import SoundStem
 
@@ -80,5 +81,6 @@ LISTENER = Form(
     matches=lambda arch: isinstance(arch.stem, SoundStem),
     departures=_departures,
     does=lambda arch: "transcribes sound",
+    weights=(weights.sound, weights.characters),
     untrained=UNTRAINED,
 )

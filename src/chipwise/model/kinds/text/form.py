@@ -12,6 +12,7 @@ from chipwise.model.arch.departures import block_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.text import weights
 
 _FREE = {"attention_conv", "ffn_conv"}  # later fields that are built all the same
 
@@ -32,5 +33,6 @@ DECODER = Form(
     matches=lambda arch: arch.stem is None,
     departures=_departures,
     does=lambda arch: "reads text",
+    weights=(weights.stem, weights.head),
     task=lambda arch: "text",
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.denoiser.parts import modulation_widths
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
-from chipwise.model.walk.weights import modulation_widths
 
 Named = list[tuple[str, Op]]
 

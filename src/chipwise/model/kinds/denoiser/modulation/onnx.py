@@ -10,8 +10,8 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.model.kinds.denoiser.denoiser import BLOCK_PARTS, END_PARTS, Denoiser
 from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
+from chipwise.model.kinds.denoiser.parts import modulation_widths
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.walk.weights import modulation_widths
 
 Parts = dict[str, list[str]]  # by matrix: the names of its vectors (B, 1, D), block by block shift, scale, gate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.cut import Index, rows
-from chipwise.model.walk.weights import modulation_widths
+from chipwise.model.kinds.denoiser.parts import modulation_widths
 
 
 def slice_modulation(sub: ArchSpec, whole: ArchSpec, *, name: str, source: str) -> dict[str, dict[int, Index]]:

@@ -1,0 +1,81 @@
+"""Names and shapes of the weights of blocks, and of a stack of layers, as the torch modules have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Block
+from chipwise.model.arch.mixers import Attention, ConvModule
+
+Shape = tuple[int, ...]
+Shapes = Iterator[tuple[str, Shape]]
+
+
+def layer_shapes(arch: ArchSpec, before: str = "") -> Shapes:
+    """Tables of position biases, then the layers that own weights, with ``before`` in front of each name."""
+    owned = list(arch.owned_layers())
+    for i, layer in owned:
+        if layer.attention is not None and layer.attention.relative_buckets:
+            yield f"{before}positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
+    behind = arch.norm_place == "post" and arch.stem is None
+    for i, layer in owned:
+        for name, block in layer.named_blocks():
+            place = f"{before}layers.{i}.{name}"
+            if not behind:
+                yield from norm(arch, f"{place}_norm")
+            if taps := getattr(layer, f"{name}_conv", 0):
+                yield f"{place}_conv.weight", (arch.d_model, 1, taps)
+            yield from _block(block, arch.d_model, place)
+            if behind:
+                yield from norm(arch, f"{place}_norm")
+
+
+def norm(arch: ArchSpec, place: str) -> Shapes:
+    """A norm over the model's width; nothing where norms have no weights."""
+    if arch.norm_weight:
+        yield f"{place}.weight", (arch.d_model,)
+    if arch.norm_bias:
+        yield f"{place}.bias", (arch.d_model,)
+
+
+def linear(place: str, rows: int, columns: int, *, bias: bool) -> Shapes:
+    """A matrix, and a bias for each of its ``rows``."""
+    yield f"{place}.weight", (rows, columns)
+    if bias:
+        yield f"{place}.bias", (rows,)
+
+
+def feed_forward(block: FeedForward, d_model: int, place: str) -> Shapes:
+    """The two or three matrices of a feed-forward."""
+    for name in ("gate", "up") if block.gated else ("up",):
+        yield from linear(f"{place}.{name}", block.width, d_model, bias=block.bias)
+    yield from linear(f"{place}.down", d_model, block.width, bias=block.bias)
+
+
+def _block(block: Block, d_model: int, place: str) -> Shapes:
+    if isinstance(block, Attention):
+        yield from _attention(block, d_model, place)
+    elif isinstance(block, FeedForward):
+        yield from feed_forward(block, d_model, place)
+    elif isinstance(block, ConvModule):
+        yield from linear(f"{place}.into", 2 * d_model, d_model, bias=True)
+        yield f"{place}.filter.weight", (d_model, 1, block.taps)
+        yield f"{place}.filter.bias", (d_model,)
+        yield f"{place}.norm.weight", (d_model,)
+        yield f"{place}.norm.bias", (d_model,)
+        yield from linear(f"{place}.out", d_model, d_model, bias=True)
+
+
+def _attention(block: Attention, d_model: int, place: str) -> Shapes:
+    yield from linear(f"{place}.q", block.query_width, d_model, bias=block.qkv_bias)
+    yield from linear(f"{place}.k", block.kv_width, d_model, bias=block.qkv_bias and block.key_bias)
+    yield from linear(f"{place}.v", block.kv_width, d_model, bias=block.qkv_bias)
+    if block.pointwise:
+        yield from linear(f"{place}.gate", block.query_width, d_model, bias=block.qkv_bias)
+        yield f"{place}.norm.weight", (block.query_width,)
+    yield from linear(f"{place}.out", d_model, block.query_width, bias=block.out_bias)
+    if block.qk_norm:
+        yield f"{place}.q_norm.weight", (block.head_size,)
+        yield f"{place}.k_norm.weight", (block.head_size,)

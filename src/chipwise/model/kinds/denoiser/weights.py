@@ -1,0 +1,31 @@
+"""Weights before and behind the layers of a denoiser."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.weights import Shapes, linear
+from chipwise.model.kinds.denoiser.latents.spec import KERNEL
+from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
+
+
+def stem(arch: ArchSpec) -> Shapes:
+    """The matrix of patches, positions and labels, and what reads times."""
+    patches, denoiser = parts_of(arch)
+    yield from linear("stem.projection", arch.d_model, patches.values, bias=patches.bias)
+    yield "positions.weight", (patches.tokens, arch.d_model)
+    yield "labels.weight", (denoiser.rows, arch.d_model)
+    for name in denoiser.told:
+        yield from linear(f"told.{name}.up", arch.d_model, denoiser.frequencies, bias=True)
+        yield from linear(f"told.{name}.down", arch.d_model, arch.d_model, bias=True)
+
+
+def head(arch: ArchSpec) -> Shapes:
+    """The matrices of modulation, the one back to pixels, and the decoder of latents."""
+    patches, denoiser = parts_of(arch)
+    for name, width in modulation_widths(arch).items():
+        yield from linear(name, width, arch.d_model, bias=True)
+    yield from linear("head", denoiser.values(patches), arch.d_model, bias=True)
+    if denoiser.latents is not None:
+        for i, (into, out) in enumerate(denoiser.latents.shapes(patches.channels)):
+            yield f"decoder.convs.{i}.weight", (out, into, KERNEL, KERNEL)
+            yield f"decoder.convs.{i}.bias", (out,)

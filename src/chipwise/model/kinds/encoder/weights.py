@@ -1,0 +1,22 @@
+"""Weights of an encoder's tables and of its pooler."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.weights import Shapes, linear, norm
+
+
+def stem(arch: ArchSpec) -> Shapes:
+    """The tables of tokens, positions and segments, and the norm of their sum."""
+    yield "embedding.weight", (arch.vocab_size, arch.d_model)
+    yield "positions.weight", (arch.max_tokens, arch.d_model)
+    if arch.token_types:
+        yield "token_types.weight", (arch.token_types, arch.d_model)
+    if arch.embedding_norm:
+        yield from norm(arch, "embedding_norm")
+
+
+def head(arch: ArchSpec) -> Shapes:
+    """The pooler, if there is one."""
+    if arch.head == "pooler":
+        yield from linear("pooler", arch.d_model, arch.d_model, bias=True)

@@ -1,0 +1,95 @@
+"""Weights before and behind the layers of models that read images: classifiers, and published encoders."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.weights import Shapes, feed_forward, layer_shapes, linear, norm
+from chipwise.model.kinds.image.pyramid import stage_archs
+from chipwise.model.kinds.image.stem import CONV_EDGE, ImageStem
+
+
+def stem(arch: ArchSpec) -> Shapes:
+    """Convolutions, the matrix of patches, what is added to them, and stages before the model's own layers."""
+    d = arch.d_model
+    given: ImageStem = arch.stem
+    for i, (into, out) in enumerate(given.conv_shapes()):
+        yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * given.axes))
+        yield f"stem.convs.{i}.bias", (out,)
+    yield from linear("stem.projection", given.first_width(d), given.values, bias=given.bias)
+    inner = stage_archs(arch, given)
+    if given.stem_norm:
+        yield from norm(inner[0], "stem.norm")
+    if given.prefix_tokens:
+        yield "stem.prefix.weight", (given.prefix_tokens, d)
+    if arch.projector is not None:
+        for i, (into, out) in enumerate(arch.projector.shapes(d, given.axes)):
+            yield from linear(f"projector.matrices.{i}", out, into, bias=arch.projector.bias)
+    if arch.question is not None:
+        yield "words.weight", (arch.question.words, d)
+    if arch.positions == "learned":
+        yield "positions.weight", (arch.max_tokens, d)
+    if arch.crosses:
+        yield from norm(arch, "image_norm")
+    for i, stage in enumerate(inner):
+        yield from layer_shapes(stage, f"stages.{i}.")
+        width = 4 * stage.d_model
+        yield f"stages.{i}.norm.weight", (width,)
+        if arch.norm_bias:
+            yield f"stages.{i}.norm.bias", (width,)
+        following = inner[i + 1].d_model if i + 1 < len(inner) else d
+        yield f"stages.{i}.merge.weight", (following, width)
+
+
+def classes(arch: ArchSpec) -> Shapes:
+    """The last norm, and the matrix over classes."""
+    yield from norm(arch, "norm")
+    yield from linear("head", arch.classes, arch.d_model, bias=True)
+
+
+def encoder_stem(arch: ArchSpec) -> Shapes:
+    """The matrix of patches of a published encoder, and what is added to them."""
+    d = arch.d_model
+    given: ImageStem = arch.stem
+    yield from linear("stem.projection", d, given.values, bias=given.bias)
+    if given.prefix_tokens:
+        yield "stem.prefix.weight", (given.prefix_tokens, d)
+    if given.mask_token:
+        yield "stem.mask.weight", (d,)
+    if arch.positions == "learned":
+        yield "positions.weight", (arch.max_tokens, d)
+    if arch.embedding_norm:
+        yield from norm(arch, "embedding_norm")
+
+
+def encoder_head(arch: ArchSpec) -> Shapes:
+    """Factors of blocks' results, the last norm, and what makes one vector, classes or tokens of the states."""
+    d = arch.d_model
+    given: ImageStem = arch.stem
+    for i, layer in enumerate(arch.layers):
+        if layer.scale:
+            yield from ((f"layers.{i}.{name}_scale.weight", (d,)) for name, _ in layer.named_blocks())
+    if arch.final_norm:
+        yield from norm(arch, "norm")
+    if arch.pooling == "attention":
+        yield "pool.query.weight", (1, d)
+        for name in ("q", "k", "v", "out"):
+            yield from linear(f"pool.{name}", d, d, bias=True)
+        yield from norm(arch, "pool.norm")
+        if (ffn := arch.layers[-1].ffn) is not None:
+            yield from feed_forward(ffn, d, "pool.ffn")
+    if arch.head == "pooler":
+        yield from linear("pooler", d, d, bias=True)
+    if arch.head == "classes":
+        yield from linear("head", arch.classes, d, bias=True)
+    if arch.projection:
+        yield from linear("projection", arch.projection, d, bias=False)
+    if (projector := arch.projector) is not None:
+        if projector.norm != "none":
+            width = projector.norm_width(d, given.axes)
+            yield "projector.norm.weight", (width,)
+            if projector.norm == "layernorm":
+                yield "projector.norm.bias", (width,)
+        for i, (into, out) in enumerate(projector.shapes(d, given.axes)):
+            yield from linear(f"projector.matrices.{i}", out, into, bias=projector.bias)
+        for i in range(projector.vectors):
+            yield f"projector.vectors.{i}.weight", (projector.widths[-1],)

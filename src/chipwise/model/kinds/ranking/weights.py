@@ -1,0 +1,24 @@
+"""Weights of a ranking model's tables and of its head."""
+
+from __future__ import annotations
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.weights import Shapes, linear, norm
+from chipwise.model.kinds.ranking.stem import RankingStem
+
+
+def stem(arch: ArchSpec) -> Shapes:
+    """The tables of items and tags, and the matrix to the model's width."""
+    given: RankingStem = arch.stem
+    yield "stem.items.weight", (given.items + 1, given.table_width(arch.d_model))
+    if given.bag:
+        yield "stem.tags.weight", (given.tags + 1, given.table_width(arch.d_model))
+    if given.width:
+        yield from linear("stem.projection", arch.d_model, given.values, bias=given.bias)
+
+
+def head(arch: ArchSpec) -> Shapes:
+    """The last norm, and the matrix of scores, unless they are products."""
+    yield from norm(arch, "norm")
+    if arch.head == "scores":
+        yield from linear("head", 1, arch.d_model, bias=True)
