@@ -20,7 +20,8 @@ from chipwise.errors import InputError, MeasurementError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.image_tokens import Read, image_tokens, sound_tokens
-from chipwise.model.kinds.image.published import as_run, builds_projector, without_projector
+from chipwise.model.kinds.image.gives import as_run, without_projector
+from chipwise.model.kinds.image.published import builds_projector
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.workload import Workload

@@ -20,12 +20,13 @@ from chipwise.api.testing.image_suite import ImageSuite, image_archs, product_fl
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
-from chipwise.model.kinds.denoiser.lower import lower_denoiser
 from chipwise.model.kinds.denoiser.module import DenoisingTransformer, build, draw
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts
 from chipwise.model.walk.weights import weight_shapes
 
@@ -123,7 +124,7 @@ def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
     """Asserts that the products and attention that lowering counts are those that torch runs."""
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         shaken(arch, seed=0)(*asked(arch, batch=batch))
-    assert product_flops(lower_denoiser(Design(arch=arch), batch=batch)) == counter.get_total_flops()
+    assert product_flops(lower(Design(arch=arch), Workload(batch=batch), Phase.PREFILL)) == counter.get_total_flops()
 
 
 def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
@@ -152,7 +153,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
         made = OnnxDenoiser(path, batch=3).draw(images.numpy(), labels.numpy())
         np.testing.assert_allclose(made, drawn, atol=10 * tolerance, rtol=10 * tolerance)
         nodes = onnx.load(path).graph.node
-    graph = lower_denoiser(Design(arch=arch), batch=1)
+    graph = lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
     for kind, operators in NODES.items():
         listed = sum(isinstance(placed.op, kind) for placed in graph)
         assert listed == sum(node.op_type in operators for node in nodes)

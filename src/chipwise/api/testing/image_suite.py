@@ -27,7 +27,6 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.image.lower import lower_classifier
 from chipwise.model.kinds.image.module import ImageClassifier, build
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
@@ -37,6 +36,8 @@ from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.pool import PoolOp
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts, kept_layers
 from chipwise.model.walk.weights import weight_shapes
 
@@ -204,14 +205,14 @@ def check_parameters(arch: ArchSpec) -> None:
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
     """Asserts that the products, convolutions and attention that lowering counts are those that torch runs."""
     pooled = arch if arch.question is not None else replace(arch, pooling="mean")
-    graph = lower_classifier(Design(arch=pooled), batch=batch)
+    graph = lower(Design(arch=pooled), Workload(batch=batch), Phase.PREFILL)
     model = shaken(pooled, seed=0)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(*inputs_of(arch, batch=batch))
     found, uncut = counter.get_total_flops(), product_flops(graph)
     assert uncut == found if arch.question is None else uncut <= found
     if arch.pooling == "first":
-        assert product_flops(lower_classifier(Design(arch=arch), batch=batch)) <= product_flops(graph)
+        assert product_flops(lower(Design(arch=arch), Workload(batch=batch), Phase.PREFILL)) <= product_flops(graph)
 
 
 def product_flops(graph: OpGraph) -> int:
@@ -247,7 +248,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
             found = OnnxClassifier(path, batch=batch).prefill(*(each[:batch].numpy() for each in inputs))
             np.testing.assert_allclose(found, expected[:batch], atol=tolerance, rtol=tolerance)
         nodes = onnx.load(path).graph.node
-    graph = lower_classifier(Design(arch=arch), batch=1)
+    graph = lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
     for kind, operators in NODES.items():
         listed = sum(isinstance(placed.op, kind) for placed in graph)
         assert listed == sum(node.op_type in operators for node in nodes)

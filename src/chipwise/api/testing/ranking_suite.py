@@ -25,7 +25,6 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.form import with_candidates
-from chipwise.model.kinds.ranking.lower import lower_ranker
 from chipwise.model.kinds.ranking.module import Ranker, build
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -33,6 +32,8 @@ from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts
 from chipwise.model.walk.weights import weight_shapes
 
@@ -155,7 +156,10 @@ def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
     model = shaken(longer, seed=0)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(random_requests(arch, batch=batch))
-    assert counter.get_total_flops() == product_flops(lower_ranker(Design(arch=longer), batch=batch)) + left_out
+    assert (
+        counter.get_total_flops()
+        == product_flops(lower(Design(arch=longer), Workload(batch=batch), Phase.PREFILL)) + left_out
+    )
 
 
 def product_flops(graph: OpGraph) -> int:
@@ -206,7 +210,10 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
                 near = tolerance if plain else INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
                 np.testing.assert_allclose(found, expected[:batch, :count], atol=near, rtol=tolerance)
             if plain:
-                _check_nodes([node.op_type for node in onnx.load(path).graph.node], lower_ranker(design, batch=1))
+                _check_nodes(
+                    [node.op_type for node in onnx.load(path).graph.node],
+                    lower(design, Workload(batch=1), Phase.PREFILL),
+                )
 
 
 def _check_nodes(nodes: list[str], graph: OpGraph) -> None:

@@ -25,7 +25,6 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.lower import lower_transcriber
 from chipwise.model.kinds.sound.module import Transcriber, build
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.attention import AttentionOp
@@ -34,6 +33,8 @@ from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts
 
 FRAMES, BANDS = 24, 5
@@ -140,7 +141,7 @@ def check_parameters(arch: ArchSpec) -> None:
 
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
     """Asserts that the products, filters and attention that lowering counts are those that torch runs."""
-    graph = lower_transcriber(Design(arch=arch), batch=batch)
+    graph = lower(Design(arch=arch), Workload(batch=batch), Phase.PREFILL)
     model = shaken(arch, seed=0)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(random_sounds(arch, batch=batch))
@@ -183,7 +184,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
         rounded = export(Design(arch=arch, weights="int8"), weights, Path(folder) / "rounded.onnx")
         near = OnnxClassifier(rounded, batch=3).prefill(sounds.numpy())
         assert np.abs(near - expected).mean() < INT8_TOLERANCE * expected.std()
-    graph = lower_transcriber(Design(arch=arch), batch=1)
+    graph = lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
     for kind, operators in NODES.items():
         listed = sum(isinstance(placed.op, kind) for placed in graph)
         assert listed == sum(node.op_type in operators for node in nodes), kind

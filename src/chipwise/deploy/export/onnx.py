@@ -48,7 +48,7 @@ from chipwise.model.kinds.sound.graph_published import listener_graph, listener_
 from chipwise.model.kinds.sound.published import LISTENER
 from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
-from chipwise.model.walk.lower import last_mixing
+from chipwise.model.kinds.text.lower import last_mixing
 from chipwise.model.walk.weights import weight_shapes
 
 Logits = Literal["last", "all"]

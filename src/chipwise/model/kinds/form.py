@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.lowering import Operators
 from chipwise.model.blocks.weights import Shapes
 
 
@@ -18,6 +19,8 @@ class Form:
         name: What messages call such a model.
         matches: Whether a model is of this kind, whether all of it is built or not.
         weights: Names and shapes of the weights before the layers, and of those behind them.
+        operators: What tells its operators from another kind's; None where none are listed.
+        as_run: The model without the layers that nothing reads.
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
         does: What it reads and makes, in words.
@@ -29,6 +32,8 @@ class Form:
     departures: Callable[[ArchSpec], Iterator[str]]
     does: Callable[[ArchSpec], str]
     weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
+    operators: Operators | None = None
+    as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None
     untrained: str = ""
 

@@ -16,7 +16,8 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.image.published import IMAGE_ENCODER, given_shape, gives, without_projector
+from chipwise.model.kinds.image.gives import given_shape, gives, without_projector
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import Matmul

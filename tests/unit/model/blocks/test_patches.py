@@ -15,7 +15,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.image.lower import lower_classifier
+from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.module import cut_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import from_squares, into_squares
@@ -143,7 +143,9 @@ def test_squares_in_torch_are_those_of_the_order(squares: Squares) -> None:
 def test_the_products_of_a_classifier_by_pencil() -> None:
     """17 positions; after the last attention only the class token: its output projection and feed-forward see one."""
     ops = [
-        placed.op for placed in lower_classifier(Design(arch=classifier()), batch=3) if isinstance(placed.op, Matmul)
+        placed.op
+        for placed in lower(Design(arch=classifier()), Workload(batch=3), Phase.PREFILL)
+        if isinstance(placed.op, Matmul)
     ]
     rows = 3 * 17
     assert [(op.m, op.k, op.n) for op in ops] == [
@@ -155,14 +157,14 @@ def test_the_products_of_a_classifier_by_pencil() -> None:
 
 
 def test_pooling_keeps_all_positions_to_the_end() -> None:
-    graph = lower_classifier(Design(arch=classifier(pooling="mean")), batch=1)
+    graph = lower(Design(arch=classifier(pooling="mean")), Workload(batch=1), Phase.PREFILL)
     assert [placed.op for placed in graph if isinstance(placed.op, PoolOp)] == [PoolOp(batch=1, positions=16, width=16)]
     assert [placed.op.m for placed in graph if placed.place == "layers.1.ffn.up"] == [16]
 
 
 def test_squares_attend_within_themselves() -> None:
     """A 4 x 4 grid in squares of 2: four sequences of four positions, a quarter of the scores."""
-    graph = lower_classifier(Design(arch=classifier(pooling="mean", square=2)), batch=1)
+    graph = lower(Design(arch=classifier(pooling="mean", square=2)), Workload(batch=1), Phase.PREFILL)
     found = [placed.op for placed in graph if isinstance(placed.op, AttentionOp)]
     assert [(op.batch, op.query_tokens) for op in found] == [(4, 4)] * 2
 
@@ -170,7 +172,7 @@ def test_squares_attend_within_themselves() -> None:
 def test_squares_that_are_filled_up_by_pencil() -> None:
     """A 4 x 4 grid in squares of 3: four squares of nine; 36 rows are projected, 16 come back."""
     arch = classifier(pooling="mean", square=3)
-    ops = {placed.place: placed.op for placed in lower_classifier(Design(arch=arch), batch=2)}
+    ops = {placed.place: placed.op for placed in lower(Design(arch=arch), Workload(batch=2), Phase.PREFILL)}
     assert (ops["layers.0.attention.qkv"].m, ops["layers.0.attention.out"].m) == (72, 32)  # type: ignore[union-attr]
     attend = ops["layers.0.attention.attend"]
     assert isinstance(attend, AttentionOp)
@@ -183,7 +185,11 @@ def test_biases_are_read_and_added_once() -> None:
     block = replace(arch.layers[0].attention, relative_buckets=49)
     arch = replace(arch, positions="none", layers=(replace(arch.layers[0], attention=block),))
     with_biases, without = (
-        next(placed.op.work() for placed in lower_classifier(Design(arch=a), batch=3) if placed.op.kind == "attention")
+        next(
+            placed.op.work()
+            for placed in lower(Design(arch=a), Workload(batch=3), Phase.PREFILL)
+            if placed.op.kind == "attention"
+        )
         for a in (arch, replace(arch, layers=(classifier(pooling="mean").layers[0],)))
     )
     assert with_biases.read_bytes - without.read_bytes == 4 * 2 * 16 * 16
@@ -194,14 +200,18 @@ def test_a_convolution_by_pencil() -> None:
     """28 pixels, stride 2: 14 x 14 outputs of 9 taps."""
     stem = ImageStem(image_size=28, patch=4, channels=1, convs=(6,))
     arch = replace(classifier(), stem=stem, max_tokens=stem.tokens)
-    found = [placed.op for placed in lower_classifier(Design(arch=arch), batch=1) if isinstance(placed.op, ConvOp)]
+    found = [
+        placed.op
+        for placed in lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
+        if isinstance(placed.op, ConvOp)
+    ]
     assert [op.work().flops for op in found] == [14 * 14 * 6 * (2 * 9 + 1)]
 
 
 def test_a_vit_b16_has_its_published_multiply_adds() -> None:
     """17.58 G a pass at 224 pixels (timm's benchmark table), where every position is computed to the end."""
     arch = replace(resolve("google/vit-base-patch16-224"), pooling="mean")
-    graph = lower_classifier(Design(arch=arch), batch=1)
+    graph = lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
     products = sum(op.m * op.k * op.n for placed in graph if isinstance(op := placed.op, Matmul))
     attention = sum(
         2 * op.heads * op.head_size * op.query_tokens**2 for placed in graph if isinstance(op := placed.op, AttentionOp)
@@ -212,7 +222,7 @@ def test_a_vit_b16_has_its_published_multiply_adds() -> None:
 def test_the_only_pass_is_the_same_in_each_phase() -> None:
     design = Design(arch=classifier())
     prefill, decode = (lower(design, Workload(prompt_tokens=9, batch=2), phase) for phase in Phase)
-    assert prefill == lower_classifier(design, batch=2)
+    assert prefill == lower(design, Workload(batch=2), Phase.PREFILL)
     assert decode.ops == prefill.ops
 
 
@@ -237,4 +247,4 @@ def test_biases_of_other_distances_share_no_weights() -> None:
 
 def test_what_is_not_built_says_so() -> None:
     with pytest.raises(Unsupported, match="head = 'none' is not built for images"):
-        lower_classifier(Design(arch=resolve("facebook/dinov2-small")), batch=1)
+        CLASSIFIER.require(resolve("facebook/dinov2-small"), work="lowered")

@@ -15,10 +15,11 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.conv.module import ShortConv
+from chipwise.model.kinds.text.lower import last_mixing
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.workload import Phase, Workload
-from chipwise.model.walk.lower import last_mixing, lower
+from chipwise.model.walk.lower import lower
 
 LAYER = Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24))
 

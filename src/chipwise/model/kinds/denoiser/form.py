@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
-from chipwise.model.kinds.denoiser import weights
+from chipwise.model.kinds.denoiser import lower, weights
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.form import FREE, layer_departures
 from chipwise.model.kinds.image.stem import ImageStem
@@ -41,5 +41,6 @@ DENOISER = Form(
     departures=_departures,
     does=lambda arch: "draws images",
     weights=(weights.stem, weights.head),
+    operators=lower.OPERATORS,
     task=lambda arch: "diffusion",
 )

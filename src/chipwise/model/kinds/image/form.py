@@ -14,7 +14,7 @@ from chipwise.model.arch.departures import encoding_departures, heads_departures
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.image import weights
+from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
@@ -128,5 +128,6 @@ CLASSIFIER = Form(
     departures=_departures,
     does=_does,
     weights=(weights.stem, weights.classes),
+    operators=lower.OPERATORS,
     task=_task,
 )

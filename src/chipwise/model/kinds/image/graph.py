@@ -43,7 +43,7 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
     if stem.stages:
         x = _through_stages(graph, arch, stem, x)
     one, last = arch.pooling in ("first", "last"), arch.pooling == "last"
-    cut = last_attention(arch) if one else None
+    cut = last_attention(arch)
     if one and cut is None:
         x, positions = add_first(graph, x, last=last), 1
     skip: str | None = None
@@ -52,7 +52,7 @@ def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) ->
             place = f"layers.{i}.attention"
             normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
             heads = add_attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
-            if i == cut:
+            if (i, "attention") == cut:
                 x, heads, positions = add_first(graph, x, last=last), add_first(graph, heads, last=last), 1
             skip = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
         if layer.cross is not None:

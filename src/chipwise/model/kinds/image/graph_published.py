@@ -20,8 +20,9 @@ from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.model.kinds.image.gives import as_run, given_shape, gives
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
-from chipwise.model.kinds.image.published import IMAGE_ENCODER, as_run, given_shape, gives
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector

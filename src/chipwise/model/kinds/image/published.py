@@ -9,20 +9,18 @@ results may be scaled (DINOv2, BEiT); then the states of all positions, one vect
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.image import weights
+from chipwise.model.kinds.image import lower_published, weights
+from chipwise.model.kinds.image.gives import as_run
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 
-Gives = Literal["states", "vector", "logits", "tokens"]
 _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
     "mask_token", "classes", "relative_buckets", "key_bias",
@@ -35,41 +33,6 @@ def encodes_images(arch: ArchSpec) -> bool:
     if not isinstance(arch.stem, ImageStem) or arch.denoiser is not None or arch.question is not None:
         return False
     return arch.head in ("none", "pooler") or (arch.head == "classes" and any(layer.scale for layer in arch.layers))
-
-
-def gives(arch: ArchSpec) -> Gives:
-    """What it makes of an image: states of all positions, one vector, or a decoder's tokens."""
-    if arch.projector is not None:
-        return "tokens"
-    if arch.head == "classes":
-        return "logits"
-    pooled = arch.head == "pooler" or arch.pooling == "attention" or arch.projection > 0
-    return "vector" if pooled else "states"
-
-
-def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
-    """The shape of what it makes of one image."""
-    kind = gives(arch)
-    if kind == "vector":
-        return (arch.projection or arch.d_model,)
-    if kind == "logits":
-        return (arch.classes,)
-    if arch.projector is None:
-        return stem.tokens, arch.d_model
-    return arch.projector.tokens_of(stem.grid, stem.axes), arch.projector.widths[-1]
-
-
-def as_run(arch: ArchSpec) -> ArchSpec:
-    """``arch`` as it is computed: without the last layers that nothing reads, and then without the last norm."""
-    if arch.projector is None or not arch.projector.unused_layers:
-        return arch
-    kept = arch.layers[: len(arch.layers) - arch.projector.unused_layers]
-    return replace(arch, layers=kept, final_norm=False, projector=replace(arch.projector, unused_layers=0))
-
-
-def without_projector(arch: ArchSpec) -> ArchSpec:
-    """The tower alone, as it is computed."""
-    return replace(as_run(arch), projector=None)
 
 
 def builds_projector(arch: ArchSpec) -> bool:
@@ -142,5 +105,7 @@ IMAGE_ENCODER = Form(
     departures=_departures,
     does=lambda arch: "encodes images",
     weights=(weights.encoder_stem, weights.encoder_head),
+    as_run=as_run,
+    operators=lower_published.OPERATORS,
     untrained="published encoders of images are exported and measured alone",
 )

@@ -16,7 +16,7 @@ from chipwise.model.arch.departures import encoding_departures, in_layers, unbui
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.ranking import weights
+from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
 _FREE = {"stem", "head", "relative_buckets", "pointwise"}  # later fields that ranking models set
@@ -33,11 +33,6 @@ def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
     if not isinstance(stem, RankingStem):
         raise Unsupported(f"{arch.name} does not rank candidates")
     return replace(arch, stem=replace(stem, candidates=count))
-
-
-def last_attention(arch: ArchSpec) -> int:
-    """The last layer in which positions look at the history; after it only candidates are needed."""
-    return max(i for i, layer in enumerate(arch.layers) if layer.attention is not None)
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -68,5 +63,6 @@ RANKER = Form(
     departures=_departures,
     does=lambda arch: "ranks candidates",
     weights=(weights.stem, weights.head),
+    operators=lower.OPERATORS,
     task=lambda arch: "ranking",
 )

@@ -18,7 +18,8 @@ from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder
 from chipwise.model.kinds.ranking.candidates.onnx import add_candidates, add_items, add_request_attention, add_scores
-from chipwise.model.kinds.ranking.form import RANKER, last_attention
+from chipwise.model.kinds.ranking.form import RANKER
+from chipwise.model.kinds.ranking.lower import last_attention
 from chipwise.model.kinds.ranking.stem import RankingStem
 
 
@@ -34,7 +35,7 @@ def ranker_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> Gra
     stem: RankingStem = arch.stem
     graph = GraphBuilder(weights=weights, format_of=design.format_of)
     first = x = add_items(graph, arch, stem, joined="tables" in design.fused)
-    last, skip = last_attention(arch), None
+    last, skip = last_attention(arch)[0], None
     for i, layer in enumerate(arch.layers):
         if layer.attention is not None:
             place = f"layers.{i}.attention"

@@ -19,7 +19,7 @@ from chipwise.model.arch.departures import encoding_departures, in_layers, unbui
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.sound import weights
+from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 
 UNTRAINED = "published models that hear are exported and measured alone"
@@ -74,6 +74,7 @@ TRANSCRIBER = Form(
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.frames, weights.characters),
+    operators=lower.OPERATORS,
     task=lambda arch: "transcripts",
     untrained=UNTRAINED,
 )

@@ -16,7 +16,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.sound import weights
+from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.form import UNTRAINED
 from chipwise.model.kinds.sound.stem import SoundStem
 
@@ -82,5 +82,6 @@ LISTENER = Form(
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.sound, weights.characters),
+    operators=lower.PUBLISHED,
     untrained=UNTRAINED,
 )

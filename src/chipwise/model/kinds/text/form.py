@@ -12,7 +12,7 @@ from chipwise.model.arch.departures import block_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.text import weights
+from chipwise.model.kinds.text import lower, weights
 
 _FREE = {"attention_conv", "ffn_conv"}  # later fields that are built all the same
 
@@ -34,5 +34,6 @@ DECODER = Form(
     departures=_departures,
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),
+    operators=lower.OPERATORS,
     task=lambda arch: "text",
 )

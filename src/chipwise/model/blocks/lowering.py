@@ -1,0 +1,152 @@
+"""The walk over a model's layers that lists operators, for every kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Block
+from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.blocks.conv.lower import lower as lower_conv
+from chipwise.model.blocks.conv_module.lower import lower_module
+from chipwise.model.blocks.cross.lower import lower_cross
+from chipwise.model.blocks.embedding.lower import lower_cut
+from chipwise.model.blocks.ffn.lower import lower as lower_ffn
+from chipwise.model.blocks.norm.lower import lower as lower_norm
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.graph import Placed
+from chipwise.model.ops.op import Op
+
+Place = tuple[int, str]
+"""A block by its layer's number and the name of its field."""
+Named = Iterable[tuple[str, Op]]
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """What is known of a pass while its operators are listed.
+
+    Attributes:
+        arch: The model, or the part of it whose layers are walked.
+        head: The format of the matrices before and behind the layers.
+        layers: Those of the layers' matrices, by number.
+        fused: What is one operator (:data:`chipwise.model.arch.design.FUSIONS`).
+        batch: Sequences, images, sounds or requests.
+        tokens: Positions of each that go on.
+        past: Positions of each that a cache holds.
+        last_only: Whether only the last position's output is needed.
+        last: The block after which only some positions go on; None where all do.
+        skip: Whether the last block's result is still to be added to the residual stream.
+        placed: The operators so far.
+    """
+
+    arch: ArchSpec
+    head: str
+    layers: Sequence[str]
+    fused: tuple[str, ...]
+    batch: int
+    tokens: int = 0
+    past: int = 0
+    last_only: bool = True
+    last: Place | None = None
+    skip: bool = False
+    placed: list[Placed] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Positions of the whole batch."""
+        return self.batch * self.tokens
+
+    def put(self, place: str, ops: Named) -> None:
+        """Adds operators, with ``place`` in front of their names."""
+        self.placed += [Placed(place=f"{place}.{name}" if name else place, op=op) for name, op in ops]
+
+    def put_norm(self, place: str) -> None:
+        """Adds a norm, and the last block's result before it."""
+        self.put(place, [("", lower_norm(self.arch, rows=self.rows, skip=self.skip))])
+        self.skip = False
+
+    def put_sum(self) -> None:
+        """Adds the last block's result, where no norm does."""
+        if self.skip:
+            self.put("stream", [("", Elementwise(function="add", elements=self.rows * self.arch.d_model, inputs=2))])
+        self.skip = False
+
+    def put_end(self) -> None:
+        """Adds the norm behind the layers, or the sum where there is none."""
+        if self.arch.final_norm:
+            self.put_norm("norm")
+        else:
+            self.put_sum()
+
+
+def _norm(at: Pass) -> Named:
+    return [("norm", lower_norm(at.arch, rows=at.rows, skip=at.skip))]
+
+
+def _nothing(at: Pass) -> Named:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operators:
+    """What tells the operators of one kind of model from another's.
+
+    Attributes:
+        stem: Lists what comes before the layers, and says how many positions there are.
+        attend: The operators of attention: of the layer's number, the block, the format of its matrices, and whether
+            it is the last.
+        head: Lists what follows the layers.
+        last: The block after which only some positions go on; None where all do.
+        kept: How many go on after it.
+        norm: The operators before each block.
+        gate: Those after it.
+    """
+
+    stem: Callable[[Pass], None]
+    attend: Callable[[Pass, int, Attention, str, bool], Named]
+    head: Callable[[Pass], None]
+    last: Callable[[ArchSpec], Place | None] = lambda arch: None
+    kept: Callable[[ArchSpec], int] = lambda arch: 1
+    norm: Callable[[Pass], Named] = _norm
+    gate: Callable[[Pass], Named] = _nothing
+
+
+def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
+    """Lists the layers' operators, with ``before`` in front of their places; what stays pending is ``at.skip``."""
+    behind = at.arch.norm_place == "post"
+    for i, layer in enumerate(at.arch.layers):
+        for name, block in layer.named_blocks():
+            place, last = f"{before}layers.{i}.{name}", (i, name) == at.last
+            if not behind:
+                at.put(place, kind.norm(at))
+            if taps := getattr(layer, f"{name}_conv", 0):
+                conv = lower_conv(taps, d_model=at.arch.d_model, batch=at.batch, query_tokens=at.tokens)
+                at.put(place, [("conv", conv)])
+            if last and name == "ffn":
+                cut = lower_cut(width=at.arch.d_model, rows=at.rows, kept=at.batch)
+                at.put(place, [("last_stream", cut), ("last", cut)])
+                at.tokens = 1
+            at.put(place, _block(at, kind, i, block, last=last))
+            if last:
+                at.tokens = kind.kept(at.arch)
+            at.put(place, kind.gate(at))
+            if behind:
+                at.put(place, [("norm", lower_norm(at.arch, rows=at.rows, skip=True))])
+            at.skip = not behind
+
+
+def _block(at: Pass, kind: Operators, layer: int, block: Block, *, last: bool) -> Named:
+    """The operators of a block, without its norm."""
+    weights, d_model = at.layers[layer], at.arch.d_model
+    if isinstance(block, FeedForward):
+        return lower_ffn(block, d_model=d_model, weights=weights, rows=at.rows, joined="up" in at.fused)
+    if isinstance(block, ConvModule):
+        return lower_module(block, d_model=d_model, weights=weights, batch=at.batch, positions=at.tokens)
+    if block is at.arch.layers[layer].cross:
+        read = at.arch.image_tokens
+        sizes = {"batch": at.batch, "query_tokens": at.tokens, "read_tokens": read}
+        return lower_cross(block, d_model=d_model, weights=weights, **sizes)
+    return kind.attend(at, layer, block, weights, last)
