@@ -137,5 +137,7 @@ def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None
     assert found["encodes"] == gives
     stem: Any = arch.stem
     assert found["image"] == [stem.frames]
+    both = replace(arch, stem=replace(stem, channels=2))  # a left and a right one
+    assert listener_metadata(both)["image"] == [2, stem.frames]
     assert found["gives"] == [stem.tokens, arch.classes if gives == "characters" else arch.d_model]
     assert (found["seconds"], found["kv"]) == (stem.seconds, [])

@@ -317,6 +317,8 @@ def test_what_a_search_by_law_says_of_its_answer() -> None:
     worse = found.difference(found.design(last))
     assert worse.value == pytest.approx(value[0] - value[last])
     assert worse.value < 0 == found.difference(found.design(last), last).value
+    turned = dataclasses.replace(found, rows=found.rows[[last, 0]])
+    assert turned.difference(found.design(last)).value == 0 > turned.difference(found.design(last), 1).value
     assert any("what a vocabulary itself does" in note for note in found.notes)
     one = SearchSpace(dataclasses.replace(LAWS.spec, vocab_size=(1000,)))
     alone = search_by_law(one, costed(one), shipped(), tokens=1e10, seed=0, draws=200)
