@@ -22,6 +22,7 @@ from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.ops.matmul import GroupedMatmul
 from chipwise.predict.explain.notes import shared_context
 from chipwise.predict.explain.saturation import token_curve
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.training_step import training_step
@@ -110,7 +111,9 @@ def checkpointing() -> None:
     )
     for model, tp in (("llama-2-70b", 8), ("llama-2-7b", 8)):
         plan = Plan(tp=tp, pp=4 if model == "llama-2-70b" else 1)
-        request = Request(model=model, device=A100, runtime="torch-compile", tp=plan.tp, pp=plan.pp)
+        request = Request(
+            model=model, deployment=Deployment(device=A100, runtime="torch-compile", tp=plan.tp, pp=plan.pp)
+        )
         setting, sheet = resolved(request).setting, datasheet.load(A100)
         kept, again = (training_step(setting, sheet, batch=1, tokens=4096, checkpoint=c) for c in (False, True))
         say(

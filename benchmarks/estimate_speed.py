@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from chipwise.predict.served.deployment import Deployment
+
 MODELS = ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-32B", "openai/gpt-oss-120b", "gpt2")
 DEVICES = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s", "mi300x")
 
@@ -53,7 +55,7 @@ def main() -> None:
     from chipwise.predict.served.estimate import cost_of
     from chipwise.predict.served.request import Request
 
-    cost_of(Request(model="gpt2", device="h100-sxm"))
+    cost_of(Request(model="gpt2", deployment=Deployment(device="h100-sxm")))
     print(f"import, load and first answer: {time.perf_counter() - start:.2f} s")
     from chipwise import api
 

@@ -30,6 +30,7 @@ from chipwise.hardware.runtime import default_runtime
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 from provenance import stamp
 
@@ -39,7 +40,7 @@ def _pricer(profile: Path | None, device: str, workload: Workload) -> tuple[str,
         return "calibrated profile", ProfilePricer(MachineProfile.load(profile))
     sheet = datasheet.load(device)
     lengths = {"prompt_tokens": workload.prompt_tokens, "new_tokens": workload.new_tokens, "batch": workload.batch}
-    template = Request(model="", device=sheet, runtime=default_runtime(sheet), **lengths)
+    template = Request(model="", deployment=Deployment(device=sheet, runtime=default_runtime(sheet)), **lengths)
     return device, ServedPricer(template, sheet)
 
 

@@ -62,6 +62,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.kernels.local import rows_of
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import grouped
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request
@@ -415,7 +416,12 @@ def made_up(path: Path, sheet: DeviceProfile, machine: Truth, count: int, *, see
 
 def true_s(arch: ArchSpec, sheet: DeviceProfile, machine: Truth) -> float:
     """Seconds to read 30 tokens and write 30."""
-    request = Request(model=arch, device=sheet, runtime="torch", weights="fp32", prompt_tokens=30, new_tokens=30)
+    request = Request(
+        model=arch,
+        deployment=Deployment(device=sheet, runtime="torch", weights="fp32"),
+        prompt_tokens=30,
+        new_tokens=30,
+    )
     (group,), _ = grouped([request])
     total = 0.0
     for each, times in ((group.prefill(), 1), (group.decode(), 29)):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chipwise.errors import ChipwiseError
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 
@@ -32,7 +33,9 @@ TOLERANCE = 1e-3
 
 def numbers(model: str, device: str) -> dict[str, float]:
     """Seconds of every operator, and the whole; or the error's first words."""
-    request = Request(model=model, device=device, weights="own", batch=8, prompt_tokens=2048, new_tokens=256)
+    request = Request(
+        model=model, deployment=Deployment(device=device, weights="own"), batch=8, prompt_tokens=2048, new_tokens=256
+    )
     try:
         found = estimate_of(cost_of(request), 0)
     except ChipwiseError as error:

@@ -20,6 +20,7 @@ from chipwise.model.published.read import resolve
 from chipwise.predict.load.engine import Served
 from chipwise.predict.load.fleet import Pool, Replica, replica, serve
 from chipwise.predict.load.policy import Policy
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 from chipwise_fitting import load_runs
 from chipwise_fitting.load_runs import METRICS, Experiment, Recorded
@@ -163,7 +164,9 @@ def _predicted(run: Experiment, constants: Constants) -> dict[tuple[int, str], f
     """Seconds by (stage, metric), of stage -1 for all stages together; the reason where there are none."""
     if not run.stages:
         return f"no load is known of the workload {run.workload!r}"
-    asked = Request(model=run.model, device=run.device, tp=run.tp, runtime="vllm", weights=run.weights)
+    asked = Request(
+        model=run.model, deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm", weights=run.weights)
+    )
     policy = Policy(
         most_tokens=run.most_tokens,
         most_sequences=run.most_sequences,
@@ -217,10 +220,7 @@ def _metrics(served: Served, chosen: np.ndarray, tokens: float) -> dict[str, flo
 
 def _recorded_rows(run: Recorded, constants: Constants, lines: list[dict[str, object]]) -> list[Row]:
     """Of every request of a recorded run its TTFT and end-to-end time, and the percentiles of all."""
-    asked = Request(
-        model=run.model, device=run.device, tp=run.tp, runtime="vllm", batch=min(run.most_sequences, 64),
-        prompt_tokens=int(run.load.prompt_tokens.mean()), new_tokens=int(run.load.new_tokens.mean()),
-    )  # fmt: skip
+    asked = Request(model=run.model, deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm"), batch=min(run.most_sequences, 64), prompt_tokens=int(run.load.prompt_tokens.mean()), new_tokens=int(run.load.new_tokens.mean()))  # fmt: skip
     policy = Policy(most_tokens=run.most_tokens, most_sequences=run.most_sequences, lookahead=1)
     problem = ""
     served = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chipwise.core.csvfile import read_rows, whole
 from chipwise.errors import ChipwiseError, SpecError
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.plan import node_plan
 from chipwise.predict.served.request import Request
 from chipwise_fitting.score import measured
@@ -72,13 +73,15 @@ def _request(row: Mapping[str, str]) -> Request:
     tp, dp, ep = node_plan(*(_whole(row, name) for name in ("tp", "dp", "ep")))
     return Request(
         model=_needed(row, "model"),
-        device=_needed(row, "device"),
-        runtime=_needed(row, "runtime"),
-        weights=_weights(row),
-        tp=tp,
-        pp=_whole(row, "pp"),
-        ep=ep,
-        dp=dp,
+        deployment=Deployment(
+            device=_needed(row, "device"),
+            runtime=_needed(row, "runtime"),
+            weights=_weights(row),
+            tp=tp,
+            pp=_whole(row, "pp"),
+            ep=ep,
+            dp=dp,
+        ),
         batch=_whole(row, "batch") * dp,
         prompt_tokens=_whole(row, "isl"),
         new_tokens=_whole(row, "osl"),

@@ -17,6 +17,7 @@ from chipwise.model.published import families
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.offload import divided, part_on_card
 from chipwise.predict.served.request import Request, parameters_of
@@ -159,7 +160,7 @@ def models_on(
     sheet, wanted = datasheet.load(device), (contains or "").lower()
     names = [name for name in families.names() if wanted in name.lower()]
     decoders = [name for name in names if (arch := resolve(name)).causal and not arch.encoder]
-    asked = Request(model="", device=device, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+    asked = Request(model="", deployment=Deployment(device=device), prompt_tokens=prompt_tokens, new_tokens=new_tokens)
     answers = estimates([replace(asked, model=name) for name in decoders])
     known = zip(decoders, answers, strict=True)
     found = [_on_device(name, each) for name, each in known if isinstance(each, CostEstimate)]

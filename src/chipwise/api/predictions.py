@@ -18,6 +18,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, parameters_of, taken_for
 from chipwise.predict.served.training_step import TrainingEstimate
 
@@ -169,11 +170,7 @@ def estimate(
     from chipwise.predict.served.offload import divided, remark
 
     model, heard = listening(alike.named(model, like), audio_s)
-    request = Request(
-        model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-        batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size,
-        audio_s=heard,
-    )  # fmt: skip
+    request = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp), batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size, audio_s=heard)  # fmt: skip
 
     def answer(name: str | Path | DeviceProfile) -> CostEstimate:
         if is_here(name):
@@ -184,7 +181,7 @@ def estimate(
             whole, active = parameters_of(model)
             said = (*taken_for(model), *priced.notes)
             return replace(priced, notes=said, parameters=whole, active_parameters=active)
-        asked = replace(request, device=name)
+        asked = request.but(device=name)
         found = estimate_request(asked, hypothetical=hypothetical)
         return replace(found, does_not_fit=found.does_not_fit + remark(asked)) if found.does_not_fit else found
 
@@ -201,7 +198,7 @@ def estimate(
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     elsewhere = [name for name in names if not is_here(name)]
-    asked = estimates([replace(request, device=name) for name in elsewhere], hypothetical=hypothetical)
+    asked = estimates([request.but(device=name) for name in elsewhere], hypothetical=hypothetical)
     found = dict(zip(elsewhere, asked, strict=True))
     answers = []
     for name in names:
@@ -276,7 +273,9 @@ def estimate_training(
 
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
     weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
-    request = Request(model=model, device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
+    request = Request(
+        model=model, deployment=Deployment(device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
+    )
     found = resolved(request)
     stem = found.setting.arch.stem
     tokens = prompt if stem is None else stem.tokens

@@ -12,6 +12,7 @@ from chipwise.core.fields import MOST, whole_number
 from chipwise.core.files import check_output
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
 if TYPE_CHECKING:
@@ -149,10 +150,7 @@ def simulate(
             if given:
                 raise SpecError("is of prefill and decode apart; name the decode_device", field=name)
     link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
-    base = Request(
-        model=model, device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-        batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1),
-    )  # fmt: skip
+    base = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp), batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1))  # fmt: skip
     found = resolved(base)
     arch = found.setting.arch
     generates = arch.causal
@@ -197,7 +195,7 @@ def simulate(
     if decode_device is not None:
         if also is not None or clients is not None:
             raise SpecError("prefill and decode apart are simulated with one router and without clients", field="also")
-        other = replace(base, device=decode_device, tp=decode_tp, pp=1)
+        other = base.but(device=decode_device, tp=decode_tp, pp=1)
         apart = Part(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
     each = kind.describe() if arch.stem is None else WHOLE_INPUT
     return simulated(
@@ -225,9 +223,7 @@ def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
         ) from None
     if not 1 <= replicas <= 100_000 or not 0 < weight <= MOST:
         raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
-    return Part(
-        request=replace(base, device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale
-    )
+    return Part(request=base.but(device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale)
 
 
 def _loads(

@@ -9,6 +9,7 @@ from chipwise.api.this_machine import require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
 from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.served.deployment import Deployment
 
 if TYPE_CHECKING:
     from chipwise.predict.served.laboratory_times import LaboratoryTime
@@ -169,8 +170,5 @@ def laboratory_times(
     from chipwise.predict.served.request import Request
 
     require_sheet(device, "a laboratory's kernels are priced on devices with data sheets")
-    request = Request(
-        model=model, device=device, runtime=runtime, weights=weights, tp=tp, batch=batch, prompt_tokens=prompt,
-        new_tokens=new,
-    )  # fmt: skip
+    request = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, tp=tp), batch=batch, prompt_tokens=prompt, new_tokens=new)  # fmt: skip
     return times(request, laboratory)

@@ -10,6 +10,7 @@ from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import RUNTIMES, default_runtime, runtime_named
 from chipwise.hardware.suited import NARROWER, check_reads, most_devices, narrower, nearest, reads
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -38,7 +39,7 @@ MODEL = "meta-llama/Llama-3.1-8B"
     ],
 )
 def test_what_is_not_named_follows_the_chip(device: str, asked: dict[str, str], runtime: str, weights: str) -> None:
-    setting = resolved(Request(model=MODEL, device=device, **asked)).setting
+    setting = resolved(Request(model=MODEL, deployment=Deployment(device=device), **asked)).setting
     assert (setting.runtime.name, setting.formats.stated) == (runtime, weights)
 
 
@@ -53,7 +54,7 @@ def test_what_is_not_named_follows_the_chip(device: str, asked: dict[str, str], 
     ],
 )
 def test_the_format_of_a_checkpoint_counts(model: str, device: str, runtime: str, weights: str) -> None:
-    setting = resolved(Request(model=model, device=device)).setting
+    setting = resolved(Request(model=model, deployment=Deployment(device=device))).setting
     assert (setting.runtime.name, setting.formats.stated) == (runtime, weights)
 
 

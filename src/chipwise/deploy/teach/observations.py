@@ -23,6 +23,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.served import intervals
 from chipwise.predict.served.batching import constants
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import UNCHECKED_PROMPT, Group, Kernels, Seconds, grouped, time_groups
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.steps import PassTimes
@@ -94,10 +95,7 @@ class MeasuredRow:
             prompt = max(1, self.context)
         return Request(
             model=self.model,
-            device=device,
-            runtime=self.runtime,
-            weights=self.weights,
-            kv=self.kv,
+            deployment=Deployment(device=device, runtime=self.runtime, weights=self.weights, kv=self.kv),
             batch=self.batch,
             prompt_tokens=prompt,
             new_tokens=self.new_tokens,

@@ -21,6 +21,7 @@ from chipwise.core.results import Result
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.cost.request import request_total
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request, taken_for
 
@@ -306,10 +307,7 @@ def _request(part: LoopPart) -> Request:
         raise SpecError(f"{part.image_size!r:.40} is no width and height, such as 1024x768", field="image_size")
     assert part.model is not None
     assert part.device is not None
-    return Request(
-        model=part.model, device=part.device, runtime=part.runtime, weights=part.weights, images=part.images,
-        image_size=(int(width), int(height)), prompt_tokens=part.prompt, cached_tokens=part.cached, new_tokens=part.new,
-    )  # fmt: skip
+    return Request(model=part.model, deployment=Deployment(device=part.device, runtime=part.runtime, weights=part.weights), images=part.images, image_size=(int(width), int(height)), prompt_tokens=part.prompt, cached_tokens=part.cached, new_tokens=part.new)  # fmt: skip
 
 
 def _sum(costs: Sequence[PartCost]) -> Predicted:

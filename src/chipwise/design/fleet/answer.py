@@ -22,6 +22,7 @@ from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.outcome import MEASURES
 from chipwise.predict.load.policy import Speculation
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import taken_for
@@ -89,10 +90,7 @@ class Option(Result):
     @property
     def arrangement(self) -> Arrangement:
         """How one replica of the first pool is arranged."""
-        return Arrangement(
-            device=self.device, runtime=self.runtime, weights=self.weights, tp=self.tp, pp=self.pp, ep=self.ep,
-            dp=self.dp, speculation=self.speculation,
-        )  # fmt: skip
+        return Arrangement(deployment=Deployment(device=self.device, runtime=self.runtime, weights=self.weights, tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp), speculation=self.speculation)  # fmt: skip
 
     @property
     def label(self) -> str:
@@ -362,10 +360,10 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         device=where.device,
         runtime=where.runtime,
         weights=where.weights,
-        tp=where.tp,
-        pp=where.pp,
-        ep=where.ep,
-        dp=where.dp,
+        tp=where.deployment.tp,
+        pp=where.deployment.pp,
+        ep=where.deployment.ep,
+        dp=where.deployment.dp,
         speculation=where.speculation,
         replicas=fleet.replicas,
         devices=fleet.replicas * where.devices,

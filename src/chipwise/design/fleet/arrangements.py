@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -22,6 +22,7 @@ from chipwise.model.arch.feed_forward import MixtureOfExperts
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.published.read import resolve
 from chipwise.predict.load.policy import Speculation
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
 
@@ -29,19 +30,28 @@ from chipwise.predict.served.request import Request
 class Arrangement:
     """One way to run one replica; everything that :class:`Request` needs except its sizes."""
 
-    device: str
-    runtime: str
-    weights: str
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
+    deployment: Deployment
     speculation: Speculation | None = None
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return str(self.deployment.device)
+
+    @property
+    def runtime(self) -> str:
+        """Name of the runtime."""
+        return str(self.deployment.runtime)
+
+    @property
+    def weights(self) -> str:
+        """Format of the matrices."""
+        return str(self.deployment.weights)
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
-        return self.tp * self.pp * self.dp
+        return self.deployment.devices
 
     def request(self, question: Question) -> Request:
         """A typical request of ``question`` to this arrangement, a dozen of them in flight."""
@@ -50,17 +60,15 @@ class Arrangement:
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
             for name in ("prompt_tokens", "new_tokens")
         )
-        return Request(
-            model=question.model, device=self.device, runtime=self.runtime, weights=self.weights, kv=question.kv,
-            tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp, batch=12 * self.pp * self.dp,
-            prompt_tokens=max(prompt, 1), new_tokens=max(new, 1),
-        )  # fmt: skip
+        return Request(model=question.model, deployment=replace(self.deployment, kv=question.kv),
+            batch=12 * self.deployment.pp * self.deployment.dp, prompt_tokens=max(prompt, 1), new_tokens=max(new, 1))  # fmt: skip
 
     @property
     def key(self) -> str:
         """Its name in files."""
-        parts = [f"{self.device}/{self.runtime}/{self.weights}/tp{self.tp}/pp{self.pp}"]
-        parts += [f"{name}{value}" for name, value in (("ep", self.ep), ("dp", self.dp)) if value > 1]
+        own = self.deployment
+        parts = [f"{own.device}/{own.runtime}/{own.weights}/tp{own.tp}/pp{own.pp}"]
+        parts += [f"{name}{value}" for name, value in (("ep", own.ep), ("dp", own.dp)) if value > 1]
         if self.speculation is not None:
             drafts = self.speculation
             parts.append(f"{drafts.draft or 'ngram'}:{drafts.drafted}:{drafts.acceptance:g}")
@@ -69,11 +77,8 @@ class Arrangement:
     @property
     def spread(self) -> str:
         """How a replica is spread over its devices, and who drafts for it: ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
-        parts = [f"TP {self.tp}"]
-        parts += [f"{name} {value}" for name, value in (("PP", self.pp), ("EP", self.ep), ("DP", self.dp)) if value > 1]
-        if self.speculation is not None:
-            parts.append(self.speculation.describe())
-        return ", ".join(parts)
+        drafts = () if self.speculation is None else (self.speculation.describe(),)
+        return ", ".join((self.deployment.spread, *drafts))
 
 
 class ArrangementSpace:
@@ -126,7 +131,8 @@ class ArrangementSpace:
         if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
             return None
         return Arrangement(
-            device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp, speculation=drafts
+            deployment=Deployment(device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp),
+            speculation=drafts,
         )
 
     def __iter__(self) -> Iterator[Arrangement]:

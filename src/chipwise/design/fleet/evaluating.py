@@ -210,7 +210,7 @@ class Evaluator:
         """
         length = request.prompt_tokens + request.new_tokens
         cache = cache_of(request, most_tokens=policy.most_tokens, length=length, draft=draft)
-        if cache.tokens / request.pp < self.longest:
+        if cache.tokens / request.deployment.pp < self.longest:
             raise DoesNotFit(
                 f"the cache holds {cache.tokens:,.0f} positions and the longest request has {self.longest:,}"
             )

@@ -93,10 +93,10 @@ def _gguf(model: str) -> str:
 
 def _vllm(where: Arrangement) -> list[str]:
     """Parallelism and drafts; experts are dealt out to all devices of a stage or to none."""
-    parts = [f"--tensor-parallel-size {where.tp}"] * (where.tp > 1)
-    parts += [f"--pipeline-parallel-size {where.pp}"] * (where.pp > 1)
-    parts += [f"--data-parallel-size {where.dp}"] * (where.dp > 1)
-    parts += ["--enable-expert-parallel"] * (where.ep > 1)
+    parts = [f"--tensor-parallel-size {where.deployment.tp}"] * (where.deployment.tp > 1)
+    parts += [f"--pipeline-parallel-size {where.deployment.pp}"] * (where.deployment.pp > 1)
+    parts += [f"--data-parallel-size {where.deployment.dp}"] * (where.deployment.dp > 1)
+    parts += ["--enable-expert-parallel"] * (where.deployment.ep > 1)
     parts += ["--quantization fp8"] * (where.weights in NARROW)
     if where.speculation is not None:
         drafts = where.speculation
@@ -111,11 +111,11 @@ def _vllm(where: Arrangement) -> list[str]:
 
 def _sglang(where: Arrangement) -> list[str]:
     """Parallelism and drafts; ``--tp`` counts all devices of a stage, those of attention's copies included."""
-    devices = where.tp * where.dp
+    devices = where.deployment.tp * where.deployment.dp
     parts = [f"--tp {devices}"] * (devices > 1)
-    parts += [f"--dp {where.dp} --enable-dp-attention"] * (where.dp > 1)
-    parts += [f"--ep {where.ep}"] * (where.ep > 1)
-    parts += [f"--pp-size {where.pp}"] * (where.pp > 1)
+    parts += [f"--dp {where.deployment.dp} --enable-dp-attention"] * (where.deployment.dp > 1)
+    parts += [f"--ep {where.deployment.ep}"] * (where.deployment.ep > 1)
+    parts += [f"--pp-size {where.deployment.pp}"] * (where.deployment.pp > 1)
     parts += ["--quantization fp8"] * (where.weights in NARROW)
     if where.speculation is not None:
         drafts = where.speculation
@@ -130,16 +130,16 @@ def _sglang(where: Arrangement) -> list[str]:
 
 
 def _trtllm(where: Arrangement) -> list[str]:
-    devices = where.tp * where.dp
+    devices = where.deployment.tp * where.deployment.dp
     parts = [f"--tp_size {devices}"] * (devices > 1)
-    parts += [f"--ep_size {where.ep}"] * (where.ep > 1)
-    parts += [f"--pp_size {where.pp}"] * (where.pp > 1)
+    parts += [f"--ep_size {where.deployment.ep}"] * (where.deployment.ep > 1)
+    parts += [f"--pp_size {where.deployment.pp}"] * (where.deployment.pp > 1)
     return parts
 
 
 def _trtllm_options(where: Arrangement) -> dict[str, object]:
     """What only TensorRT-LLM's file of options says; JSON is YAML."""
-    options: dict[str, object] = {"enable_attention_dp": True} if where.dp > 1 else {}
+    options: dict[str, object] = {"enable_attention_dp": True} if where.deployment.dp > 1 else {}
     if where.speculation is not None:
         drafts = where.speculation
         how: dict[str, object] = {"max_draft_len": drafts.drafted}

@@ -23,6 +23,7 @@ from chipwise.predict.load.load import Load
 from chipwise.predict.load.outcome import MEASURES, STATISTICS, metrics_of, outcome, over_time, steady
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.saturation import saturation
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import Request, resolved, taken_for
@@ -235,10 +236,7 @@ def _simulation(
 
 def _arrangement(pool: Pool) -> Arrangement:
     request, found = pool.replica.request, resolved(pool.replica.request)
-    return Arrangement(
-        device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights,
-        tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, speculation=pool.replica.policy.speculation,
-    )  # fmt: skip
+    return Arrangement(deployment=Deployment(device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights, tp=request.deployment.tp, pp=request.deployment.pp, ep=request.deployment.ep, dp=request.deployment.dp), speculation=pool.replica.policy.speculation)  # fmt: skip
 
 
 def _name(pools: Sequence[Pool]) -> str:
@@ -286,10 +284,7 @@ def _price(pool: Pool) -> float | None:
 def _label(pool: Pool) -> str:
     request = pool.replica.request
     found = resolved(request)
-    plan = [f"TP {request.tp}"]
-    plan += [
-        f"{name} {value}" for name, value in (("PP", request.pp), ("EP", request.ep), ("DP", request.dp)) if value > 1
-    ]
+    plan = [request.deployment.spread]
     drafts = pool.replica.policy.speculation
     plan += [] if drafts is None else [drafts.describe()]
     setting = found.setting

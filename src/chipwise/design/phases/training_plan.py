@@ -23,6 +23,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.predict.cost.model import Predicted
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.training_step import TrainingEstimate, training_step
@@ -172,7 +173,9 @@ def _largest(
 ) -> tuple[int, bool, TrainingEstimate]:
     """Sequences at once (a divisor of ``share``), whether activations are recomputed, and the step."""
     weights = wide_format(sheet)
-    request = resolved(Request(model=arch, device=sheet, runtime="torch-compile", weights=weights, dp=devices))
+    request = resolved(
+        Request(model=arch, deployment=Deployment(device=sheet, runtime="torch-compile", weights=weights, dp=devices))
+    )
     counts = [count for count in range(min(share, MOST_LOCAL), 0, -1) if share % count == 0]
     for recompute in (False, True):
         for count in counts:

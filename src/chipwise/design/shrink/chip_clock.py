@@ -11,6 +11,7 @@ from chipwise.errors import ChipwiseError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request
 
@@ -60,9 +61,7 @@ class ChipClock:
             [
                 Request(
                     model=arch,
-                    device=self.device,
-                    runtime=self.runtime,
-                    weights=self.weights,
+                    deployment=Deployment(device=self.device, runtime=self.runtime, weights=self.weights),
                     batch=load.batch,
                     prompt_tokens=load.prompt_tokens,
                     new_tokens=load.new_tokens,

@@ -48,9 +48,9 @@ class ServedPricer:
         self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the previous design
         self._constants = constants()
         self._in_flight = template.batch
-        self._replica_batch = -(-template.batch // (template.dp * template.pp))
-        runtime = runtime_named(str(template.runtime))
-        others = max(self._in_flight // template.dp - 1, 0)
+        self._replica_batch = -(-template.batch // (template.deployment.dp * template.deployment.pp))
+        runtime = runtime_named(str(template.deployment.runtime))
+        others = max(self._in_flight // template.deployment.dp - 1, 0)
         self._together = max(min(runtime.prefill_tokens // template.prompt_tokens, others), 1)
         self._one_pass = one_pass
 
@@ -68,8 +68,8 @@ class ServedPricer:
 
     def request(self, design: Design) -> Request:
         """The request whose estimate is that of ``design``."""
-        weights = format_there(design.weights, str(self._template.runtime))
-        return replace(self._template, model=design.arch, device=self.device, weights=weights)
+        weights = format_there(design.weights, str(self._template.deployment.runtime))
+        return self._template.but(model=design.arch, device=self.device, weights=weights)
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
         """Seconds of the pass's kernels, and their number; of a prompt's pass also of one that prompts share."""

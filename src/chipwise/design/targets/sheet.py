@@ -34,6 +34,7 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.cost.spending import Rates, spent
 from chipwise.predict.served import image_law
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 
@@ -85,11 +86,7 @@ class SheetTarget:
         self.device = device  # with what was taught
         template = Request(
             model="",
-            device=device,
-            runtime=served.runtime,
-            kv=served.kv,
-            tp=served.tp,
-            pp=served.pp,
+            deployment=Deployment(device=device, runtime=served.runtime, kv=served.kv, tp=served.tp, pp=served.pp),
             batch=workload.batch,
             prompt_tokens=workload.prompt_tokens,
             new_tokens=workload.new_tokens,
@@ -305,9 +302,9 @@ class SheetTarget:
         return MeasuredRow(
             number=number,
             model=design.arch,
-            runtime=str(asked.runtime),
-            weights=asked.weights,
-            kv=asked.kv,
+            runtime=str(asked.deployment.runtime),
+            weights=asked.deployment.weights,
+            kv=asked.deployment.kv,
             batch=asked.batch,
             prompt_tokens=asked.prompt_tokens,
             new_tokens=asked.new_tokens,
@@ -340,7 +337,7 @@ class SheetTarget:
     def estimate(self, design: Design) -> CostEstimate:
         """The estimate of a design, kernel by kernel, whether it fits or not."""
         if design not in self._estimates:
-            self._estimates[design] = estimate_of(cost_of(replace(self._pricer.request(design), device=self.device)), 0)
+            self._estimates[design] = estimate_of(cost_of(self._pricer.request(design).but(device=self.device)), 0)
         return self._estimates[design]
 
     def measure(self, design: Design, folder: Path) -> Measurement:

@@ -18,6 +18,7 @@ from chipwise.model.published.read import resolve
 from chipwise.model.walk.built import require_built
 from chipwise.predict.explain.pricers import CalibratedPricer, DataSheetPricer
 from chipwise.predict.explain.question import Case, Pricer, Question
+from chipwise.predict.served.deployment import deployed
 from chipwise.predict.served.estimate import cost_of, fitting_requests, waiting, with_defaults
 from chipwise.predict.served.offload import remark
 from chipwise.predict.served.request import Request, resolved
@@ -60,7 +61,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         Unsupported: The chip has no rate for a format.
     """
     task = {name: asked.pop(name) for name in TASK if name in asked}
-    request = Request(model=model, device=device, **asked)
+    request = Request(model=model, **deployed({**asked, "device": device}))
     found = resolved(request)
     setting, weights = found.setting, found.weights
     asked["runtime"] = setting.runtime
@@ -72,7 +73,8 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         if asked_for not in (None, OWN) and format_name(asked_for) != formats.activations:
             raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
         weights, kv = formats.activations, None
-    question = Question(arch=setting.arch, weights=weights or formats.weights, kv=kv, **asked, **task)
+    served = deployed({**asked, "weights": weights or formats.weights, "kv": kv})
+    question = Question(arch=setting.arch, **served, **task)
     fitting = question.batch if question.task == "train" or question.batch == 1 else _fitting(question, device)
     if not 0 < fitting < question.batch:
         case = case_of(question, DataSheetPricer(device=device))
@@ -106,7 +108,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     arch = priced_here(whole, images=asked.get("images", 0), audio_s=asked.pop("audio_s", 0))
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime
-    question = Question(arch=arch, **asked)
+    question = Question(arch=arch, **deployed(asked))
     total = question.prompt_tokens + question.new_tokens
     if total > arch.max_tokens and arch.stem is None:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")

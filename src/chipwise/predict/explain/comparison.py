@@ -10,6 +10,7 @@ from chipwise.core.results import Result
 from chipwise.errors import ChipwiseError, InputError
 from chipwise.hardware import datasheet
 from chipwise.predict.cost.model import Bound, CostEstimate, OpCost
+from chipwise.predict.served.deployment import deployed
 from chipwise.predict.served.estimate import estimate, estimate_of, fitting_requests, waiting, with_defaults
 from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request, listening, taken_for
@@ -207,7 +208,7 @@ def requests_of(
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]
     heard = {model: listening(model, audio_s) for model in models}
     requests = [
-        Request(model=heard[model][0], audio_s=heard[model][1], device=sheets[device], **asked)  # type: ignore[arg-type]
+        Request(model=heard[model][0], audio_s=heard[model][1], **deployed({**asked, "device": sheets[device]}))
         for model, device in names
     ]
     return requests, names

@@ -188,7 +188,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
         "weights": question.weights,
         "defaults": list(cost.defaults),
         "does_not_fit": found.does_not_fit,
-        "kv": question.kv,
+        "kv": question.deployment.kv,
         "task": question.task,
         "batch": question.batch,
         "prompt_tokens": question.prompt_tokens,

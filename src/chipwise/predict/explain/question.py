@@ -15,18 +15,21 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.cost.model import CostEstimate, OpCost
+from chipwise.predict.served.deployment import Deployment, changed
 from chipwise.predict.served.request import IMAGE_SIZE, Request
 
 PhaseName = Literal["prefill", "decode"]
 Task = Literal["serve", "train"]
 
 
+USUAL = "vllm"
+"""The runtime of questions that name none."""
 _ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One model, as deployed, under one workload. ``device`` None is this machine, as calibrated.
+    """One model, as deployed, under one workload. A deployment without a device is on this machine, as calibrated.
 
     ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
     activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
@@ -35,14 +38,7 @@ class Question:
     """
 
     arch: ArchSpec
-    weights: str  # format of the matrices
-    kv: str | None = None  # format of the cache; default: that of the activations
-    device: str | None = None
-    runtime: str | Runtime = "vllm"
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
+    deployment: Deployment
     batch: int = 1
     prompt_tokens: int = 1024
     new_tokens: int = 128
@@ -62,6 +58,8 @@ class Question:
             object.__setattr__(self, "new_tokens", 1)
         if self.arch.encoder_stem is not None:  # a request is a sound, and what is written of it
             object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.tokens)
+        if self.deployment.weights is None:
+            raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
                 f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
@@ -74,39 +72,38 @@ class Question:
             )
 
     def but(self, **changes: Any) -> Question:
-        """Returns the question with some fields changed."""
-        return replace(self, **changes)
+        """The question with other fields, its own or its deployment's."""
+        return changed(self, changes)
 
     def request(self, device: str) -> Request:
         """The question as a request to the serving model, on ``device`` unless the question names one."""
+        placed = replace(self.deployment, device=self.device or device, runtime=self.deployment.runtime or USUAL)
         return Request(
-            model=self.arch,
-            device=self.device or device,
-            runtime=self.runtime,
-            weights=self.weights,
-            kv=self.kv,
-            tp=self.tp,
-            pp=self.pp,
-            ep=self.ep,
-            dp=self.dp,
-            batch=self.batch,
-            prompt_tokens=self.prompt_tokens,
-            new_tokens=self.new_tokens,
-            cached_tokens=self.cached_tokens,
-            wide_layers=self.wide_layers,
-            images=self.images,
-            image_size=self.image_size,
-            audio_s=self.audio_s,
-        )
+            model=self.arch, deployment=placed, batch=self.batch, prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens, cached_tokens=self.cached_tokens, wide_layers=self.wide_layers,
+            images=self.images, image_size=self.image_size, audio_s=self.audio_s,
+        )  # fmt: skip
+
+    @property
+    def weights(self) -> str:
+        """Format of the matrices, or of all layers; a question names it."""
+        assert self.deployment.weights is not None  # checked when the question was made
+        return self.deployment.weights
+
+    @property
+    def device(self) -> str | None:
+        """The device's name; None is this machine, as calibrated."""
+        return None if self.deployment.device is None else str(self.deployment.device)
 
     @property
     def served_by(self) -> Runtime:
-        """The runtime by its name.
+        """The runtime; vLLM, where none is named.
 
         Raises:
             UnknownName: There is no runtime of this name.
         """
-        return runtime_named(self.runtime) if isinstance(self.runtime, str) else self.runtime
+        runtime = self.deployment.runtime or USUAL
+        return runtime_named(runtime) if isinstance(runtime, str) else runtime
 
 
 class Pricer(Protocol):

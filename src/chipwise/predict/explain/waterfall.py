@@ -164,8 +164,8 @@ def _beside(case: Case, phase: PhaseName) -> list[Part]:
             f"of {units.number(count)} kernels, one by one",
         )
         stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
-    sequences = -(-question.batch // (question.dp * question.pp)) if phase == "decode" else 0
-    host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.tp))
+    sequences = -(-question.batch // (question.deployment.dp * question.deployment.pp)) if phase == "decode" else 0
+    host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.deployment.tp))
     return [
         Part(name="launches and gaps", seconds=launch_s, why=why),
         Part(name="communication", seconds=link_s, why="between devices"),

@@ -40,7 +40,7 @@ def cache_of(
     Raises:
         DoesNotFit: Weights and working memory need more; says by how much and what would fit.
     """
-    longest, batch = max(length, 2), request.dp
+    longest, batch = max(length, 2), request.deployment.dp
     if resolved(request).setting.arch.stem is not None:  # keeps nothing; a step holds so many requests
         batch *= most_tokens
     asked = [

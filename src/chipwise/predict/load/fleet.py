@@ -21,6 +21,7 @@ from chipwise.predict.load.engine import UNSERVED, Served, replay
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy, policy_of
 from chipwise.predict.load.step_times import StepTimes, step_times
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
 
 TRANSFER_S = 1e-3
@@ -43,12 +44,12 @@ class Replica:
     @property
     def devices(self) -> int:
         """Devices of one replica."""
-        return self.request.tp * self.request.pp * self.request.dp
+        return self.request.deployment.devices
 
     @property
     def lanes(self) -> int:
         """Engines that a replica is replayed as: microbatches of its pipeline, ranks of its attention."""
-        return self.request.pp * self.request.dp
+        return self.request.deployment.pp * self.request.deployment.dp
 
 
 def draft_of(request: Request, policy: Policy) -> Request | None:
@@ -60,7 +61,8 @@ def draft_of(request: Request, policy: Policy) -> Request | None:
     name = policy.speculation.draft if policy.speculation else None
     if name is None:
         return None
-    own = replace(request, model=name, weights=None, kv=None, tp=1, pp=1, ep=1, dp=1, batch=12)
+    alone = Deployment(device=request.device, runtime=request.deployment.runtime)
+    own = replace(request, model=name, deployment=alone, batch=12)
     check_draft(*(resolved(each).setting.arch for each in (request, own)))
     return own
 
@@ -118,7 +120,7 @@ def replica(
         request=request,
         table=table,
         policy=chosen,
-        cache_tokens=cache.tokens / request.pp,
+        cache_tokens=cache.tokens / request.deployment.pp,
         cache_bytes_per_token=cache.bytes_per_token,
     )
 

@@ -111,7 +111,7 @@ def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEst
 
 def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
     """The estimate with the model's parameters, and with what of runtime and weights was not named but is usual."""
-    named = {"runtime": request.runtime, "weights": request.weights}
+    named = {"runtime": request.deployment.runtime, "weights": request.deployment.weights}
     whole, active = parameters_of(request.model)
     defaults = tuple(name for name, value in named.items() if value is None)
     return replace(found, defaults=defaults, parameters=whole, active_parameters=active)

@@ -24,6 +24,7 @@ from chipwise.model.published import alike, families
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import read_model, resolve
 from chipwise.predict.served.checkpoints import default_cache
+from chipwise.predict.served.deployment import Deployment, changed
 from chipwise.predict.served.formats import Formats, formats_of, wide_format
 from chipwise.predict.served.plan import Plan, whole_number
 from chipwise.predict.served.setting import Setting
@@ -43,19 +44,10 @@ class Request:
     ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
     had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     With ``images`` the prompt is longer by their tokens, and the tower that reads them is held and run.
-    ``weights`` names one format, or those of all layers and the head: ``int8/int4 head:int8``
-    (``model/arch/formats.py``); None is what suits the chip (``hardware/suited.py``), ``own`` the checkpoint's own.
     """
 
     model: str | Path | ArchSpec
-    device: str | Path | DeviceProfile
-    runtime: str | Runtime | None = None  # the device's default
-    weights: str | None = None
-    kv: str | None = None
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
+    deployment: Deployment
     batch: int = 1
     prompt_tokens: int = 1024
     new_tokens: int = 128
@@ -68,9 +60,6 @@ class Request:
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
             whole_number(getattr(self, field), field)
-        for field in ("weights", "kv"):
-            if getattr(self, field) == "":
-                raise SpecError("must name a number format, not be empty", field=field)
         for field in ("batch", "prompt_tokens", "new_tokens"):
             if not 1 <= getattr(self, field) <= MAX_TOKENS:
                 raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {getattr(self, field)}", field=field)
@@ -84,6 +73,18 @@ class Request:
                 f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
                 field="cached_tokens",
             )
+        if self.deployment.device is None:
+            raise SpecError("must name a device", field="device")
+
+    @property
+    def device(self) -> str | Path | DeviceProfile:
+        """The device."""
+        assert self.deployment.device is not None  # checked when the request was made
+        return self.deployment.device
+
+    def but(self, **changes: Any) -> Request:
+        """The request with other fields, its own or its deployment's."""
+        return changed(self, changes)
 
 
 def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
@@ -100,7 +101,7 @@ def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str 
     return (model, audio_s) if arch.towers else (arch.hearing(audio_s), 0.0)
 
 
-_looked_at = operator.attrgetter("model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "wide_layers")
+_looked_at = operator.attrgetter("model", "deployment", "wide_layers")
 
 
 def names_of(request: Request) -> tuple[object, ...]:
@@ -131,10 +132,10 @@ def resolved(request: Request) -> Resolved:
         _changed(model),
         device,
         (_changed(device) or taught.revision(device)) if isinstance(device, str) else 0,
-        request.runtime,
-        request.weights,
-        request.kv,
-        Plan(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp),
+        request.deployment.runtime,
+        request.deployment.weights,
+        request.deployment.kv,
+        request.deployment.plan,
         request.wide_layers,
         request.images > 0,
         request.audio_s > 0,

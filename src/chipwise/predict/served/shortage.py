@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from chipwise.core import units
 from chipwise.errors import ChipwiseError, Unsupported
@@ -157,7 +157,7 @@ def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting
             runtime=group.setting.runtime,
             device=group.device,
             weights=group.setting.formats.stated,
-            tp=request.tp,
+            tp=request.deployment.tp,
             batch=request.batch,
         )
         for row, (request, group) in short.items()
@@ -194,7 +194,7 @@ def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:
 def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Fitting, Group] | None:
     """The first change that memory allows, and the request with it."""
     for remedy in sort:
-        groups, errors = grouped([replace(request, **dict(remedy.changes))])
+        groups, errors = grouped([request.but(**dict(remedy.changes))])
         if errors:
             continue
         try:

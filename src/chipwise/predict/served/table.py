@@ -16,6 +16,7 @@ import numpy as np
 from chipwise.core.csvfile import read_rows, whole, write_rows
 from chipwise.core.files import check_output
 from chipwise.errors import ChipwiseError, SpecError, Unsupported, short
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.energy import Energies, energies
 from chipwise.predict.served.estimate import bound_of, fitting_requests, waiting
 from chipwise.predict.served.groups import Group, GroupCost, cost_groups, grouped, memory_of
@@ -157,14 +158,16 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
     model, heard = listening(row["model"], _seconds(row))
     return Request(
         model=model,
-        device=row["device"],
-        runtime=row.get("runtime") or None,
-        weights=row.get("weights") or None,
-        kv=row.get("kv") or None,
-        tp=tp,
-        pp=whole(row, "pp", default=1),
-        ep=ep,
-        dp=dp,
+        deployment=Deployment(
+            device=row["device"],
+            runtime=row.get("runtime") or None,
+            weights=row.get("weights") or None,
+            kv=row.get("kv") or None,
+            tp=tp,
+            pp=whole(row, "pp", default=1),
+            ep=ep,
+            dp=dp,
+        ),
         batch=whole(row, "batch", default=1),
         prompt_tokens=whole(row, "isl", default=None),
         new_tokens=whole(row, "osl", default=None),

@@ -14,6 +14,7 @@ from chipwise.design.fleet.arrangements import Arrangement
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.errors import DoesNotFit, SpecError
 from chipwise.predict.load.policy import Policy, Speculation
+from chipwise.predict.served.deployment import Deployment
 
 MODEL = "Qwen/Qwen3-0.6B"
 FEW = {"device": "l4", "requests": 150, "seeds": 1, "prompt": 300, "new": 60}
@@ -156,12 +157,12 @@ def test_progress_is_told_and_memory_is_bounded() -> None:
 
 
 def test_commands_serve_the_arrangement() -> None:
-    where = Arrangement(device="l40s", runtime="vllm", weights="fp8", tp=2)
+    where = Arrangement(deployment=Deployment(device="l40s", runtime="vllm", weights="fp8", tp=2))
     (line,) = commands_of("org/m", where, 3, Policy(), 1750)
     assert line.startswith("vllm serve org/m --max-model-len 2048 --tensor-parallel-size 2 --quantization fp8")
     assert "3 of them, behind a router" in line
     for runtime, start in (("sglang", "python -m sglang"), ("trtllm", "trtllm-serve")):
-        other = Arrangement(device="l40s", runtime=runtime, weights="bf16")
+        other = Arrangement(deployment=Deployment(device="l40s", runtime=runtime, weights="bf16"))
         assert commands_of("org/m", other, 1, Policy(), 100)[0].startswith(start)
     import yaml
 
@@ -191,9 +192,13 @@ def test_engines_get_the_id_that_they_can_load(named: str, served: str) -> None:
         "trtllm": f"trtllm-serve {served} ", "llama.cpp": f"llama-server -m {served.rpartition('/')[2]}.gguf ",
     }  # fmt: skip
     for runtime, start in starts.items():
-        where = Arrangement(device="l40s", runtime=runtime, weights="bf16")
+        where = Arrangement(deployment=Deployment(device="l40s", runtime=runtime, weights="bf16"))
         assert commands_of(named, where, 1, Policy(), 100)[0].startswith(start)
-    deployed = dynamo_yaml(named, (where := Arrangement(device="l40s", runtime="vllm", weights="bf16"), 1), (where, 1))
+    deployed = dynamo_yaml(
+        named,
+        (where := Arrangement(deployment=Deployment(device="l40s", runtime="vllm", weights="bf16")), 1),
+        (where, 1),
+    )
     assert f'"--model", "{served}"' in deployed
 
 
@@ -207,7 +212,7 @@ def test_a_folder_is_served_by_its_path_and_drafts_by_their_id(tmp_path: Path) -
     (tmp_path / "config.json").write_text("{}")
     drafts = Speculation(drafted=4, acceptance=0.7, draft="qwen3-0.6b")
     for runtime in ("vllm", "sglang", "trtllm"):
-        where = Arrangement(device="l40s", runtime=runtime, weights="bf16", speculation=drafts)
+        where = Arrangement(deployment=Deployment(device="l40s", runtime=runtime, weights="bf16"), speculation=drafts)
         for named in (tmp_path, tmp_path / "config.json"):
             line = commands_of(str(named), where, 1, Policy(), 100)[0]
             assert f" {tmp_path} " in line

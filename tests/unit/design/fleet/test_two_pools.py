@@ -19,6 +19,7 @@ from chipwise.design.fleet.two_pools import TwoPools
 from chipwise.errors import Infeasible, SpecError
 from chipwise.predict.load.load import RequestClass
 from chipwise.predict.load.policy import Policy, Speculation
+from chipwise.predict.served.deployment import Deployment
 
 MODEL = "Qwen/Qwen3-0.6B"
 LINK = 25e9
@@ -166,7 +167,9 @@ def test_each_stack_says_experts_copies_and_drafts_in_its_own_words() -> None:
     wide = {"device": "h100-sxm", "weights": "fp8", "tp": 2, "dp": 4, "ep": 8}
     drafts = Speculation(drafted=4, acceptance=0.7, draft="org/small")
     lines = {
-        runtime: commands_of("org/m", Arrangement(runtime=runtime, speculation=drafts, **wide), 1, Policy(), 4000)[0]
+        runtime: commands_of(
+            "org/m", Arrangement(deployment=Deployment(runtime=runtime), speculation=drafts, **wide), 1, Policy(), 4000
+        )[0]
         for runtime in ("vllm", "sglang", "trtllm")
     }
     assert "--tensor-parallel-size 2 --data-parallel-size 4 --enable-expert-parallel" in lines["vllm"]
@@ -176,17 +179,20 @@ def test_each_stack_says_experts_copies_and_drafts_in_its_own_words() -> None:
     assert "--tp_size 8 --ep_size 8" in lines["trtllm"]
     assert '"enable_attention_dp": true' in lines["trtllm"]
     copied = Arrangement(
-        device="l4", runtime="vllm", weights="bf16", speculation=Speculation(drafted=3, acceptance=0.4)
+        deployment=Deployment(device="l4", runtime="vllm", weights="bf16"),
+        speculation=Speculation(drafted=3, acceptance=0.4),
     )
     assert '"method": "ngram"' in commands_of("org/m", copied, 1, Policy(), 4000)[0]
     for runtime in ("sglang", "trtllm"):
-        where = Arrangement(runtime=runtime, device="l4", weights="bf16", tp=2)
+        where = Arrangement(deployment=Deployment(runtime=runtime, device="l4", weights="bf16", tp=2))
         services = yaml.safe_load(dynamo_yaml("org/m", (where, 1), (where, 2)))["spec"]["services"]
         roles = [
             each["extraPodSpec"]["mainContainer"]["args"][-1] for name, each in services.items() if "Worker" in name
         ]
         assert roles == ["prefill", "decode"]
-    assert not dynamo_yaml("m", (Arrangement(device="a", runtime="mlx", weights="int4"), 1), (copied, 1))
+    assert not dynamo_yaml(
+        "m", (Arrangement(deployment=Deployment(device="a", runtime="mlx", weights="int4")), 1), (copied, 1)
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from chipwise.hardware import datasheet
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 
@@ -55,7 +56,14 @@ def check(space: SearchSpace, device: str, runtime: str, *, batch: int = 1, tp: 
     sheet = datasheet.load(device)
     workload = Workload(prompt_tokens=64, new_tokens=64, batch=batch)
     pricer = ServedPricer(
-        Request(model="", device=sheet, runtime=runtime, batch=batch, tp=tp, prompt_tokens=64, new_tokens=64), sheet
+        Request(
+            model="",
+            deployment=Deployment(device=sheet, runtime=runtime, tp=tp),
+            batch=batch,
+            prompt_tokens=64,
+            new_tokens=64,
+        ),
+        sheet,
     )
     rows = space.sample(12, np.random.default_rng(0))
     costs = PriceTable(space, workload, pricer)(rows)

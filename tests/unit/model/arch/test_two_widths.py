@@ -11,6 +11,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, operator_costs
 from chipwise.predict.served.request import Request
 
@@ -44,7 +45,9 @@ def test_parameters_by_pencil() -> None:
 
 def test_each_half_is_computed_in_its_width() -> None:
     arch = translator(640, 256)
-    cost = cost_of(Request(model=arch, device="l4", runtime="torch", prompt_tokens=30, new_tokens=30))
+    cost = cost_of(
+        Request(model=arch, deployment=Deployment(device="l4", runtime="torch"), prompt_tokens=30, new_tokens=30)
+    )
     width = {"encoder": set(), "decoder": set()}
     for each in cost.prefill.parts:
         if each.op.kind == "embedding":
@@ -58,13 +61,27 @@ def test_each_half_is_computed_in_its_width() -> None:
 def test_weights_in_memory_are_the_parameters_that_products_and_tables_hold() -> None:
     """The decoder's pass keeps both tables, the head is tied: 2 bytes a parameter."""
     arch = translator(640, 256)
-    cost = cost_of(Request(model=arch, device="l4", runtime="torch", prompt_tokens=30, new_tokens=30, weights="bf16"))
+    cost = cost_of(
+        Request(
+            model=arch,
+            deployment=Deployment(device="l4", runtime="torch", weights="bf16"),
+            prompt_tokens=30,
+            new_tokens=30,
+        )
+    )
     assert cost.memory.weights[0] == pytest.approx(2 * arch.parameters(), rel=1e-3)
 
 
 def test_a_wider_encoder_costs_the_prompt_and_not_the_answer() -> None:
     narrow, wide = (
-        cost_of(Request(model=translator(read, 256), device="l4", runtime="torch", prompt_tokens=400, new_tokens=8))
+        cost_of(
+            Request(
+                model=translator(read, 256),
+                deployment=Deployment(device="l4", runtime="torch"),
+                prompt_tokens=400,
+                new_tokens=8,
+            )
+        )
         for read in (512, 1024)
     )
     assert wide.prefill_s[0] > narrow.prefill_s[0]

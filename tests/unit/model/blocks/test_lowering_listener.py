@@ -20,6 +20,7 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.lower import lower
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimate
 from chipwise.predict.served.request import Request
 
@@ -45,7 +46,7 @@ def test_flops_are_those_of_the_model_on_other_devices(name: str) -> None:
     """Two lowerings of one model, made for a data sheet and for the exported graph, count within 2 %."""
     arch = encoder_of(resolve(name))
     here = sum(item.op.work().flops for item in lowered(arch).ops)
-    there = estimate(Request(model=arch, device="l4", prompt_tokens=1, new_tokens=1))
+    there = estimate(Request(model=arch, deployment=Deployment(device="l4"), prompt_tokens=1, new_tokens=1))
     assert here == pytest.approx(sum(part.work.flops * part.count for part in there.prefill), rel=0.02)
 
 

@@ -16,6 +16,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import CORES
 from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import cores, times_of
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import GroupCost, cost_groups, grouped
 from chipwise.predict.served.request import Request
 
@@ -88,9 +89,9 @@ def test_gpt2_on_a_machine_that_set_no_constant_is_inside_the_interval(weights: 
     assert taken
     request = Request(
         model="gpt2",
-        device="epyc-9755:1-core",
-        runtime="onnxruntime",
-        weights=weights if weights == "fp32" else f"{weights}_own",
+        deployment=Deployment(
+            device="epyc-9755:1-core", runtime="onnxruntime", weights=weights if weights == "fp32" else f"{weights}_own"
+        ),
         prompt_tokens=int(taken[0]["prompt_tokens"]),
         new_tokens=int(taken[0]["new_tokens"]),
     )

@@ -11,6 +11,7 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.one_row import served_times
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request
 
@@ -39,7 +40,10 @@ def test_fp8_is_never_slower_than_bf16_at_one_request(runtime: str) -> None:
     cases = [(model, device) for model in MODELS for device in devices]
     wide, narrow = (
         estimates(
-            [Request(model=model, device=device, runtime=runtime, weights=weights) for model, device in cases],
+            [
+                Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights))
+                for model, device in cases
+            ],
             hypothetical=True,
         )
         for weights in ("bf16", "fp8")

@@ -28,13 +28,14 @@ from chipwise.predict.load.load import RequestClass, made
 from chipwise.predict.load.outcome import capacity_per_s, outcome, over_time, steady
 from chipwise.predict.load.policy import Policy, Speculation, policy_of
 from chipwise.predict.load.step_times import step_times
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
 KINDS = (RequestClass(prompt_tokens=100, new_tokens=10),)
 
 
 def toy_replica(**times: float) -> Replica:
-    request = Request(model="gpt2", device="l4")
+    request = Request(model="gpt2", deployment=Deployment(device="l4"))
     return Replica(
         request=request, table=toy_table(**times), policy=Policy(), cache_tokens=1e6, cache_bytes_per_token=1000.0
     )
@@ -122,13 +123,17 @@ def test_capacity_is_what_an_engine_serves_that_never_lacks_work() -> None:
 
 def test_the_cache_is_what_weights_and_working_memory_leave() -> None:
     found = cache_of(
-        Request(model="meta-llama/Llama-3.1-8B", device="rtx-4090", runtime="vllm"), most_tokens=2048, length=1500
+        Request(model="meta-llama/Llama-3.1-8B", deployment=Deployment(device="rtx-4090", runtime="vllm")),
+        most_tokens=2048,
+        length=1500,
     )
     assert found.bytes_per_token == 2 * 32 * 8 * 128 * 2  # keys and values, layers, heads, head size, bf16
     assert found.tokens == pytest.approx(41_408, rel=0.06)  # what vLLM 0.19 reports for this card
     with pytest.raises(DoesNotFit, match=r"too much.*would fit"):
         cache_of(
-            Request(model="meta-llama/Llama-3.1-70B-Instruct", device="rtx-4090", runtime="vllm"),
+            Request(
+                model="meta-llama/Llama-3.1-70B-Instruct", deployment=Deployment(device="rtx-4090", runtime="vllm")
+            ),
             most_tokens=2048,
             length=1500,
         )
@@ -174,7 +179,7 @@ def test_no_request_is_lost_between_two_pools() -> None:
 
 def test_a_step_that_checks_drafts_costs_its_tokens_and_the_drafts() -> None:
     """Priced as steps of so many tokens for each sequence; n-grams cost nothing, a model one pass a token."""
-    request = Request(model="Qwen/Qwen3-8B", device="l40s", runtime="vllm", batch=12)
+    request = Request(model="Qwen/Qwen3-8B", deployment=Deployment(device="l40s", runtime="vllm"), batch=12)
     sizes = {"most_tokens": 512, "most_sequences": 64, "longest": 4096}
     plain, wide = (step_times([request], width=width, **sizes)[0] for width in (1, 5))
     small = step_times([replace(request, model="Qwen/Qwen3-0.6B")], **sizes)[0]
@@ -187,7 +192,7 @@ def test_a_step_that_checks_drafts_costs_its_tokens_and_the_drafts() -> None:
 
 
 def test_a_model_that_drafts_takes_memory_and_must_share_the_vocabulary() -> None:
-    request = Request(model="Qwen/Qwen3-8B", device="l40s", runtime="vllm", batch=12)
+    request = Request(model="Qwen/Qwen3-8B", deployment=Deployment(device="l40s", runtime="vllm"), batch=12)
     policy = policy_of(runtime_named("vllm"))
     drafting = replace(policy, speculation=Speculation(drafted=4, acceptance=0.7, draft="Qwen/Qwen3-0.6B"))
     with_draft, alone = (replica(request, policy=each).cache_tokens for each in (drafting, policy))

@@ -15,11 +15,12 @@ from chipwise.predict.load.load import RequestClass, made
 from chipwise.predict.load.outcome import metrics_of, times_of
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import step_times
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimate
 from chipwise.predict.served.request import Request
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
-LLAMA = Request(model="meta-llama/Llama-3.1-8B", device="h100-sxm")
+LLAMA = Request(model="meta-llama/Llama-3.1-8B", deployment=Deployment(device="h100-sxm"))
 
 
 @quick
@@ -110,9 +111,7 @@ def test_waiting_for_one_slot_is_that_of_an_m_d_1_queue(load: float) -> None:
 @pytest.mark.parametrize("clients", [1, 8])
 def test_the_closed_loop_is_the_estimate_where_nothing_queues(clients: int) -> None:
     """One client: both times within 1 %. Several that begin together: the step that all of them decode in."""
-    asked = Request(
-        model=LLAMA.model, device=LLAMA.device, batch=clients, prompt_tokens=1024, new_tokens=128
-    )  # fmt: skip
+    asked = Request(model=LLAMA.model, deployment=Deployment(device=LLAMA.device), batch=clients, prompt_tokens=1024, new_tokens=128)  # fmt: skip
     table = step_times([asked])[0]
     kinds = (RequestClass(prompt_tokens=1024, new_tokens=128),)
     load = made(kinds, count=2 * clients, rate_per_s=None, clients=clients, seed=0)

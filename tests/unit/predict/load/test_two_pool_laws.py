@@ -14,6 +14,7 @@ from chipwise.predict.load.fleet import Pool, Replica, serve, serve_apart, serve
 from chipwise.predict.load.load import RequestClass, made
 from chipwise.predict.load.outcome import metrics_of
 from chipwise.predict.load.policy import Policy, Speculation
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
 LAWS = settings(max_examples=15, deadline=None, derandomize=True)
@@ -22,7 +23,7 @@ NOISE = 1.02  # the order of arrival at the second pool changes a little with ev
 
 def pool(replicas: int = 1, *, policy: Policy | None = None, cache_tokens: float = 1e6, **times: float) -> Pool:
     copy = Replica(
-        request=Request(model="gpt2", device="l4"), table=toy_table(**times), policy=policy or Policy(),
+        request=Request(model="gpt2", deployment=Deployment(device="l4")), table=toy_table(**times), policy=policy or Policy(),
         cache_tokens=cache_tokens, cache_bytes_per_token=1000.0,
     )  # fmt: skip
     return Pool(replica=copy, replicas=replicas)

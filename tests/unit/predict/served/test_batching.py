@@ -13,11 +13,14 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.served import intervals
 from chipwise.predict.served.batching import Constants, constants, rides_along
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.groups import grouped, memory_of
 from chipwise.predict.served.request import Request
 
-QWEN = Request(model="Qwen/Qwen3-32B", device="h100-sxm", tp=2, batch=33, prompt_tokens=2048, new_tokens=128)
+QWEN = Request(
+    model="Qwen/Qwen3-32B", deployment=Deployment(device="h100-sxm", tp=2), batch=33, prompt_tokens=2048, new_tokens=128
+)
 
 
 def test_sglang_computes_waiting_prompts_in_passes_of_8192_positions() -> None:
@@ -63,7 +66,9 @@ def test_intervals_grow_with_those_of_kernels_less_known_than_any_that_was_left_
 
 def test_experts_in_four_bits_are_widened_where_nothing_multiplies_four() -> None:
     def widened(device: str, weights: str) -> bool:
-        groups, _ = grouped([Request(model="openai/gpt-oss-120b", device=device, weights=weights)])
+        groups, _ = grouped(
+            [Request(model="openai/gpt-oss-120b", deployment=Deployment(device=device, weights=weights))]
+        )
         return intervals.widened(groups[0].setting, datasheet.load(device))
 
     assert widened("h200-sxm", "mxfp4")

@@ -25,6 +25,7 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.kernels.stream import SHARE
 from chipwise.predict.served import images, mixers
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.lowering import alike, lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
@@ -303,7 +304,7 @@ GPT = uniform(vocab_size=64, d_model=16, depth=4, heads=4, kv_heads=2, head_size
 
 
 def trained(**plan: int) -> Any:
-    known = resolved(Request(model="gpt2", device="h100-sxm", runtime="torch-compile")).setting
+    known = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm", runtime="torch-compile"))).setting
     return replace(known, arch=GPT, plan=Plan(**plan))
 
 

@@ -22,6 +22,7 @@ from chipwise.predict.kernels.power import power
 from chipwise.predict.served import energy as energies
 from chipwise.predict.served import groups, served_energy
 from chipwise.predict.served.batching import constants
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import bound_of, fitting_requests, operator_costs, waiting
 from chipwise.predict.served.groups import Group, GroupCost, grouped, memory_of
 from chipwise.predict.served.kernel_times import FIGURES, Call, batches, op_at, time_kernels
@@ -74,7 +75,13 @@ def test_passes_of_an_encoder_decoder_and_of_a_text_encoder() -> None:
 
 def test_who_is_served_keeps_its_sizes() -> None:
     asked = [
-        Request(model="gpt2", device="h100-sxm", batch=b, prompt_tokens=100 + b, new_tokens=10 + b, dp=2)
+        Request(
+            model="gpt2",
+            deployment=Deployment(device="h100-sxm", dp=2),
+            batch=b,
+            prompt_tokens=100 + b,
+            new_tokens=10 + b,
+        )
         for b in (3, 5, 7)
     ]
     (found,), _ = grouped(asked)
@@ -225,7 +232,7 @@ def test_joules_of_a_token_share_the_prompt() -> None:
 
 
 LOAD = served_energy.Load(
-    setting=resolved(Request(model="Qwen/Qwen3-14B", device="h100-sxm", runtime="vllm")).setting,
+    setting=resolved(Request(model="Qwen/Qwen3-14B", deployment=Deployment(device="h100-sxm", runtime="vllm"))).setting,
     device=H100, devices=1, requests=1, prompt_tokens=100, new_tokens=50,
 )  # fmt: skip
 
@@ -279,7 +286,9 @@ def test_shares_of_a_step_and_its_summands() -> None:
     gpu, kind, both, count, own, bits, sort = replace(LOAD, devices=2).levels
     assert (gpu, kind, both, count, own) == ("h100-sxm", "dense", "h100-sxm|dense", "n2", "h100-sxm|n2")
     assert (bits, sort) == (LOAD.setting.formats.weights, "h100-sxm|chat")
-    mixture = resolved(Request(model="Qwen/Qwen3-30B-A3B", device="h100-sxm", runtime="vllm")).setting
+    mixture = resolved(
+        Request(model="Qwen/Qwen3-30B-A3B", deployment=Deployment(device="h100-sxm", runtime="vllm"))
+    ).setting
     assert replace(LOAD, setting=mixture).levels[1] == "experts"
 
 
@@ -315,7 +324,7 @@ def test_watts_of_a_load_are_those_of_its_devices() -> None:
     one = served_energy.served_power(LOAD.setting, H100, requests=8, prompt_tokens=100, new_tokens=50)
     assert one["served_power_w"].value <= H100.board_power_w
     for device, runtime in (("rtx-4090", "vllm"), ("mi300x", "vllm"), ("h100-sxm", "llama.cpp")):
-        other = resolved(Request(model="gpt2", device=device, runtime=runtime))
+        other = resolved(Request(model="gpt2", deployment=Deployment(device=device, runtime=runtime)))
         with pytest.raises(Unsupported, match="engines that serve"):
             served_energy.served_power(other.setting, other.device, requests=1, prompt_tokens=9, new_tokens=9)
 

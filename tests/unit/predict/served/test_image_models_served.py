@@ -22,6 +22,7 @@ from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.pool import PoolOp
 from chipwise.model.published.read import resolve
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import grouped
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.memory import cache_bytes
@@ -33,7 +34,9 @@ VIT = "google/vit-base-patch16-224"
 
 def parts_of(arch: ArchSpec, *, batch: int = 1, runtime: str = "onnxruntime") -> list:
     """The kernels of a pass on an H100."""
-    groups, errors = grouped([Request(model=arch, device="h100-sxm", runtime=runtime, batch=batch)])
+    groups, errors = grouped(
+        [Request(model=arch, deployment=Deployment(device="h100-sxm", runtime=runtime), batch=batch)]
+    )
     assert not errors
     asked = groups[0].prefill()
     return list(lower_pass(asked.setting, asked.step))

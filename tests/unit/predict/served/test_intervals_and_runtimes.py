@@ -14,6 +14,7 @@ from chipwise.hardware.runtime import RUNTIMES, default_runtime, platform_of, ru
 from chipwise.predict.kernels import local
 from chipwise.predict.served import intervals, stack_law
 from chipwise.predict.served.batching import constants
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request
 
@@ -22,7 +23,7 @@ FOLDS = (None, "device:h100-sxm", "device:h200-sxm", "device:b200-sxm", "family:
 
 
 def half_widths(device: str, runtime: str) -> tuple[float, float | None, str]:
-    groups, errors = grouped([Request(model=MODEL, device=device, runtime=runtime)])
+    groups, errors = grouped([Request(model=MODEL, deployment=Deployment(device=device, runtime=runtime))])
     assert not errors, errors
     (cost,) = cost_groups(groups)
     if isinstance(cost, Unsupported):
@@ -58,7 +59,7 @@ def test_no_device_and_runtime_is_surer_than_a_seen_one() -> None:
         assert situation == "seen"
     widest_seen = max(seen.values())
     requests = [
-        Request(model=MODEL, device=sheet.name, runtime=runtime)
+        Request(model=MODEL, deployment=Deployment(device=sheet.name, runtime=runtime))
         for sheet in datasheet.load_all()
         for runtime in runtimes_for(sheet)
     ]

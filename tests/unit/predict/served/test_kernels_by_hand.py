@@ -28,6 +28,7 @@ from chipwise.model.ops.work import Work
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.stream import SHARE
 from chipwise.predict.served import feed_forward, mixers, sound
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.memory import cache_bytes, device_memory, resident_bytes, stage_share
 from chipwise.predict.served.plan import Plan, check_plan, node_plan
 from chipwise.predict.served.request import Request, resolved
@@ -49,7 +50,7 @@ BARE = replace(runtime_named("vllm"), fused=frozenset())
 
 
 def setting(runtime: Any = BARE, *, arch: ArchSpec = ARCH, **plan: int) -> Setting:
-    known = resolved(Request(model="gpt2", device="h100-sxm")).setting.formats
+    known = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm"))).setting.formats
     formats = replace(known, weights="fp8", experts="int8", activations="bf16", cache="fp8")
     return Setting(arch=arch, plan=Plan(**plan), formats=formats, runtime=runtime)
 
@@ -529,7 +530,7 @@ def test_a_step_with_sharded_states_updates_its_share() -> None:
 
 
 def training(batch: int = 8, microbatches: int = 4, *, checkpoint: bool = False, zero: int = 0, **plan: int) -> Any:
-    found = resolved(Request(model="gpt2", device="h100-sxm", runtime="torch-compile")).setting
+    found = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm", runtime="torch-compile"))).setting
     found = replace(found, plan=Plan(**plan))
     device = datasheet.load("h100-sxm")
     return estimate_step(

@@ -8,6 +8,7 @@ import pytest
 
 from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import uniform
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import grouped, time_groups
 from chipwise.predict.served.request import Request
 
@@ -20,7 +21,9 @@ def test_each_convolution_is_a_kernel_that_takes_time(device: str, runtime: str)
     with_taps = replace(ARCH, layers=tuple(replace(layer, attention_conv=4, ffn_conv=3) for layer in ARCH.layers))
     found = []
     for arch in (ARCH, with_taps):
-        (group,), _ = grouped([Request(model=arch, device=datasheet.load(device), runtime=runtime, weights="fp32")])
+        (group,), _ = grouped(
+            [Request(model=arch, deployment=Deployment(device=datasheet.load(device), runtime=runtime, weights="fp32"))]
+        )
         found += time_groups([group])
     plain, taps = found
     for phase in ("prefill", "decode"):

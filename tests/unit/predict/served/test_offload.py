@@ -6,6 +6,7 @@ import pytest
 
 from chipwise import api
 from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.offload import CROSSING_S, Divided, Split, divided, host_of
 from chipwise.predict.served.request import Request
 
@@ -38,7 +39,9 @@ def test_experts_leave_the_card_before_layers_do(parts: Divided, capacity: float
     assert parts.largest(capacity) == split
 
 
-ASKED = Request(model="qwen3-8b", device="rtx-4070", weights="q8_0", prompt_tokens=512, new_tokens=16)
+ASKED = Request(
+    model="qwen3-8b", deployment=Deployment(device="rtx-4070", weights="q8_0"), prompt_tokens=512, new_tokens=16
+)
 
 
 def test_seconds_are_those_of_card_and_host_and_of_what_crosses() -> None:

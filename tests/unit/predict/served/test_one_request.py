@@ -10,6 +10,7 @@ from chipwise.hardware import datasheet
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.request import price_shares, request_total
 from chipwise.predict.cost.spending import Rates, spent
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import Request
@@ -40,7 +41,7 @@ def test_the_first_token_takes_the_energy_of_the_prompt_alone() -> None:
     # the second to the third (the cache is one position longer, of a thousand).
     joules = []
     for new in (1, 2, 3):
-        (found,) = energies([cost_of(Request(model="gpt2", device="l4", new_tokens=new))])
+        (found,) = energies([cost_of(Request(model="gpt2", deployment=Deployment(device="l4"), new_tokens=new))])
         joules.append(new * float(found.token_j[0]))  # type: ignore[union-attr]
     first, second, third = joules
     assert third - second == pytest.approx(second - first, rel=0.02)

@@ -9,6 +9,7 @@ import pytest
 from chipwise import api
 from chipwise.errors import DoesNotFit
 from chipwise.hardware import datasheet
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.groups import grouped
 from chipwise.predict.served.lowering import lower_pass
@@ -18,13 +19,15 @@ from chipwise.predict.served.setting import Step
 
 def test_activations_of_gpt2_are_two_copies_of_the_stream_and_the_widest_product() -> None:
     """1,000 positions in BF16: the stream and its sum, 2 x 1,000 x 768 x 2 bytes; the FFN's 768 in and 3,072 out."""
-    cost = cost_of(Request(model="gpt2", device="h100-sxm", prompt_tokens=1_000))
+    cost = cost_of(Request(model="gpt2", deployment=Deployment(device="h100-sxm"), prompt_tokens=1_000))
     assert cost.memory.row(0)["activations"] == 2 * 1_000 * 768 * 2 + 1_000 * (768 + 3_072) * 2
 
 
 def test_the_cache_of_gpt2_is_keys_and_values_of_every_position() -> None:
     """12 layers x 2 x 12 heads of 64 x 2 bytes are 36,864 bytes a token; 1,128 tokens of 3 requests."""
-    cost = cost_of(Request(model="gpt2", device="h100-sxm", prompt_tokens=1_000, new_tokens=128, batch=3))
+    cost = cost_of(
+        Request(model="gpt2", deployment=Deployment(device="h100-sxm"), prompt_tokens=1_000, new_tokens=128, batch=3)
+    )
     assert cost.memory.row(0)["cache"] == 36_864 * 1_128 * 3
 
 
@@ -38,7 +41,9 @@ def test_mfu_counts_six_flops_a_parameter_and_token() -> None:
 
 
 def test_the_decode_step_is_the_one_in_the_middle_of_the_answer() -> None:
-    (group,), _ = grouped([Request(model="gpt2", device="h100-sxm", prompt_tokens=1_000, new_tokens=128)])
+    (group,), _ = grouped(
+        [Request(model="gpt2", deployment=Deployment(device="h100-sxm"), prompt_tokens=1_000, new_tokens=128)]
+    )
     step = group.decode().step
     assert step.past_tokens.tolist() == [1_000 + 64]
     assert step.query_tokens.tolist() == [1]
@@ -62,7 +67,7 @@ def test_what_does_not_fit_is_said_of_each_device_where_there_are_several() -> N
 
 def test_inputs_of_every_layer_are_normed_for_every_layer() -> None:
     """Gemma 4's second table: a token has one row of ``layer_inputs`` values in each layer."""
-    setting = resolved(Request(model="gpt2", device="h100-sxm")).setting
+    setting = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm"))).setting
     arch = replace(setting.arch, layer_inputs=8)
     parts = lower_pass(replace(setting, arch=arch), Step(batch=3, query_tokens=5, past_tokens=0))
     norms = [(part.op.rows, part.op.width) for part in parts if part.place == "layer_inputs.norm"]

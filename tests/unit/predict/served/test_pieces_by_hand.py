@@ -25,6 +25,7 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served import picture_changes, pictures, stack_law
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.pictures import estimate_of, picture_of, shares_of
 from chipwise.predict.served.remedies import Remedy, together
 from chipwise.predict.served.request import Request, resolved
@@ -227,7 +228,7 @@ def test_the_work_of_a_pass_by_sorts_of_kernels() -> None:
 
 def test_a_batch_is_its_prompts_and_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 requests of 512 tokens, of which 10 are held: 10 passes of 4 prompts, and 2,048 steps of 10."""
-    served = resolved(Request(model="gpt2", device="mi300x", runtime="vllm")).setting
+    served = resolved(Request(model="gpt2", deployment=Deployment(device="mi300x", runtime="vllm"))).setting
     where = Where(stack="vllm", device=datasheet.load("mi300x"))
     asked: list[Any] = []
     monkeypatch.setattr(stack_law, "lower_pass", lambda setting, step: asked.append(step) or ())
@@ -276,10 +277,12 @@ def test_where_a_run_was_and_what_its_terms_depend_on() -> None:
 
 
 def test_at_least_one_sequence_is_held_and_at_most_what_an_engine_takes() -> None:
-    served = resolved(Request(model="gpt2", device="h100-sxm", runtime="vllm")).setting
+    served = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm", runtime="vllm"))).setting
     batch = np.array([1, 200, 5000])
     assert sequences_held(served, H100, batch, np.array([8, 8, 8])).tolist() == [1, 200, 256]
-    large = resolved(Request(model="meta-llama/Llama-2-70b-hf", device="h100-sxm", runtime="vllm")).setting
+    large = resolved(
+        Request(model="meta-llama/Llama-2-70b-hf", deployment=Deployment(device="h100-sxm", runtime="vllm"))
+    ).setting
     tight = sequences_held(large, H100, np.array([64]), np.array([8_000_000]))
     assert tight.tolist() == [1.0]
     # where weights leave nothing, two gigabytes are taken to be free

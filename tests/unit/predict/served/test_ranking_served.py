@@ -22,6 +22,7 @@ from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.pool import PoolOp
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.setting import Part, Step
@@ -48,7 +49,7 @@ def ranker(
 
 def parts(arch: ArchSpec) -> list[Part]:
     """The kernels of a pass over one request on an H100, in 16 bits."""
-    setting = resolved(Request(model=arch, device="h100-sxm", runtime="torch-compile")).setting
+    setting = resolved(Request(model=arch, deployment=Deployment(device="h100-sxm", runtime="torch-compile"))).setting
     return list(lower_pass(setting, Step(batch=1, query_tokens=264, past_tokens=0)))
 
 

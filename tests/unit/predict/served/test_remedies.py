@@ -13,6 +13,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.explain.cases import data_sheet_case
 from chipwise.predict.explain.rules.fits import rule
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.remedies import Remedy, remedies_of
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.shortage import shortages
@@ -56,7 +57,7 @@ def test_only_what_runtime_and_chip_have_is_tried(
 
 def test_weights_and_devices_are_changed_together_where_neither_suffices() -> None:
     """671 G parameters take 671 GB in 8 bits: 8 x 85.5 GB do not hold that and a context, with 4 bits they do."""
-    short = shortages([Request(model="deepseek-ai/DeepSeek-R1", device="h100-sxm")])[0]
+    short = shortages([Request(model="deepseek-ai/DeepSeek-R1", deployment=Deployment(device="h100-sxm"))])[0]
     assert short is not None
     assert [each.remedy.option for each in short.fitting] == ["--weights int4 --tp 8"]
     assert short.line.endswith("; int4 on 8 devices fits (54.8 GB each)")
@@ -65,7 +66,9 @@ def test_weights_and_devices_are_changed_together_where_neither_suffices() -> No
 def test_the_first_line_names_need_memory_and_what_fits() -> None:
     """8.03 G parameters of 16 bits are 16.1 GB; a driver takes 1 GB, and 1,152 positions of cache 0.15 GB."""
     bf16 = {"model": "meta-llama/Llama-3.1-8B", "weights": "bf16"}
-    fits, card, board = shortages([Request(device=name, **bf16) for name in ("rtx-4090", "rtx-4070", "raspberry-pi-5")])
+    fits, card, board = shortages(
+        [Request(deployment=Deployment(device=name), **bf16) for name in ("rtx-4090", "rtx-4070", "raspberry-pi-5")]
+    )
     assert fits is None
     assert card is not None
     assert board is not None
@@ -76,7 +79,7 @@ def test_the_first_line_names_need_memory_and_what_fits() -> None:
 
 
 def test_where_nothing_fits_a_chip_is_named_that_holds_it() -> None:
-    short = shortages([Request(model="meta-llama/Llama-3.1-70B", device="raspberry-pi-5")])[0]
+    short = shortages([Request(model="meta-llama/Llama-3.1-70B", deployment=Deployment(device="raspberry-pi-5"))])[0]
     assert short is not None
     assert not short.fitting
     assert short.chip is not None
@@ -94,12 +97,22 @@ def test_the_message_and_the_advice_say_the_same() -> None:
 
 
 def test_raising_macos_limit_is_named_where_the_rest_leaves_macos_room() -> None:
-    short = shortages([Request(model="llama-3.3-70b", device="apple-m4-max", weights="q8_0", prompt_tokens=100_000)])[0]
+    short = shortages(
+        [
+            Request(
+                model="llama-3.3-70b",
+                deployment=Deployment(device="apple-m4-max", weights="q8_0"),
+                prompt_tokens=100_000,
+            )
+        ]
+    )[0]
     assert short is not None
     assert short.limit_mib is not None
     assert 96e9 < short.needed_bytes <= 2**20 * short.limit_mib <= 120e9
     assert "has 96 GB for its GPU (of 128 GB); q5_k_m fits" in short.line
     assert short.line.endswith(f"sudo sysctl iogpu.wired_limit_mb={short.limit_mib}")
-    too_large = shortages([Request(model="llama-3.3-70b", device="m4 max 64gb", weights="q8_0")])[0]
+    too_large = shortages(
+        [Request(model="llama-3.3-70b", deployment=Deployment(device="m4 max 64gb", weights="q8_0"))]
+    )[0]
     assert too_large is not None
     assert too_large.limit_mib is None

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from chipwise.errors import SpecError
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 
-LLAMA = Request(model="meta-llama/Llama-3.1-8B", device="h100-sxm", weights="fp8")
+LLAMA = Request(model="meta-llama/Llama-3.1-8B", deployment=Deployment(device="h100-sxm", weights="fp8"))
 LAYER = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14_336)  # parameters of the products of one layer
 
 
@@ -48,4 +49,4 @@ def test_cached_tokens_are_not_computed() -> None:
 @pytest.mark.parametrize("cached", [-1, 1024])
 def test_a_prompt_is_never_all_cached(cached: int) -> None:
     with pytest.raises(SpecError, match="cached_tokens"):
-        Request(model="gpt2", device="h100-sxm", prompt_tokens=1024, cached_tokens=cached)
+        Request(model="gpt2", deployment=Deployment(device="h100-sxm"), prompt_tokens=1024, cached_tokens=cached)

@@ -9,6 +9,7 @@ from chipwise import api
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.published.read import resolve
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimate, group_of
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request
@@ -19,14 +20,17 @@ LLAVA, QWEN = "llava-hf/llava-1.5-7b-hf", "Qwen/Qwen2.5-VL-7B-Instruct"
 
 def test_a_text_is_priced_as_if_there_were_no_tower() -> None:
     whole, text = resolve(LLAVA), resolve(LLAVA).without_towers()
-    costs = [estimate(Request(model=arch, device="h100-sxm", prompt_tokens=100)) for arch in (whole, text)]
+    costs = [
+        estimate(Request(model=arch, deployment=Deployment(device="h100-sxm"), prompt_tokens=100))
+        for arch in (whole, text)
+    ]
     assert costs[0].ttft_s == costs[1].ttft_s
     assert costs[0].memory_bytes == costs[1].memory_bytes
 
 
 def test_llava_by_pencil() -> None:
     """Two images are two passes of 577 positions through 23 of 24 layers, and 1,152 tokens before the text's 100."""
-    group = group_of(Request(model=LLAVA, device="h100-sxm", prompt_tokens=100, images=2))
+    group = group_of(Request(model=LLAVA, deployment=Deployment(device="h100-sxm"), prompt_tokens=100, images=2))
     assert group.prompt_tokens.tolist() == [1252]
     prefill = group.prefill()
     parts = [part for part in lower_pass(prefill.setting, prefill.step) if of_tower(part)]
@@ -50,7 +54,9 @@ def test_memory_holds_the_tower_once_however_many_images_come() -> None:
 
 def test_larger_images_take_longer_where_the_tower_reads_them_whole() -> None:
     times = [
-        estimate(Request(model=model, device="l4", prompt_tokens=50, images=1, image_size=size)).ttft_s
+        estimate(
+            Request(model=model, deployment=Deployment(device="l4"), prompt_tokens=50, images=1, image_size=size)
+        ).ttft_s
         for model in (QWEN, LLAVA)
         for size in ((448, 448), (1344, 1344))
     ]
@@ -63,7 +69,7 @@ def test_images_of_any_size_share_a_table() -> None:
     from chipwise.predict.served.estimate import estimates
 
     asked = [
-        Request(model=QWEN, device="h100-sxm", prompt_tokens=50, images=count, image_size=size)
+        Request(model=QWEN, deployment=Deployment(device="h100-sxm"), prompt_tokens=50, images=count, image_size=size)
         for count, size in ((1, (448, 448)), (3, (700, 500)), (0, (448, 448)))
     ]
     together = estimates(asked)
@@ -72,11 +78,20 @@ def test_images_of_any_size_share_a_table() -> None:
 
 def test_tensor_parallel_towers_are_split_where_they_divide() -> None:
     halves = [
-        estimate(Request(model=QWEN, device="h100-sxm", tp=tp, images=1, prompt_tokens=8)).memory_bytes["weights"]
+        estimate(
+            Request(model=QWEN, deployment=Deployment(device="h100-sxm", tp=tp), images=1, prompt_tokens=8)
+        ).memory_bytes["weights"]
         for tp in (1, 2)
     ]
     assert halves[1] < 0.6 * halves[0]
-    odd = estimate(Request(model="Qwen/Qwen2.5-VL-72B-Instruct", device="h100-sxm", tp=8, images=1, prompt_tokens=8))
+    odd = estimate(
+        Request(
+            model="Qwen/Qwen2.5-VL-72B-Instruct",
+            deployment=Deployment(device="h100-sxm", tp=8),
+            images=1,
+            prompt_tokens=8,
+        )
+    )
     assert any(cost.place.startswith("image.") for cost in odd.prefill)
 
 
@@ -93,7 +108,11 @@ def test_what_cannot_be_asked_is_refused() -> None:
 
 def test_sound_is_heard_in_windows() -> None:
     """Qwen2-Audio at 10 s: one window of 1,500 positions, 250 tokens and two marks; 40 s of Voxtral are two windows."""
-    group = group_of(Request(model="Qwen2-Audio-7B-Instruct", device="h100-sxm", prompt_tokens=50, audio_s=10.0))
+    group = group_of(
+        Request(
+            model="Qwen2-Audio-7B-Instruct", deployment=Deployment(device="h100-sxm"), prompt_tokens=50, audio_s=10.0
+        )
+    )
     assert (group.prompt_tokens.tolist(), group.tower_passes.tolist()) == ([50 + 252], [1])
     times = [
         api.estimate("Voxtral-Mini-3B-2507", device="l4", prompt=50, audio_s=seconds).ttft_s for seconds in (5, 30, 40)

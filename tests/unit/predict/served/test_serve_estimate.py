@@ -13,11 +13,14 @@ from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, UnknownName, U
 from chipwise.hardware import datasheet
 from chipwise.predict.cost.model import Bound
 from chipwise.predict.served.batching import tpot_s
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate, estimate_of, estimates
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request
 
-LLAMA_70B = Request(model="meta-llama/Llama-2-70b-hf", device="a100-sxm-80gb", weights="fp16", prompt_tokens=128)
+LLAMA_70B = Request(
+    model="meta-llama/Llama-2-70b-hf", deployment=Deployment(device="a100-sxm-80gb", weights="fp16"), prompt_tokens=128
+)
 
 
 def test_70b_in_fp16_is_140_gb_and_at_least_70_ms_a_token_at_2_tb_per_s() -> None:
@@ -50,7 +53,7 @@ def test_the_parts_of_a_pass_add_up() -> None:
 
 
 def test_active_experts_are_read_and_all_are_kept() -> None:
-    one = Request(model="mistralai/Mixtral-8x7B-v0.1", device="h200-sxm", prompt_tokens=64)
+    one = Request(model="mistralai/Mixtral-8x7B-v0.1", deployment=Deployment(device="h200-sxm"), prompt_tokens=64)
     few, many = cost_of(one), cost_of(replace(one, batch=64))
     assert few.memory.row(0)["weights"] == pytest.approx(46.7e9 * 2, rel=0.01)
     read = [next(p.op for p in cost.decode.parts if p.op.kind == "experts").work().weight_bytes for cost in (few, many)]
@@ -61,7 +64,13 @@ def test_active_experts_are_read_and_all_are_kept() -> None:
 @given(batch=st.integers(1, 256), prompt=st.integers(1, 8192), more=st.integers(1, 256))
 @settings(max_examples=25, deadline=None)
 def test_more_requests_never_need_less_memory_or_fewer_seconds_a_step(batch: int, prompt: int, more: int) -> None:
-    one = Request(model="Qwen/Qwen3-8B", device="h200-sxm", batch=batch, prompt_tokens=prompt, new_tokens=64)
+    one = Request(
+        model="Qwen/Qwen3-8B",
+        deployment=Deployment(device="h200-sxm"),
+        batch=batch,
+        prompt_tokens=prompt,
+        new_tokens=64,
+    )
     few, many = cost_of(one), cost_of(replace(one, batch=batch + more))
     assert many.memory.peak_bytes[0] >= few.memory.peak_bytes[0]
     assert many.tokens_per_s[0] > 0
@@ -71,7 +80,7 @@ def test_more_requests_never_need_less_memory_or_fewer_seconds_a_step(batch: int
 
 @given(tp=st.sampled_from([2, 4, 8]))
 def test_tensor_parallelism_divides_the_weights(tp: int) -> None:
-    one = Request(model="Qwen/Qwen3-32B", device="h200-sxm")
+    one = Request(model="Qwen/Qwen3-32B", deployment=Deployment(device="h200-sxm"))
     alone, shared = cost_of(one), cost_of(replace(one, tp=tp))
     assert shared.memory.row(0)["weights"] == pytest.approx(alone.memory.row(0)["weights"] / tp, rel=0.1)
     assert any(part.op.kind == "all_reduce" for part in shared.decode.parts)
@@ -129,7 +138,7 @@ def test_plans_that_do_not_divide() -> None:
     with pytest.raises(SpecError, match="ep"):
         Plan(tp=2, ep=3)
     with pytest.raises(SpecError, match="batch"):
-        Request(model="Qwen/Qwen3-8B", device="h100-sxm", batch=0)
+        Request(model="Qwen/Qwen3-8B", deployment=Deployment(device="h100-sxm"), batch=0)
 
 
 def test_device_names_of_the_silicon_tables_and_runtimes_in_any_case() -> None:
@@ -148,7 +157,7 @@ def test_all_devices_answer_or_say_why_not() -> None:
 
 def test_estimates_together_are_those_one_by_one() -> None:
     requests = [
-        Request(model=model, device=device, batch=batch)
+        Request(model=model, deployment=Deployment(device=device), batch=batch)
         for model, device, batch in (
             ("gpt2", "l4", 1),
             ("gpt2", "h100-sxm", 4),

@@ -13,6 +13,7 @@ from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
 from chipwise.model.published import families
 from chipwise.model.published.read import resolve
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimate_of
 from chipwise.predict.served.groups import cost_groups, grouped, memory_of
 from chipwise.predict.served.request import Request
@@ -25,7 +26,10 @@ LLAMA = "meta-llama/Llama-3.1-8B"
 @pytest.mark.parametrize("first", range(4))
 def test_weights_in_16_bits_are_two_bytes_a_parameter(first: int) -> None:
     models = MODELS[first::4]
-    requests = [Request(model=model, device="mi355x", weights="bf16", prompt_tokens=64) for model in models]
+    requests = [
+        Request(model=model, deployment=Deployment(device="mi355x", weights="bf16"), prompt_tokens=64)
+        for model in models
+    ]
     groups, errors = grouped(requests)
     assert not errors
     for group in groups:
@@ -47,7 +51,9 @@ def test_a_table_answers_every_model_on_every_device_or_says_why_not() -> None:
 
 def test_no_pass_is_faster_than_the_rates_of_its_device_allow() -> None:
     pairs = [(model, device) for model in MODELS[::16] for device in datasheet.names()[::8]]
-    requests = [Request(model=model, device=device, batch=32, new_tokens=64) for model, device in pairs]
+    requests = [
+        Request(model=model, deployment=Deployment(device=device), batch=32, new_tokens=64) for model, device in pairs
+    ]
     for cost in cost_groups(grouped(requests)[0]):
         if isinstance(cost, Exception):
             continue

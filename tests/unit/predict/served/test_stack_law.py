@@ -8,6 +8,7 @@ import pytest
 from chipwise import api
 from chipwise.hardware import datasheet
 from chipwise.predict.served import stack_law
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.stack_law import Where, Work, between, closed_batch_law, constants, sequences_held
 from chipwise.predict.whole_runs.sums import value_of
@@ -16,7 +17,9 @@ MODEL = "meta-llama/Meta-Llama-3-8B"
 
 
 def seconds(device: str, stack: str, batch: list[int], length: list[int], devices: int = 1) -> np.ndarray:
-    setting = resolved(Request(model=MODEL, device="h100-sxm", runtime="vllm", tp=devices)).setting
+    setting = resolved(
+        Request(model=MODEL, deployment=Deployment(device="h100-sxm", runtime="vllm", tp=devices))
+    ).setting
     where = Where(stack=stack, device=datasheet.load(device), devices=devices)
     law = closed_batch_law(setting, where, np.array(batch), np.array(length))
     return np.asarray(value_of(law, constants().terms()))
@@ -51,7 +54,9 @@ def test_whole_batches_take_about_what_was_measured(
 
 def test_what_waits_for_memory() -> None:
     """Llama 2 7B holds 2 · 32 · 4,096 · 2 bytes a token; what does not fit in an A100 of 40,960 MiB waits."""
-    setting = resolved(Request(model="meta-llama/Llama-2-7b-hf", device="h100-sxm", runtime="vllm")).setting
+    setting = resolved(
+        Request(model="meta-llama/Llama-2-7b-hf", deployment=Deployment(device="h100-sxm", runtime="vllm"))
+    ).setting
     found = sequences_held(setting, datasheet.load("a100-sxm-40gb"), np.array([4, 64]), np.array([128, 2048]))
     free = 0.9 * 40_960 * 2**20 - 2 * (6.74e9 - 32000 * 4096) - 1e9
     assert found[0] == 4
@@ -71,14 +76,14 @@ def test_mi300x_in_vllm_is_priced_by_whole_runs_and_what_people_own_is_not() -> 
     assert "whole runs of vllm" in found.provenance
     assert found.tpot_s * 512 + 64 * found.ttft_s == pytest.approx(22.14, rel=0.4)  # seconds of the whole batch
     for device in ("arc-b580", "h100-sxm", "rx-7900-xtx"):
-        setting = resolved(Request(model=MODEL, device=device, runtime="vllm")).setting
+        setting = resolved(Request(model=MODEL, deployment=Deployment(device=device, runtime="vllm"))).setting
         assert stack_law.served_where(setting, datasheet.load(device)) is None
 
 
 def test_an_engine_and_a_chip_that_were_run_are_surer_than_a_sibling() -> None:
     widths = {}
     for device in ("mi300x", "mi355x"):
-        setting = resolved(Request(model=MODEL, device=device, runtime="vllm")).setting
+        setting = resolved(Request(model=MODEL, deployment=Deployment(device=device, runtime="vllm"))).setting
         where = stack_law.served_where(setting, datasheet.load(device))
         assert where is not None
         widths[device] = stack_law.held_situation(where)

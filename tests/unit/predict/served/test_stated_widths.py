@@ -17,6 +17,7 @@ from chipwise.predict.cost.model import Bound, OpCost
 from chipwise.predict.kernels import local
 from chipwise.predict.served import intervals
 from chipwise.predict.served.batching import constants, tpot_s
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import misaligned
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
@@ -35,7 +36,7 @@ ROWS = {  # the document's row, and a run of its class: runtime, device, several
 
 
 def width_of(runtime: str, device: str, several: bool = False, devices: int = 1) -> intervals.ClassWidth | None:
-    found = resolved(Request(model="gpt2", device="l4", runtime="vllm")).setting
+    found = resolved(Request(model="gpt2", deployment=Deployment(device="l4", runtime="vllm"))).setting
     asked = replace(found, runtime=runtime_named(runtime), plan=Plan(tp=devices))
     return intervals.class_width(asked, datasheet.load(device), several=several)
 
@@ -68,21 +69,21 @@ def test_fitted_engines_and_families_have_no_class_and_local_ones_their_own_runs
     found = width_of("llama.cpp", "apple-m4")
     assert found is not None
     assert (found.tpot, found.ttft) == tuple(held.halfwidth(phase, sheet, part) for phase in ("decode", "prefill"))
-    encoder = resolved(Request(model="bert-base-uncased", device="l4")).setting
+    encoder = resolved(Request(model="bert-base-uncased", deployment=Deployment(device="l4"))).setting
     assert intervals.class_width(encoder, datasheet.load("h100-sxm")) == intervals.UNCHECKED
 
 
 def test_how_much_of_a_tokens_time_is_waiting_decides_the_sort() -> None:
-    dense = resolved(Request(model="gpt2", device="h100-sxm")).setting
+    dense = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm"))).setting
     sheet = datasheet.load("h100-sxm")
     found = intervals.sorts(dense, sheet, np.array([0.1, 0.3, 0.6])).tolist()
     assert found == ["dense, hardly waiting", "dense, waiting", "dense, mostly waiting"]
-    mixture = resolved(Request(model="Qwen/Qwen3-30B-A3B", device="h100-sxm")).setting
+    mixture = resolved(Request(model="Qwen/Qwen3-30B-A3B", deployment=Deployment(device="h100-sxm"))).setting
     assert intervals.sorts(mixture, sheet, np.array([0.1, 0.9])).tolist() == ["mixture", "mixture"]
 
 
 def test_what_the_fits_saw_of_a_run() -> None:
-    setting = resolved(Request(model="gpt2", device="h100-sxm")).setting
+    setting = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm"))).setting
 
     def seen(device: str, kernels: str = "seen", fold: str | None = None, runtime: str = "vllm") -> str:
         asked = replace(setting, runtime=runtime_named(runtime))

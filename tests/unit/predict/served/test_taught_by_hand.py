@@ -12,13 +12,19 @@ from chipwise.core.statistics import Z90
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
 from chipwise.hardware import datasheet
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.taught_pass import GROUPS, deviation
 from chipwise.predict.served.taught_times import corrected, pass_sums
 
 BOARD = datasheet.load("raspberry-pi-5")
-ASKED = Request(model="gpt2", device=BOARD, runtime="llama.cpp", weights="q8_0", prompt_tokens=64, new_tokens=16)
+ASKED = Request(
+    model="gpt2",
+    deployment=Deployment(device=BOARD, runtime="llama.cpp", weights="q8_0"),
+    prompt_tokens=64,
+    new_tokens=16,
+)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])

@@ -8,6 +8,7 @@ import pytest
 
 from chipwise.errors import DoesNotFit, SpecError
 from chipwise.hardware import datasheet
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.setting import Setting
@@ -17,7 +18,9 @@ H100 = datasheet.load("h100-sxm")
 
 
 def setting(**plan: int) -> Setting:
-    found = resolved(Request(model="Qwen/Qwen3-0.6B", device="h100-sxm", runtime="torch-compile")).setting
+    found = resolved(
+        Request(model="Qwen/Qwen3-0.6B", deployment=Deployment(device="h100-sxm", runtime="torch-compile"))
+    ).setting
     return replace(found, plan=Plan(**plan))
 
 
@@ -73,7 +76,9 @@ def test_checkpointing_is_advised_only_where_it_may_be_enough() -> None:
         match=r"and l4 has 24\.2 GB: .* too much; states sharded over replicas \(--dp 8 --zero 3\), more devices",
     ):
         training_step(setting(), l4, batch=64, tokens=4096, checkpoint=True)
-    large = resolved(Request(model="meta-llama/Llama-2-7b-hf", device="l4", runtime="torch-compile")).setting
+    large = resolved(
+        Request(model="meta-llama/Llama-2-7b-hf", deployment=Deployment(device="l4", runtime="torch-compile"))
+    ).setting
     with pytest.raises(
         DoesNotFit, match=r"too much; states sharded .*, more devices \(--tp, --pp\) or fewer sequences a microbatch"
     ):
@@ -87,7 +92,9 @@ def test_gpt_2_on_an_a100_takes_a_step_as_published(vocabulary: int, published_s
     References:
         Karpathy 2024, "Let's reproduce GPT-2 (124M)", the steps of section 2.
     """
-    asked = resolved(Request(model="openai-community/gpt2", device="a100-sxm-80gb", runtime="torch-compile")).setting
+    asked = resolved(
+        Request(model="openai-community/gpt2", deployment=Deployment(device="a100-sxm-80gb", runtime="torch-compile"))
+    ).setting
     asked = replace(asked, arch=replace(asked.arch, vocab_size=vocabulary))
     step = training_step(asked, datasheet.load("a100-sxm-80gb"), batch=16, tokens=1024)
     assert step.step.value == pytest.approx(published_s, rel=0.12)
@@ -98,7 +105,9 @@ def test_the_loss_passes_over_all_logits() -> None:
     """823 M logits of 16 x 1,024 tokens: compiled 4 passes of 2 bytes, 6.6 GB; eager (6 + 8) + (6 + 16) bytes each."""
     logits = 16 * 1024 * 50_257
     for runtime, bytes_each in (("torch-compile", 8), ("torch-eager", 36)):
-        asked = resolved(Request(model="openai-community/gpt2", device="a100-sxm-80gb", runtime=runtime)).setting
+        asked = resolved(
+            Request(model="openai-community/gpt2", deployment=Deployment(device="a100-sxm-80gb", runtime=runtime))
+        ).setting
         step = training_step(asked, datasheet.load("a100-sxm-80gb"), batch=16, tokens=1024)
         loss = [cost for cost in step.operators if ".loss" in cost.place]
         memory_s = sum(cost.memory_s or 0.0 for cost in loss)
@@ -107,6 +116,10 @@ def test_the_loss_passes_over_all_logits() -> None:
 
 
 def test_an_encoder_without_a_head_has_no_loss_over_logits() -> None:
-    asked = resolved(Request(model="google-bert/bert-base-uncased", device="h100-sxm", runtime="torch-compile")).setting
+    asked = resolved(
+        Request(
+            model="google-bert/bert-base-uncased", deployment=Deployment(device="h100-sxm", runtime="torch-compile")
+        )
+    ).setting
     step = training_step(asked, H100, batch=8, tokens=512)
     assert not any("loss" in cost.place for cost in step.operators)

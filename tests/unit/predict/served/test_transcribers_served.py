@@ -18,6 +18,7 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import grouped
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request
@@ -46,7 +47,7 @@ def transcriber(*, chunk: int | None = None, module: ConvModule | None = None) -
 
 def parts_of(arch: ArchSpec) -> list:
     """The kernels of a pass on an H100."""
-    groups, errors = grouped([Request(model=arch, device="h100-sxm", runtime="onnxruntime")])
+    groups, errors = grouped([Request(model=arch, deployment=Deployment(device="h100-sxm", runtime="onnxruntime"))])
     assert not errors
     asked = groups[0].prefill()
     return list(lower_pass(asked.setting, asked.step))

@@ -20,7 +20,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     blocks = feed_forwards(case.arch)
     if not blocks or len({block.width for block in blocks}) > 1:
         return
-    width, step = blocks[0].width, multiple * case.question.tp
+    width, step = blocks[0].width, multiple * case.question.deployment.tp
     if width % step:
         for aligned in (width // step * step, up_to(width, step)):
             if not aligned:

@@ -23,7 +23,9 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.estimate.peak_memory_bytes <= capacity:
         return
     now = case.question
-    sorts = remedies_of(runtime=now.served_by, device=case.sheet, weights=now.weights, tp=now.tp, batch=now.batch)
+    sorts = remedies_of(
+        runtime=now.served_by, device=case.sheet, weights=now.weights, tp=now.deployment.tp, batch=now.batch
+    )
     found = [proposal for sort in sorts if (proposal := _first(case, sort, capacity)) is not None]
     if not found and (proposal := _first(case, together(sorts), capacity)) is not None:
         found = [proposal]

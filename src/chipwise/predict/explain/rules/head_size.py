@@ -22,7 +22,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     first = blocks[0]
     for size in SIZES:
         heads, kv_heads = first.query_width // size, max(1, first.kv_width // size)
-        if first.query_width % size or heads % kv_heads or heads % case.question.tp:
+        if first.query_width % size or heads % kv_heads or heads % case.question.deployment.tp:
             continue
 
         def change(block: Attention, heads: int = heads, kv_heads: int = kv_heads, size: int = size) -> Attention:

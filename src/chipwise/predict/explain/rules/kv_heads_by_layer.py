@@ -16,7 +16,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.2:
         return
-    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.tp)
+    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.deployment.tp)
     if fewer is None or any(layer.shares is not None for layer in case.arch.layers):
         return
     layers = tuple(

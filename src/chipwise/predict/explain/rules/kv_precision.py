@@ -15,7 +15,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     Only where attention takes a tenth of a decode step or more.
     """
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
-    if case.sheet is None or case.question.kv in ("fp8", "int8") or share < 0.1:
+    if case.sheet is None or case.question.deployment.kv in ("fp8", "int8") or share < 0.1:
         return
     name, how = "fp8", option(FLOAT_CACHE, case)
     if not how or not multiplies(case.sheet, name):

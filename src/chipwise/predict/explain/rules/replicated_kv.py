@@ -11,13 +11,13 @@ from chipwise.predict.explain.rules.change import attentions, mixture
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Proposes one device per KV head in each attention replica, and more replicas, for mixtures that share experts."""
-    found, tp = attentions(case.arch), case.question.tp
+    found, tp = attentions(case.arch), case.question.deployment.tp
     if not found or not mixture(case.arch):
         return
     heads = min(block.kv_heads for block in found)
-    if heads >= tp or tp % heads or case.question.batch < case.question.dp * tp // heads:
+    if heads >= tp or tp % heads or case.question.batch < case.question.deployment.dp * tp // heads:
         return
-    replicas = tp // heads * case.question.dp
+    replicas = tp // heads * case.question.deployment.dp
     yield Proposal(
         title=f"{tp} devices for {heads} KV heads -> {replicas} replicas of attention on {heads} each",
         touches="parallelism",

@@ -19,7 +19,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         case.sheet.link("device")
     except Unsupported:
         return
-    tp, most = case.question.tp, most_devices(case.sheet, case.question.served_by)
+    tp, most = case.question.deployment.tp, most_devices(case.sheet, case.question.served_by)
     for more in (2 * tp, 4 * tp):
         if more <= most:
             yield Proposal(

@@ -14,10 +14,10 @@ def rule(case: Case) -> Iterator[Proposal]:
     """Proposes to pad the vocabulary to the next multiple of the tile's columns, at most of 128."""
     arch = case.arch
     multiple = min(128, columns_of_tile(case.sheet, "bf16"))
-    padded = up_to(arch.vocab_size, multiple * case.question.tp)
+    padded = up_to(arch.vocab_size, multiple * case.question.deployment.tp)
     if padded == arch.vocab_size or arch.head != "lm":
         return
-    shards = f" on each of {case.question.tp} devices" if case.question.tp > 1 else ""
+    shards = f" on each of {case.question.deployment.tp} devices" if case.question.deployment.tp > 1 else ""
     yield Proposal(
         title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}{shards}",
         touches="architecture",

@@ -18,7 +18,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     blocks = feed_forwards(case.arch)
     if not blocks or case.sheet is None or case.sheet.kind != "gpu":
         return
-    step = columns_of_tile(case.sheet, "bf16") * case.question.tp
+    step = columns_of_tile(case.sheet, "bf16") * case.question.deployment.tp
     width = max(block.width for block in blocks)
     widths = range(up_to(width + 1, step), int(width * (1 + REACH)) + 1, step)
     questions = [

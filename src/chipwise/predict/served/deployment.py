@@ -1,0 +1,82 @@
+"""Deployment: how a model is served, as every request, question and arrangement holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chipwise.errors import SpecError
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import Runtime
+from chipwise.predict.served.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The device, the runtime on it, the formats, and the degrees of parallelism of one model.
+
+    Attributes:
+        device: A known name, a file or a data sheet; None is this machine, as calibrated.
+        runtime: Its name; None is the device's default.
+        weights: One format, or those of all layers and the head: ``int8/int4 head:int8`` (``model/arch/formats.py``).
+            None is what suits the chip (``hardware/suited.py``), ``own`` the checkpoint's own.
+        kv: Format of the cache; None is that of the activations.
+        tp: Tensor-parallel degree.
+        pp: Pipeline-parallel degree.
+        ep: Groups among which experts are divided.
+        dp: Replicas of the attention, which share the experts.
+    """
+
+    device: str | Path | DeviceProfile | None = None
+    runtime: str | Runtime | None = None
+    weights: str | None = None
+    kv: str | None = None
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+
+    def __post_init__(self) -> None:
+        for field in ("weights", "kv"):
+            if getattr(self, field) == "":
+                raise SpecError("must name a number format, not be empty", field=field)
+
+    @property
+    def plan(self) -> Plan:
+        """The degrees of parallelism, checked.
+
+        Raises:
+            SpecError: A degree is no whole number from 1 to 1,024, or the groups of experts do not divide the devices.
+        """
+        return Plan(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of one replica."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def spread(self) -> str:
+        """The degrees in words: ``TP 4, EP 4``."""
+        degrees = (("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
+        return ", ".join([f"TP {self.tp}", *(f"{name} {value}" for name, value in degrees if value > 1)])
+
+
+WORDS = frozenset(field.name for field in fields(Deployment))
+_Deployed = TypeVar("_Deployed")
+
+
+def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
+    """``value``, a dataclass with a deployment, with other fields; words of the deployment change the deployment."""
+    of_deployment = {name: new for name, new in changes.items() if name in WORDS}
+    others = {name: new for name, new in changes.items() if name not in WORDS}
+    if of_deployment:
+        others["deployment"] = replace(value.deployment, **of_deployment)  # type: ignore[attr-defined]
+    return replace(value, **others)  # type: ignore[type-var]
+
+
+def deployed(words: dict[str, Any]) -> dict[str, Any]:
+    """``words`` as fields of a request: those of a deployment are gathered in ``deployment``."""
+    found = {name: value for name, value in words.items() if name not in WORDS}
+    return {**found, "deployment": Deployment(**{name: words[name] for name in words if name in WORDS})}
