@@ -39,7 +39,7 @@ MODEL = "meta-llama/Llama-3.1-8B"
     ],
 )
 def test_what_is_not_named_follows_the_chip(device: str, asked: dict[str, str], runtime: str, weights: str) -> None:
-    setting = resolved(Request(model=MODEL, deployment=Deployment(device=device), **asked)).setting
+    setting = resolved(Request(model=MODEL, deployment=Deployment(device=device, **asked))).setting
     assert (setting.runtime.name, setting.formats.stated) == (runtime, weights)
 
 

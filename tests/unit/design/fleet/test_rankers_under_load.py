@@ -19,6 +19,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.predict.served.deployment import deployed
 from chipwise.predict.served.estimate import cost_of, estimate
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request, resolved
@@ -39,7 +40,7 @@ def ranker(items: int = 10**6, candidates: int = CANDIDATES, depth: int = 2) -> 
 
 def asked(arch: ArchSpec | None = None, **fields: object) -> Request:
     settings: dict[str, object] = {"device": "h100-sxm", "weights": "bf16", "batch": 8}
-    return Request(model=arch or ranker(), **(settings | fields))  # type: ignore[arg-type]
+    return Request(model=arch or ranker(), **deployed(settings | fields))
 
 
 def parts(request: Request, batch: int) -> dict[str, object]:

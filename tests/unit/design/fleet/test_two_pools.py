@@ -168,7 +168,7 @@ def test_each_stack_says_experts_copies_and_drafts_in_its_own_words() -> None:
     drafts = Speculation(drafted=4, acceptance=0.7, draft="org/small")
     lines = {
         runtime: commands_of(
-            "org/m", Arrangement(deployment=Deployment(runtime=runtime), speculation=drafts, **wide), 1, Policy(), 4000
+            "org/m", Arrangement(deployment=Deployment(runtime=runtime, **wide), speculation=drafts), 1, Policy(), 4000
         )[0]
         for runtime in ("vllm", "sglang", "trtllm")
     }

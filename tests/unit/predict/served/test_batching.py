@@ -24,13 +24,13 @@ QWEN = Request(
 
 
 def test_sglang_computes_waiting_prompts_in_passes_of_8192_positions() -> None:
-    groups, _ = grouped([replace(QWEN, runtime="sglang", prompt_tokens=tokens) for tokens in (2048, 3000, 8192, 10000)])
+    groups, _ = grouped([QWEN.but(runtime="sglang", prompt_tokens=tokens) for tokens in (2048, 3000, 8192, 10000)])
     assert groups[0].together.tolist() == [4, 2, 1, 1]
     assert groups[0].prefill(together=True).step.batch.tolist() == [4, 2, 1, 1]
 
 
 def test_no_more_prompts_share_a_pass_than_others_are_in_flight() -> None:
-    groups, _ = grouped([replace(QWEN, runtime="sglang", batch=batch) for batch in (1, 3, 33)])
+    groups, _ = grouped([QWEN.but(runtime="sglang", batch=batch) for batch in (1, 3, 33)])
     assert groups[0].together.tolist() == [1, 2, 4]
 
 
@@ -44,7 +44,7 @@ def test_prompts_ride_along_in_engines_that_mix() -> None:
 
 
 def test_a_prompt_of_a_shared_pass_delays_others_less_than_one_by_itself() -> None:
-    one = replace(QWEN, runtime="sglang", prompt_tokens=512)
+    one = QWEN.but(runtime="sglang", prompt_tokens=512)
     cost = cost_of(one)
     waited_s = float((cost.tpot_s - cost.step_s)[0]) * 128 / 32 / constants().prefill_share
     assert 0.3 * float(cost.prefill_s[0]) < waited_s < float(cost.prefill_s[0])
@@ -90,7 +90,7 @@ def test_every_fold_has_every_half_width_and_ignores_what_it_left_out() -> None:
 
 
 def test_how_long_a_run_waits_decides_its_interval() -> None:
-    few, many = (cost_of(replace(QWEN, batch=batch)) for batch in (2, 256))
+    few, many = (cost_of(QWEN.but(batch=batch)) for batch in (2, 256))
     waits = [1 - float((cost.step_s / cost.tpot_s)[0]) for cost in (few, many)]
     assert waits[0] < intervals.WAITING[0]
     assert waits[1] > intervals.WAITING[1]
@@ -111,7 +111,7 @@ def test_constants_are_what_physics_expects() -> None:
 
 
 def test_a_group_served_leaves_out_what_does_not_fit_and_keeps_its_sizes() -> None:
-    groups, _ = grouped([replace(QWEN, batch=batch, prompt_tokens=100 * batch, dp=2) for batch in (10, 20, 40)])
+    groups, _ = grouped([QWEN.but(batch=batch, prompt_tokens=100 * batch, dp=2) for batch in (10, 20, 40)])
     served = groups[0].served(np.array([10, 0, 7]))
     assert served.rows == (0, 2)
     assert served.in_flight.tolist() == [10, 7]

@@ -22,7 +22,7 @@ from chipwise.predict.kernels.power import power
 from chipwise.predict.served import energy as energies
 from chipwise.predict.served import groups, served_energy
 from chipwise.predict.served.batching import constants
-from chipwise.predict.served.deployment import Deployment
+from chipwise.predict.served.deployment import Deployment, deployed
 from chipwise.predict.served.estimate import bound_of, fitting_requests, operator_costs, waiting
 from chipwise.predict.served.groups import Group, GroupCost, grouped, memory_of
 from chipwise.predict.served.kernel_times import FIGURES, Call, batches, op_at, time_kernels
@@ -37,7 +37,7 @@ H100 = datasheet.load("h100-sxm")
 
 
 def group(**asked: Any) -> Group:
-    (found,), errors = grouped([Request(**{"model": "gpt2", "device": "h100-sxm", **asked})])
+    (found,), errors = grouped([Request(**deployed({"model": "gpt2", "device": "h100-sxm", **asked}))])
     assert not errors
     return found
 

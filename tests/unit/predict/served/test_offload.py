@@ -96,7 +96,10 @@ PUBLISHED = (
 def test_published_runs_lie_inside_the_interval(model: str, split: dict[str, int], measured: float) -> None:
     weights = None if "oss" in model else "q4_k_m"
     asked = Request(
-        model=model, device="rtx-2080", runtime="llama.cpp", weights=weights, prompt_tokens=64, new_tokens=256
+        model=model,
+        deployment=Deployment(device="rtx-2080", runtime="llama.cpp", weights=weights),
+        prompt_tokens=64,
+        new_tokens=256,
     )
     rate = divided(asked, host="core-i9-10940x", **split).metrics["decode_tokens_per_s"]
     assert rate.low is not None
@@ -111,13 +114,21 @@ def test_models_that_card_and_host_share_are_listed_with_what_the_card_holds() -
     assert {name for name, each in shared.items() if not each.on_card} == alone
     assert "of 64 layers on the card" in shared["Qwen/Qwen3-32B"].on_card
     assert "but the experts of" in shared["Qwen/Qwen3-30B-A3B"].on_card
-    one = divided(Request(model="Qwen/Qwen3-32B", device="rtx-4070", prompt_tokens=512), host="core-i7-13700k")
+    one = divided(
+        Request(model="Qwen/Qwen3-32B", deployment=Deployment(device="rtx-4070"), prompt_tokens=512),
+        host="core-i7-13700k",
+    )
     assert shared["Qwen/Qwen3-32B"].decode_tokens_per_s == pytest.approx(1 / one.tpot_s)
 
 
 def test_a_host_holds_what_it_keeps() -> None:
     """DeepSeek-R1 in four bits is some 400 GB, more than the 192 GB of a desktop's board."""
-    found = divided(Request(model="deepseek-ai/DeepSeek-R1", device="rtx-4090", runtime="llama.cpp", weights="q4_k_m"))
+    found = divided(
+        Request(
+            model="deepseek-ai/DeepSeek-R1",
+            deployment=Deployment(device="rtx-4090", runtime="llama.cpp", weights="q4_k_m"),
+        )
+    )
     assert "core-i7-13700k has 192 GB at most" in found.does_not_fit
 
 

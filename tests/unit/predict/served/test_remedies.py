@@ -13,7 +13,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.explain.cases import data_sheet_case
 from chipwise.predict.explain.rules.fits import rule
-from chipwise.predict.served.deployment import Deployment
+from chipwise.predict.served.deployment import Deployment, deployed
 from chipwise.predict.served.remedies import Remedy, remedies_of
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.shortage import shortages
@@ -67,7 +67,7 @@ def test_the_first_line_names_need_memory_and_what_fits() -> None:
     """8.03 G parameters of 16 bits are 16.1 GB; a driver takes 1 GB, and 1,152 positions of cache 0.15 GB."""
     bf16 = {"model": "meta-llama/Llama-3.1-8B", "weights": "bf16"}
     fits, card, board = shortages(
-        [Request(deployment=Deployment(device=name), **bf16) for name in ("rtx-4090", "rtx-4070", "raspberry-pi-5")]
+        [Request(**deployed({**bf16, "device": name})) for name in ("rtx-4090", "rtx-4070", "raspberry-pi-5")]
     )
     assert fits is None
     assert card is not None

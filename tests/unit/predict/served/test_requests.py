@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from chipwise.errors import SpecError
@@ -18,25 +16,25 @@ LAYER = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14_336)  # parameters of the produc
 def test_a_layer_that_is_kept_wide_takes_a_second_byte_a_parameter() -> None:
     narrow, mixed, wide = (
         estimate_of(cost_of(request), 0).memory_bytes["weights"]
-        for request in (LLAMA, replace(LLAMA, wide_layers=frozenset({0, 31})), replace(LLAMA, weights="bf16"))
+        for request in (LLAMA, LLAMA.but(wide_layers=frozenset({0, 31})), LLAMA.but(weights="bf16"))
     )
     assert mixed - narrow == pytest.approx(2 * LAYER, rel=1e-3)
     assert wide - narrow == pytest.approx(32 * LAYER, rel=1e-3)
 
 
 def test_all_layers_kept_wide_are_the_wide_model() -> None:
-    every = estimate_of(cost_of(replace(LLAMA, wide_layers=frozenset(range(32)))), 0)
-    assert every.tpot_s == estimate_of(cost_of(replace(LLAMA, weights="bf16")), 0).tpot_s
+    every = estimate_of(cost_of(LLAMA.but(wide_layers=frozenset(range(32)))), 0)
+    assert every.tpot_s == estimate_of(cost_of(LLAMA.but(weights="bf16")), 0).tpot_s
 
 
 def test_a_layer_that_there_is_not_is_refused() -> None:
     with pytest.raises(SpecError, match="layers 0 to 31, not 40"):
-        cost_of(replace(LLAMA, wide_layers=frozenset({3, 40})))
+        cost_of(LLAMA.but(wide_layers=frozenset({3, 40})))
 
 
 def test_cached_tokens_are_not_computed() -> None:
     """1,024 tokens of which 896 are cached: an eighth of the FLOPs of products; attention still sees all."""
-    whole, rest = (estimate_of(cost_of(replace(LLAMA, cached_tokens=cached)), 0) for cached in (0, 896))
+    whole, rest = (estimate_of(cost_of(LLAMA.but(cached_tokens=cached)), 0) for cached in (0, 896))
     flops = [
         sum(cost.work.flops * cost.count for cost in each.prefill if "gate_up" in cost.place) for each in (whole, rest)
     ]

@@ -9,7 +9,7 @@ from chipwise import api
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.published.read import resolve
-from chipwise.predict.served.deployment import Deployment
+from chipwise.predict.served.deployment import Deployment, deployed
 from chipwise.predict.served.estimate import estimate, group_of
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request
@@ -44,7 +44,7 @@ def test_llava_by_pencil() -> None:
 def test_memory_holds_the_tower_once_however_many_images_come() -> None:
     """Its weights in 16 bits, without the last layer and norm, which nothing reads; the decoder is in FP8."""
     ask = {"model": LLAVA, "device": "h100-sxm", "prompt_tokens": 100, "weights": "fp8"}
-    text, one, four = (estimate(Request(**ask, images=count)).memory_bytes["weights"] for count in (0, 1, 4))
+    text, one, four = (estimate(Request(**deployed(ask), images=count)).memory_bytes["weights"] for count in (0, 1, 4))
     tower = resolve(LLAVA).towers[0]
     unread = tower.layer_parameters(tower.layers[0]) + tower.norm_parameters()
     vectors = tower.parameters() - unread

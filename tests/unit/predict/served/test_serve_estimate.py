@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +38,7 @@ def test_decode_at_batch_1_is_memory_bound_and_prefill_compute_bound() -> None:
 
 
 def test_the_kv_cache_of_llama_2_70b_is_eight_heads_of_128_in_80_layers() -> None:
-    cost = cost_of(replace(LLAMA_70B, batch=4, prompt_tokens=4000, new_tokens=96))
+    cost = cost_of(LLAMA_70B.but(batch=4, prompt_tokens=4000, new_tokens=96))
     # keys and values x layers x KV heads x head size x tokens x sequences x bytes
     assert cost.memory.row(0)["cache"] == 2 * 80 * 8 * 128 * 4096 * 4 * 2
 
@@ -54,7 +52,7 @@ def test_the_parts_of_a_pass_add_up() -> None:
 
 def test_active_experts_are_read_and_all_are_kept() -> None:
     one = Request(model="mistralai/Mixtral-8x7B-v0.1", deployment=Deployment(device="h200-sxm"), prompt_tokens=64)
-    few, many = cost_of(one), cost_of(replace(one, batch=64))
+    few, many = cost_of(one), cost_of(one.but(batch=64))
     assert few.memory.row(0)["weights"] == pytest.approx(46.7e9 * 2, rel=0.01)
     read = [next(p.op for p in cost.decode.parts if p.op.kind == "experts").work().weight_bytes for cost in (few, many)]
     assert read[1] / read[0] == pytest.approx(4.0)  # two of eight experts for one token; 64 tokens meet all
@@ -71,7 +69,7 @@ def test_more_requests_never_need_less_memory_or_fewer_seconds_a_step(batch: int
         prompt_tokens=prompt,
         new_tokens=64,
     )
-    few, many = cost_of(one), cost_of(replace(one, batch=batch + more))
+    few, many = cost_of(one), cost_of(one.but(batch=batch + more))
     assert many.memory.peak_bytes[0] >= few.memory.peak_bytes[0]
     assert many.tokens_per_s[0] > 0
     # A fitted model may be off by a little between neighbouring sizes, not by more.
@@ -81,7 +79,7 @@ def test_more_requests_never_need_less_memory_or_fewer_seconds_a_step(batch: int
 @given(tp=st.sampled_from([2, 4, 8]))
 def test_tensor_parallelism_divides_the_weights(tp: int) -> None:
     one = Request(model="Qwen/Qwen3-32B", deployment=Deployment(device="h200-sxm"))
-    alone, shared = cost_of(one), cost_of(replace(one, tp=tp))
+    alone, shared = cost_of(one), cost_of(one.but(tp=tp))
     assert shared.memory.row(0)["weights"] == pytest.approx(alone.memory.row(0)["weights"] / tp, rel=0.1)
     assert any(part.op.kind == "all_reduce" for part in shared.decode.parts)
     assert not any(part.op.kind == "all_reduce" for part in alone.decode.parts)

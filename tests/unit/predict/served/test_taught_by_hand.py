@@ -41,7 +41,7 @@ def test_a_taught_machine_is_as_sure_as_its_rows() -> None:
     """Eight exact rows leave far less doubt than a factor of e^Z90 to either side, and more than none."""
     rows = []
     for number, (model, prompt) in enumerate((m, p) for m in ("gpt2", "gpt2-medium") for p in (32, 64, 128, 256)):
-        sheet = estimate_of(cost_of(replace(ASKED, model=model, prompt_tokens=prompt)), 0)
+        sheet = estimate_of(cost_of(ASKED.but(model=model, prompt_tokens=prompt)), 0)
         rows.append(
             MeasuredRow(
                 number=number, model=model, runtime="llama.cpp", weights="q8_0", prompt_tokens=prompt, new_tokens=16,
@@ -49,7 +49,7 @@ def test_a_taught_machine_is_as_sure_as_its_rows() -> None:
             )
         )  # fmt: skip
     taught = teach_rows(BOARD, rows, name="board", source="eight rows")
-    cost = cost_of(replace(ASKED, device=replace(BOARD, taught=taught)))
+    cost = cost_of(ASKED.but(device=replace(BOARD, taught=taught)))
     there = estimate_of(cost, 0)
     for name in ("ttft_p50", "tpot_p50"):
         metric = there.metric(name)
