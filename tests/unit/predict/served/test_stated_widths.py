@@ -155,7 +155,7 @@ def test_one_core_was_measured_and_several_were_not() -> None:
     """ONNX Runtime on one core of a server: its own widths, also of first tokens; on several their class's."""
 
     def width(device: str) -> tuple[float, float | None]:
-        found = resolved(Request(model="gpt2", device=device, runtime="onnxruntime"))
+        found = resolved(Request(model="gpt2", deployment=Deployment(device=device, runtime="onnxruntime")))
         known = intervals.class_width(found.setting, found.device)
         assert known is not None
         return known.tpot, known.ttft
@@ -168,7 +168,7 @@ def test_one_core_was_measured_and_several_were_not() -> None:
 
 def test_widths_of_encoder_decoders_are_those_of_their_platform() -> None:
     def width(device: str, runtime: str) -> intervals.ClassWidth | None:
-        found = resolved(Request(model="google-t5/t5-small", device=device, runtime=runtime))
+        found = resolved(Request(model="google-t5/t5-small", deployment=Deployment(device=device, runtime=runtime)))
         return intervals.class_width(found.setting, found.device)
 
     for device, runtime, stated in (
