@@ -165,11 +165,14 @@ def test_experts_and_copies_of_attention_are_among_the_choices_of_mixtures_alone
     both = {"degrees": (1, 2), "copies": (1, 2)}
     mixture = asked(model="Qwen/Qwen3-30B-A3B", devices=("h100-sxm",), runtimes=("vllm",), **both)
     finder = Finder(mixture)
-    plans = {(each.arrangement.tp, each.arrangement.ep, each.arrangement.dp) for each in finder.candidates}
+    plans = {
+        (each.arrangement.deployment.tp, each.arrangement.deployment.ep, each.arrangement.deployment.dp)
+        for each in finder.candidates
+    }
     assert {(1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 2, 2), (2, 4, 2)} <= plans  # vLLM: one group a device, or one
     assert (2, 2, 2) not in plans
     dense = Finder(asked(**both))
-    assert {(each.arrangement.ep, each.arrangement.dp) for each in dense.candidates} == {(1, 1)}
+    assert {(each.arrangement.deployment.ep, each.arrangement.deployment.dp) for each in dense.candidates} == {(1, 1)}
     found = planned(mixture)
     assert found.best.usd_per_h is not None
     forced = cheapest_by_force(mixture, most_replicas=4)

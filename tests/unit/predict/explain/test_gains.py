@@ -98,7 +98,7 @@ def test_fp8_weights_halve_what_decode_streams_on_an_h100() -> None:
 def test_what_would_no_longer_fit_is_no_advice() -> None:
     """138 GB of weights fit two cards of 80 GB: half the devices would be cheaper, and too small."""
     asked = case("meta-llama/Llama-2-70b-hf", tp=2, weights="bf16")
-    fewer = [advice for advice in advise(asked, every=True) if advice.proposal.changed.tp == 1]
+    fewer = [advice for advice in advise(asked, every=True) if advice.proposal.changed.deployment.tp == 1]
     assert fewer
     assert not any(advice.fits or advice.sure for advice in fewer)
     assert all(advice.fits for advice in advise(asked))
