@@ -220,7 +220,13 @@ def _metrics(served: Served, chosen: np.ndarray, tokens: float) -> dict[str, flo
 
 def _recorded_rows(run: Recorded, constants: Constants, lines: list[dict[str, object]]) -> list[Row]:
     """Of every request of a recorded run its TTFT and end-to-end time, and the percentiles of all."""
-    asked = Request(model=run.model, deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm"), batch=min(run.most_sequences, 64), prompt_tokens=int(run.load.prompt_tokens.mean()), new_tokens=int(run.load.new_tokens.mean()))  # fmt: skip
+    asked = Request(
+        model=run.model,
+        deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm"),
+        batch=min(run.most_sequences, 64),
+        prompt_tokens=int(run.load.prompt_tokens.mean()),
+        new_tokens=int(run.load.new_tokens.mean()),
+    )
     policy = Policy(most_tokens=run.most_tokens, most_sequences=run.most_sequences, lookahead=1)
     problem = ""
     served = None

@@ -170,7 +170,16 @@ def estimate(
     from chipwise.predict.served.offload import divided, remark
 
     model, heard = listening(alike.named(model, like), audio_s)
-    request = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp), batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, image_size=image_size, audio_s=heard)  # fmt: skip
+    request = Request(
+        model=model,
+        deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp),
+        batch=batch,
+        prompt_tokens=prompt,
+        new_tokens=new,
+        images=images,
+        image_size=image_size,
+        audio_s=heard,
+    )
 
     def answer(name: str | Path | DeviceProfile) -> CostEstimate:
         if is_here(name):

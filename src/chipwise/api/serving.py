@@ -150,7 +150,13 @@ def simulate(
             if given:
                 raise SpecError("is of prefill and decode apart; name the decode_device", field=name)
     link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
-    base = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp), batch=12 * pp * dp, prompt_tokens=prompt, new_tokens=max(new, 1))  # fmt: skip
+    base = Request(
+        model=model,
+        deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp),
+        batch=12 * pp * dp,
+        prompt_tokens=prompt,
+        new_tokens=max(new, 1),
+    )
     found = resolved(base)
     arch = found.setting.arch
     generates = arch.causal

@@ -170,5 +170,11 @@ def laboratory_times(
     from chipwise.predict.served.request import Request
 
     require_sheet(device, "a laboratory's kernels are priced on devices with data sheets")
-    request = Request(model=model, deployment=Deployment(device=device, runtime=runtime, weights=weights, tp=tp), batch=batch, prompt_tokens=prompt, new_tokens=new)  # fmt: skip
+    request = Request(
+        model=model,
+        deployment=Deployment(device=device, runtime=runtime, weights=weights, tp=tp),
+        batch=batch,
+        prompt_tokens=prompt,
+        new_tokens=new,
+    )
     return times(request, laboratory)

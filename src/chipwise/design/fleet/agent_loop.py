@@ -307,7 +307,15 @@ def _request(part: LoopPart) -> Request:
         raise SpecError(f"{part.image_size!r:.40} is no width and height, such as 1024x768", field="image_size")
     assert part.model is not None
     assert part.device is not None
-    return Request(model=part.model, deployment=Deployment(device=part.device, runtime=part.runtime, weights=part.weights), images=part.images, image_size=(int(width), int(height)), prompt_tokens=part.prompt, cached_tokens=part.cached, new_tokens=part.new)  # fmt: skip
+    return Request(
+        model=part.model,
+        deployment=Deployment(device=part.device, runtime=part.runtime, weights=part.weights),
+        images=part.images,
+        image_size=(int(width), int(height)),
+        prompt_tokens=part.prompt,
+        cached_tokens=part.cached,
+        new_tokens=part.new,
+    )
 
 
 def _sum(costs: Sequence[PartCost]) -> Predicted:

@@ -90,7 +90,18 @@ class Option(Result):
     @property
     def arrangement(self) -> Arrangement:
         """How one replica of the first pool is arranged."""
-        return Arrangement(deployment=Deployment(device=self.device, runtime=self.runtime, weights=self.weights, tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp), speculation=self.speculation)  # fmt: skip
+        return Arrangement(
+            deployment=Deployment(
+                device=self.device,
+                runtime=self.runtime,
+                weights=self.weights,
+                tp=self.tp,
+                pp=self.pp,
+                ep=self.ep,
+                dp=self.dp,
+            ),
+            speculation=self.speculation,
+        )
 
     @property
     def label(self) -> str:

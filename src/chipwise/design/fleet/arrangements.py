@@ -60,8 +60,13 @@ class Arrangement:
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
             for name in ("prompt_tokens", "new_tokens")
         )
-        return Request(model=question.model, deployment=replace(self.deployment, kv=question.kv),
-            batch=12 * self.deployment.pp * self.deployment.dp, prompt_tokens=max(prompt, 1), new_tokens=max(new, 1))  # fmt: skip
+        return Request(
+            model=question.model,
+            deployment=replace(self.deployment, kv=question.kv),
+            batch=12 * self.deployment.pp * self.deployment.dp,
+            prompt_tokens=max(prompt, 1),
+            new_tokens=max(new, 1),
+        )
 
     @property
     def key(self) -> str:

@@ -236,7 +236,18 @@ def _simulation(
 
 def _arrangement(pool: Pool) -> Arrangement:
     request, found = pool.replica.request, resolved(pool.replica.request)
-    return Arrangement(deployment=Deployment(device=found.device.name, runtime=found.setting.runtime.name, weights=found.setting.formats.weights, tp=request.deployment.tp, pp=request.deployment.pp, ep=request.deployment.ep, dp=request.deployment.dp), speculation=pool.replica.policy.speculation)  # fmt: skip
+    return Arrangement(
+        deployment=Deployment(
+            device=found.device.name,
+            runtime=found.setting.runtime.name,
+            weights=found.setting.formats.weights,
+            tp=request.deployment.tp,
+            pp=request.deployment.pp,
+            ep=request.deployment.ep,
+            dp=request.deployment.dp,
+        ),
+        speculation=pool.replica.policy.speculation,
+    )
 
 
 def _name(pools: Sequence[Pool]) -> str:

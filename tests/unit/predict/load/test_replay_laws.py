@@ -111,7 +111,9 @@ def test_waiting_for_one_slot_is_that_of_an_m_d_1_queue(load: float) -> None:
 @pytest.mark.parametrize("clients", [1, 8])
 def test_the_closed_loop_is_the_estimate_where_nothing_queues(clients: int) -> None:
     """One client: both times within 1 %. Several that begin together: the step that all of them decode in."""
-    asked = Request(model=LLAMA.model, deployment=Deployment(device=LLAMA.device), batch=clients, prompt_tokens=1024, new_tokens=128)  # fmt: skip
+    asked = Request(
+        model=LLAMA.model, deployment=Deployment(device=LLAMA.device), batch=clients, prompt_tokens=1024, new_tokens=128
+    )
     table = step_times([asked])[0]
     kinds = (RequestClass(prompt_tokens=1024, new_tokens=128),)
     load = made(kinds, count=2 * clients, rate_per_s=None, clients=clients, seed=0)

@@ -26,8 +26,10 @@ def test_the_interpolation_error_is_what_is_stated(model: str, device: str, tp: 
     for _ in range(40):
         n, context = int(2 ** rng.uniform(0, 8)), int(2 ** rng.uniform(6, 13))
         step = cost_of(
-            Request(model=model, deployment=Deployment(device=device, tp=tp), batch=n, prompt_tokens=context, new_tokens=2)
-        )  # fmt: skip
+            Request(
+                model=model, deployment=Deployment(device=device, tp=tp), batch=n, prompt_tokens=context, new_tokens=2
+            )
+        )
         errors.append(table.decode_s(n, context + 1) / step.step_s[0] - 1)
         prompt = cost_of(
             Request(model=model, deployment=Deployment(device=device, tp=tp), prompt_tokens=context, new_tokens=1)

@@ -23,9 +23,12 @@ NOISE = 1.02  # the order of arrival at the second pool changes a little with ev
 
 def pool(replicas: int = 1, *, policy: Policy | None = None, cache_tokens: float = 1e6, **times: float) -> Pool:
     copy = Replica(
-        request=Request(model="gpt2", deployment=Deployment(device="l4")), table=toy_table(**times), policy=policy or Policy(),
-        cache_tokens=cache_tokens, cache_bytes_per_token=1000.0,
-    )  # fmt: skip
+        request=Request(model="gpt2", deployment=Deployment(device="l4")),
+        table=toy_table(**times),
+        policy=policy or Policy(),
+        cache_tokens=cache_tokens,
+        cache_bytes_per_token=1000.0,
+    )
     return Pool(replica=copy, replicas=replicas)
 
 
