@@ -42,8 +42,8 @@ def help_of(*command: str) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """The names under ``Commands:``."""
-    return re.findall(r"^  ([a-z]+) ", text.partition("Commands:")[2], flags=re.MULTILINE)
+    """The names of commands, which are listed below the options."""
+    return re.findall(r"^  ([a-z]+) ", text.partition("Options:")[2], flags=re.MULTILINE)
 
 
 def cli_page() -> str:

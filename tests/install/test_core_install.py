@@ -82,7 +82,7 @@ def run(core: Path, tmp_path: Path):
 
 
 def commands(text: str) -> list[str]:
-    return re.findall(r"^  ([a-z]+) ", text.partition("Commands:")[2], flags=re.MULTILINE)
+    return re.findall(r"^  ([a-z]+) ", text.partition("Options:")[2], flags=re.MULTILINE)
 
 
 def test_every_command_explains_itself(run) -> None:

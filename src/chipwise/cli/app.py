@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Annotated, Protocol
 
 import typer
+from typer.core import TyperGroup
 
 import chipwise
 from chipwise.cli import (
@@ -47,8 +50,39 @@ from chipwise.core.extras import missing_extra
 from chipwise.core.files import refused_files
 from chipwise.errors import ChipwiseError
 
+
+class Formatter(Protocol):
+    """The methods of Click's help formatter that groups of commands need."""
+
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Writes a heading and indents what follows."""
+        ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Writes a list of terms with their meaning."""
+        ...
+
+
+class Grouped(TyperGroup):
+    """Lists commands under the heading of their group, in the order in which they are added."""
+
+    def format_commands(self, ctx: object, formatter: Formatter) -> None:
+        """Writes one section a group."""
+        width = max(map(len, self.commands))
+        for group in GROUPS:
+            rows = [
+                (name.ljust(width), command.short_help or "")
+                for name, command in self.commands.items()
+                if getattr(command, "rich_help_panel", None) == group
+            ]
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
+
+GROUPS = ("Predict", "Design", "Measure", "Serve", "Share", "Extend")
 app = typer.Typer(
     name="chipwise",
+    cls=Grouped,
     help="Estimate, explain and design transformers for a chip: predict costs, search, train, quantise and measure.",
     epilog="Start with: chipwise estimate gpt2 --device l4",
     no_args_is_help=True,
@@ -56,38 +90,42 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for name, command, summary in (
-    ("estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
-    ("explain", explain.command, "Explain where the time goes, and what would help."),
-    ("compare", compare.command, "Compare models on several devices."),
-    ("simulate", simulate.command, "Simulate one arrangement under load."),
-    ("plan", plan.command, "Find the cheapest fleet for a load and its limits."),
-    ("agent", agent.command, "Price an agent's loop against one budget of time."),
-    ("models", models.command, "List the bundled models."),
-    ("runtimes", runtimes.command, "List runtimes and weight formats."),
-    ("init", init.command, "Write a commented run file for search."),
-    ("search", search.command, "Design a model for this machine, under limits."),
-    ("report", report.command, "Write a run's report again."),
-    ("space", space.command, "Show the size and contents of a search space."),
-    ("strategies", strategies.command, "List the search strategies."),
-    ("train", train.command, "Train a model, or continue training one."),
-    ("evaluate", evaluate.command, "Evaluate a model on a task."),
-    ("subnetwork", subnetwork.command, "Cut one model out of a supernet's shared weights."),
-    ("shrink", shrink.command, "Cut a pretrained model to limits."),
-    ("sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
-    ("export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
-    ("measure", measure.command, "Measure a model on this machine."),
-    ("kit", kit.command, "Pack models to measure on a device that is not here."),
-    ("calibrate", calibrate.command, "Measure what this machine can do."),
-    ("teach", teach.command, "Learn a machine from a table of measured models."),
-    ("candidates", candidates.command, "Predict the cost of candidates of a ranking model."),
-    ("ops", ops.command, "Predict the time of single operators."),
-    ("validate", validate.command, "Score predictions against measured rows."),
-    ("fit", fit.command, "Refine the cost models with measurements."),
+for group, name, command, summary in (
+    ("Predict", "estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
+    ("Predict", "compare", compare.command, "Compare models on several devices."),
+    ("Predict", "explain", explain.command, "Explain where the time goes, and what would help."),
+    ("Predict", "candidates", candidates.command, "Predict the cost of candidates of a ranking model."),
+    ("Predict", "ops", ops.command, "Predict the time of single operators."),
+    ("Predict", "models", models.command, "List the bundled models."),
+    ("Predict", "runtimes", runtimes.command, "List runtimes and weight formats."),
+    ("Design", "init", init.command, "Write a commented run file for search."),
+    ("Design", "search", search.command, "Design a model for this machine, under limits."),
+    ("Design", "report", report.command, "Write a run's report again."),
+    ("Design", "space", space.command, "Show the size and contents of a search space."),
+    ("Design", "strategies", strategies.command, "List the search strategies."),
+    ("Design", "train", train.command, "Train a model, or continue training one."),
+    ("Design", "evaluate", evaluate.command, "Evaluate a model on a task."),
+    ("Design", "subnetwork", subnetwork.command, "Cut one model out of a supernet's shared weights."),
+    ("Design", "shrink", shrink.command, "Cut a pretrained model to limits."),
+    ("Design", "sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
+    ("Measure", "measure", measure.command, "Measure a model on this machine."),
+    ("Measure", "calibrate", calibrate.command, "Measure what this machine can do."),
+    ("Measure", "validate", validate.command, "Score predictions against measured rows."),
+    ("Serve", "plan", plan.command, "Find the cheapest fleet for a load and its limits."),
+    ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
+    ("Serve", "agent", agent.command, "Price an agent's loop against one budget of time."),
+    ("Share", "export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
+    ("Share", "kit", kit.command, "Pack models to measure on a device that is not here."),
+    ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),
+    ("Extend", "fit", fit.command, "Refine the cost models with measurements."),
 ):
-    app.command(name, short_help=summary)(command)
-app.add_typer(devices.app, name="devices", short_help="List devices, or show one with its sources.")
-app.add_typer(measurements.app, name="measurements", short_help="List, export or import measurements.")
+    app.command(name, short_help=summary, rich_help_panel=group)(command)
+app.add_typer(
+    devices.app, name="devices", short_help="List devices, or show one with its sources.", rich_help_panel="Predict"
+)
+app.add_typer(
+    measurements.app, name="measurements", short_help="List, export or import measurements.", rich_help_panel="Share"
+)
 
 
 def _version(wanted: bool) -> None:
