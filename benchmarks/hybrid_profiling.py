@@ -45,7 +45,7 @@ from chipwise.deploy.calibrate.learning import (
     prepare,
     refit,
 )
-from chipwise.deploy.calibrate.random_models import nearest_supported, random_designs
+from chipwise.deploy.calibrate.random_models import export_nearest, random_designs
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.measure.harness import measure
 from chipwise.design.phases.measurement_choice import next_to_measure
@@ -138,7 +138,8 @@ def real_pool(folder: Path, spec: Path, count: int, *, runtime: str, seed: int) 
         calibrate(runtime=runtime).save(kept)
     profile = MachineProfile.load(kept)
     rows = space.sample(count, np.random.default_rng(seed))
-    designs = [nearest_supported(profile.runtime, space.design(row)) for row in rows]
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as place:
+        designs = [export_nearest(profile.runtime, space.design(row), Path(place))[0] for row in rows]
     table = folder / "measured.csv"
     if not table.exists():
         table.write_text(",".join(("candidate", *METRICS, "clean")) + "\n")

@@ -45,7 +45,7 @@ from chipwise.model.blocks import quantize
 from chipwise.model.space.designs import design_of, summary
 from chipwise.training.data.tokenizer import load_tokens
 from chipwise.training.loop.evaluate import read as read_weights
-from chipwise.training.tasks.text.exported import exported_bits_per_byte
+from exported_quality import exported_bits_per_byte
 from provenance import stamp
 from resumable_rows import add, read
 

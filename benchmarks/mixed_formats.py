@@ -30,7 +30,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.training.data.tokenizer import load_tokens
 from chipwise.training.loop.evaluate import read
-from chipwise.training.tasks.text.exported import exported_bits_per_byte
+from exported_quality import exported_bits_per_byte
 from resumable_rows import Row
 
 FORMATS = ("fp32", "int8", "int4")

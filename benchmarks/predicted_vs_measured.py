@@ -24,19 +24,21 @@ import argparse
 import csv
 import math
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from chipwise.core.statistics import Z90
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.learning import Prepared, Sample, compare, learn, predictions, prepare, stored_bytes
-from chipwise.deploy.calibrate.random_models import nearest_supported
+from chipwise.deploy.calibrate.random_models import export_nearest
 from chipwise.deploy.export.exporters import export_for
-from chipwise.deploy.measure.harness import measure, measure_until_clean
+from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.run.spec import load_run
+from chipwise.errors import MeasurementError
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
@@ -52,6 +54,7 @@ METRICS = {  # name in a measurement, name in a profile's predictions, and the e
 STAGES = ("calibrated", "learned")
 COLUMNS = ("candidate", "metric", "stage", "predicted", "low", "high", "measured", "raw", "clean")
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -78,7 +81,8 @@ def main() -> None:
         print(f"calibrated {profile.machine.name}\n{profile.check_errors}", flush=True)
     space = SearchSpace(run.space)
     rows = space.sample(args.n, np.random.default_rng(args.seed))
-    designs = [nearest_supported(args.runtime, space.design(row)) for row in rows]
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+        designs = [export_nearest(args.runtime, space.design(row), Path(folder))[0] for row in rows]
 
     def timed(number: int) -> Measurement:
         with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
@@ -112,6 +116,43 @@ def main() -> None:
     stamp(args.out)
     report(rows)
     agreement(list(found.values()))
+
+
+def measure_until_clean(
+    items: Sequence[T],
+    measure_one: Callable[[T], Measurement],
+    *,
+    repeats: int = 2,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Measurement | MeasurementError]:
+    """Each item's quietest measurement, or why it has none, in the order of ``items``.
+
+    Items whose measurement was not clean are measured again after all the others, at most ``repeats`` times. Items that
+    failed are not tried again.
+
+    Args:
+        items: What to measure.
+        measure_one: Measures one item once.
+        repeats: Most further rounds.
+        on_progress: Called with the number of measurements done and the total as far as it is known.
+    """
+    found: list[Measurement | MeasurementError | None] = [None] * len(items)
+    wanted, done = list(range(len(items))), 0
+    for _ in range(1 + repeats):
+        total = done + len(wanted)
+        for i in wanted:
+            known = found[i]
+            try:
+                new = measure_one(items[i])
+                if not isinstance(known, Measurement) or new.noise_level < known.noise_level:
+                    found[i] = new
+            except MeasurementError as error:
+                found[i] = known or error
+            done += 1
+            if on_progress is not None:
+                on_progress(done, total)
+        wanted = [i for i in wanted if isinstance(item := found[i], Measurement) and not item.clean]
+    return [item for item in found if item is not None]
 
 
 def progress(done: int, total: int) -> None:

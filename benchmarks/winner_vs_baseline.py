@@ -41,8 +41,8 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop.worker import TrainJob, training_pool
-from chipwise.training.tasks.text.exported import exported_bits_per_byte
 from chipwise.training.tasks.text.references import proportions
+from exported_quality import exported_bits_per_byte
 from provenance import stamp
 
 COLUMNS = (

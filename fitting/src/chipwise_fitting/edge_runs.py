@@ -26,7 +26,6 @@ from chipwise.predict.kernels import local
 from chipwise.predict.kernels.local_engines import (
     engine_class,
     interval_class,
-    matrix_advantage,
     part_of,
     vector_flops_per_s,
 )
@@ -77,6 +76,14 @@ RUNTIMES = {
     "genie (qnn_context_binary)": "genie",
 }
 NEEDED = ("row_id", "device", "runtime", "model", "quant", "decode_tokens_per_s", "prefill_tokens_per_s")
+
+
+def matrix_advantage(device: DeviceProfile, part: str) -> float:
+    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
+    vector = vector_flops_per_s(device, part)
+    engines = [engine for engine in device.engines if engine.part == part]
+    rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
+    return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

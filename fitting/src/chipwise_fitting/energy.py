@@ -24,7 +24,14 @@ from chipwise.predict.served.formats import formats_of
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.served_energy import Load, TokenWork, constants, shared, step_law
 from chipwise.predict.served.setting import Setting
-from chipwise.predict.whole_runs.diffusion import Picture, base_name, model_named, picture_law
+from chipwise.predict.whole_runs.diffusion import (
+    KNOWN,
+    DiffusionTransformer,
+    Picture,
+    base_name,
+    known_name,
+    picture_law,
+)
 from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.sums import Constants, Law, value_of
 from chipwise_fitting.score import Row
@@ -35,6 +42,7 @@ SOURCE = "ml-energy/leaderboard 0cd52da: H100 and B200, vLLM and diffusers; figu
 NEEDED = ("row_id", "gpu_model", "model_id", "num_gpus", "avg_power_watts")
 PROMPTS = {"gpqa": 250, "image-chat": 1200, "video-chat": 6000, "lm-arena-chat": 100, "sourcegraph-fim": 500}
 """Tokens of a task's prompts, about; what is wrong with them is in the task's terms."""
+UNKNOWN_PROMPT = 500
 KINDS = ("none", "model", "device")
 GPUS = {"H100": "h100-sxm", "B200": "b200-sxm", "H200": "h200-sxm", "A100": "a100-sxm-80gb"}
 PRECISIONS = {"bfloat16": None, "float16": None, "fp8": "fp8", "mxfp4": "mxfp4"}
@@ -184,7 +192,7 @@ def _tokens(row: Mapping[str, str], base: Measured, device: Any, sort: str) -> M
         device=device,
         devices=base.boards,
         requests=max(1, round(number(row.get("max_num_seqs")) or 1)),
-        prompt_tokens=PROMPTS.get(sort, served_energy.UNKNOWN_PROMPT),
+        prompt_tokens=PROMPTS.get(sort, UNKNOWN_PROMPT),
         new_tokens=max(1, round(number(row.get("avg_output_len")) or 512)),
         sort=sort,
     )
@@ -198,6 +206,15 @@ def _tokens(row: Mapping[str, str], base: Measured, device: Any, sort: str) -> M
         shares=work.shares,
         levels=(device.name, sort, f"{device.name}|{sort}", *load.levels[1:3], f"n{base.boards}", load.levels[5]),
     )
+
+
+def model_named(name: str, parameters: float) -> DiffusionTransformer:
+    """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
+    known = known_name(name)
+    if known is not None:
+        return KNOWN[known]
+    layers = max(12, round(28 * (parameters / 1.5e9) ** (1 / 3)))
+    return DiffusionTransformer(parameters=parameters, layers=layers, width=round(math.sqrt(parameters / layers / 16)))
 
 
 def _picture(row: Mapping[str, str], base: Measured, device: Any) -> Measured:

@@ -27,6 +27,7 @@ from chipwise_fitting.score import LeaveOut, Row, measured
 ATTENTION = ("context_attention", "generation_attention")
 ATTENTION_SIZES = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
 MIXTURE_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+OVERSHOOT = 1.05  # of the limit, by which boards may draw more for a while
 MAY_BE_0 = ("isl", "step", "window_size", "num_key_value_heads")
 CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 
@@ -50,8 +51,10 @@ def validate_power(truth: Any, *, leave_out: str = "none") -> Any:
         fold = {"none": None, "device": f"device:{device.name}", "family": f"family:{device.family}"}[leave_out]
         latency = truth["latency_s"].to_numpy(dtype=np.float64)[rows]
         found = power.power(op, device, latency, routing=routing, fold=fold)
-        for name in ("power_w", "low_w", "high_w"):
-            answer.iloc[rows, answer.columns.get_loc(name)] = getattr(found, name)
+        up = np.exp(found.log_halfwidth)
+        ends = {"low_w": found.power_w / up, "high_w": np.minimum(found.power_w * up, OVERSHOOT * found.limit_w)}
+        for name, values in {"power_w": found.power_w, **ends}.items():
+            answer.iloc[rows, answer.columns.get_loc(name)] = values
     return answer
 
 

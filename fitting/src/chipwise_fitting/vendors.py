@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy import typing as npt
 
 from chipwise.errors import ChipwiseError
 from chipwise.hardware import datasheet
@@ -14,10 +16,22 @@ from chipwise.hardware.runtime import runtime_named
 from chipwise.model.published.read import resolve
 from chipwise.predict.served import stack_law
 from chipwise.predict.served.formats import formats_of
+from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
-from chipwise.predict.served.setting import Setting
-from chipwise.predict.served.stack_law import Where, cell_terms, closed_batch_law, constants
-from chipwise.predict.whole_runs.sums import at
+from chipwise.predict.served.setting import Setting, Step
+from chipwise.predict.served.stack_law import (
+    BATCHES,
+    LENGTHS,
+    ONE_REQUEST,
+    PROMPT_TOKENS,
+    Where,
+    Work,
+    between,
+    constants,
+    pass_law,
+    sequences_held,
+)
+from chipwise.predict.whole_runs.sums import Amount, Terms, at
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import (
@@ -116,6 +130,57 @@ def _runs(device: str, stack: str, devices: int, model: str, rows: list[dict[str
             rival_of=("place", "device", "vendor"),
         )
         for i, row in enumerate(rows)
+    ]
+
+
+def cell_terms(where: Where, batch: float, length: float) -> Terms:
+    """What an engine on a device is off by at sizes near ``batch`` and ``length``: between measured sizes, linearly."""
+    own = f"cell|{where.place}|tp{where.devices}"
+    return (
+        *((f"{own}|b{size}", share) for size, share in between(batch, BATCHES)),
+        *((f"{own}|l{size}", share) for size, share in between(length, LENGTHS)),
+    )
+
+
+def _one_request_law(
+    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
+) -> list[Amount]:
+    """One request: its prompt in passes of ``batch`` positions, then token by token."""
+    rows, ones = len(batch), np.ones(len(batch), np.int64)
+    alone = replace(setting, plan=type(setting.plan)(), runtime=runtime_named("llama.cpp"))
+    step = lower_pass(alone, Step(batch=ones, query_tokens=1, past_tokens=length + length // 2))
+    prompt = lower_pass(alone, Step(batch=ones, query_tokens=batch, past_tokens=length // 2))
+    return [
+        *pass_law(Work.of(prompt, rows), where, prompt=True, sequences=0, times=length / batch),
+        *pass_law(Work.of(step, rows), where, prompt=False, sequences=1, times=length),
+    ]
+
+
+def closed_batch_law(
+    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
+) -> list[Amount]:
+    """The summands of batches of equal requests that start together, until the last has ended; one value a batch.
+
+    Args:
+        setting: Model and formats; its plan splits products over ``where.devices``.
+        where: Engine and devices.
+        batch: Requests of each batch.
+        length: Tokens of a prompt, and as many are made.
+
+    Raises:
+        Unsupported: The device lists no rate of 16-bit products, or a block is not lowered.
+    """
+    if where.stack in ONE_REQUEST:
+        return _one_request_law(setting, where, batch, length)
+    rows = len(batch)
+    held = sequences_held(setting, where.device, batch, length)
+    together = np.clip(PROMPT_TOKENS // length, 1, batch)
+    zero = np.zeros(rows, np.int64)
+    prompts = lower_pass(setting, Step(batch=together, query_tokens=length, past_tokens=zero))
+    steps = lower_pass(setting, Step(batch=held, query_tokens=1, past_tokens=length + length // 2))
+    return [
+        *pass_law(Work.of(prompts, rows), where, prompt=True, sequences=0, times=batch / together),
+        *pass_law(Work.of(steps, rows), where, prompt=False, sequences=held, times=length * batch / held),
     ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.predict.whole_runs import vision
-from chipwise.predict.whole_runs.sums import Law
-from chipwise.predict.whole_runs.vision import Setup, VisionTransformer, constants, counted_law, plain_law
+from chipwise.predict.whole_runs.sums import Amount, Law, named
+from chipwise.predict.whole_runs.vision import Setup, VisionTransformer, constants, plain_law
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit
 from chipwise_fitting.table_runs import (
@@ -129,6 +129,33 @@ def _law(row: Mapping[str, str], setup: Setup, batch: int, counted: tuple[float,
     if row.get("plain") == "1":
         style = f"{style}, hybrid"
     return counted_law(flops, activations, style, setup, batch), flops
+
+
+def counted_law(flops: float, activations: float, style: str, setup: Setup, batch: int) -> Law:
+    """The summands of a pass of any image model, by its FLOPs and activations an image.
+
+    Args:
+        flops: Of an image; a multiply-add is two.
+        activations: Values that an image's kernels write.
+        style: What is built alike, such as ``SwinTransformerV2``.
+        setup: How it runs.
+        batch: Images.
+
+    Raises:
+        Unsupported: The device lists no rate of such products.
+    """
+    levels = (
+        *setup.levels,
+        style,
+        f"{style}|{setup.device.kind == 'cpu'}|{setup.runtime}",
+        f"{style}|{setup.device.name}",
+    )
+    moved = setup.value_bytes * batch * activations
+    return (
+        Amount(batch * flops / setup.peak_flops_per_s, 0, named("other.flops", levels)),
+        Amount(moved / setup.device.mem_bandwidth_bytes_per_s, 2, named("other.activations", levels)),
+        Amount(1.0, 4, named("other.pass", levels)),
+    )
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -257,9 +256,3 @@ def export_nearest(runtime: str, design: Design, folder: Path) -> tuple[Design, 
             refusal = refusal or error
     assert refusal is not None
     raise refusal
-
-
-def nearest_supported(runtime: str, design: Design) -> Design:
-    """The first of ``design``'s variants that ``runtime`` supports. Raises as :func:`export_nearest`."""
-    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
-        return export_nearest(runtime, design, Path(folder))[0]

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,43 +191,6 @@ def measure_alternately(
                 failed[i] = error
     quietest = [sorted(parts, key=lambda part: part.noise_level)[:rounds] for parts in found]
     return [failed[i] if i in failed else join(quietest[i]) for i in range(len(models))]
-
-
-def measure_until_clean(
-    items: Sequence[T],
-    measure_one: Callable[[T], Measurement],
-    *,
-    repeats: int = 2,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Measurement | MeasurementError]:
-    """Each item's quietest measurement, or why it has none, in the order of ``items``.
-
-    Items whose measurement was not clean are measured again after all the others, at most ``repeats`` times. Items that
-    failed are not tried again.
-
-    Args:
-        items: What to measure.
-        measure_one: Measures one item once.
-        repeats: Most further rounds.
-        on_progress: Called with the number of measurements done and the total as far as it is known.
-    """
-    found: list[Measurement | MeasurementError | None] = [None] * len(items)
-    wanted, done = list(range(len(items))), 0
-    for _ in range(1 + repeats):
-        total = done + len(wanted)
-        for i in wanted:
-            known = found[i]
-            try:
-                new = measure_one(items[i])
-                if not isinstance(known, Measurement) or new.noise_level < known.noise_level:
-                    found[i] = new
-            except MeasurementError as error:
-                found[i] = known or error
-            done += 1
-            if on_progress is not None:
-                on_progress(done, total)
-        wanted = [i for i in wanted if isinstance(item := found[i], Measurement) and not item.clean]
-    return [item for item in found if item is not None]
 
 
 def stored_size(model: Path) -> int:

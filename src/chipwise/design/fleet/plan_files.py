@@ -153,15 +153,6 @@ def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
     return {key: dict(value) for key, value in held.known.items()}
 
 
-def question_of(path: Path) -> Question:
-    """The question of the plan in ``path``.
-
-    Raises:
-        SpecError: It is no plan's file.
-    """
-    return read_plan(path).question
-
-
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """What differs between two plans: name, before, after; questions first, then the answers' best options.
 

@@ -140,14 +140,6 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
     raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
 
 
-def matrix_advantage(device: DeviceProfile, part: str) -> float:
-    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
-    vector = vector_flops_per_s(device, part)
-    engines = [engine for engine in device.engines if engine.part == part]
-    rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
-    return max(1.0, max(rates, default=0.0) / vector) if part != "npu" else 1.0
-
-
 def integer_share(device: DeviceProfile, part: str) -> float:
     """Integer rate over the FP32 rate of the vector units: what unpacking weights for a few rows depends on.
 

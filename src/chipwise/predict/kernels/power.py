@@ -47,18 +47,6 @@ class Power:
         energy: Float64Array = self.power_w * self.latency_s
         return energy
 
-    @property
-    def low_w(self) -> Float64Array:
-        """Lower end of the 90 % interval."""
-        low: Float64Array = self.power_w * np.exp(-self.log_halfwidth)
-        return low
-
-    @property
-    def high_w(self) -> Float64Array:
-        """Upper end of the 90 % interval; boards overshoot their limit by a little."""
-        high: Float64Array = np.minimum(self.power_w * np.exp(self.log_halfwidth), 1.05 * self.limit_w)
-        return high
-
 
 def power(
     op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING, fold: str | None = None

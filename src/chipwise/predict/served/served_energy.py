@@ -30,7 +30,6 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, Law, named, valu
 
 DATA = Path(__file__).parent / "data" / "energy.json"
 LAWS = ("tokens_s", "tokens_w", "tokens_j", "pictures_s", "pictures_w", "pictures_j")
-UNKNOWN_PROMPT = 500
 SORT = "lm-arena-chat"  # the sort of work that requests of plain text are
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import DType
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import Runtime, runtime_named
+from chipwise.hardware.runtime import Runtime
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.setting import Part, Setting, Step
 from chipwise.predict.served.steps import class_of
-from chipwise.predict.whole_runs.sums import Amount, Constants, Terms, load, named, value_of
+from chipwise.predict.whole_runs.sums import Amount, Constants, load, named, value_of
 
 DATA = Path(__file__).parent / "data" / "stacks.json"
 PROMPT_TOKENS = 2048  # new positions of one pass: --max-num-batched-tokens of the engines that were run
@@ -170,48 +170,6 @@ def link_bytes_per_s(device: DeviceProfile) -> float:
     return max(found, default=UNLISTED_LINK)
 
 
-def closed_batch_law(
-    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
-) -> list[Amount]:
-    """The summands of batches of equal requests that start together, until the last has ended; one value a batch.
-
-    Args:
-        setting: Model and formats; its plan splits products over ``where.devices``.
-        where: Engine and devices.
-        batch: Requests of each batch.
-        length: Tokens of a prompt, and as many are made.
-
-    Raises:
-        Unsupported: The device lists no rate of 16-bit products, or a block is not lowered.
-    """
-    if where.stack in ONE_REQUEST:
-        return _one_request_law(setting, where, batch, length)
-    rows = len(batch)
-    held = sequences_held(setting, where.device, batch, length)
-    together = np.clip(PROMPT_TOKENS // length, 1, batch)
-    zero = np.zeros(rows, np.int64)
-    prompts = lower_pass(setting, Step(batch=together, query_tokens=length, past_tokens=zero))
-    steps = lower_pass(setting, Step(batch=held, query_tokens=1, past_tokens=length + length // 2))
-    return [
-        *pass_law(Work.of(prompts, rows), where, prompt=True, sequences=0, times=batch / together),
-        *pass_law(Work.of(steps, rows), where, prompt=False, sequences=held, times=length * batch / held),
-    ]
-
-
-def _one_request_law(
-    setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
-) -> list[Amount]:
-    """One request: its prompt in passes of ``batch`` positions, then token by token."""
-    rows, ones = len(batch), np.ones(len(batch), np.int64)
-    alone = replace(setting, plan=type(setting.plan)(), runtime=runtime_named("llama.cpp"))
-    step = lower_pass(alone, Step(batch=ones, query_tokens=1, past_tokens=length + length // 2))
-    prompt = lower_pass(alone, Step(batch=ones, query_tokens=batch, past_tokens=length // 2))
-    return [
-        *pass_law(Work.of(prompt, rows), where, prompt=True, sequences=0, times=length / batch),
-        *pass_law(Work.of(step, rows), where, prompt=False, sequences=1, times=length),
-    ]
-
-
 def sequences_held(
     setting: Setting, device: DeviceProfile, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
 ) -> Float64Array:
@@ -223,15 +181,6 @@ def sequences_held(
     fitting = max(free, 2 * WORKSPACE_BYTES) / (each * MEAN_HELD * length)
     held: Float64Array = np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
     return held
-
-
-def cell_terms(where: Where, batch: float, length: float) -> Terms:
-    """What an engine on a device is off by at sizes near ``batch`` and ``length``: between measured sizes, linearly."""
-    own = f"cell|{where.place}|tp{where.devices}"
-    return (
-        *((f"{own}|b{size}", share) for size, share in between(batch, BATCHES)),
-        *((f"{own}|l{size}", share) for size, share in between(length, LENGTHS)),
-    )
 
 
 def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:

@@ -170,15 +170,6 @@ def base_name(model: str) -> str:
     )
 
 
-def model_named(name: str, parameters: float) -> DiffusionTransformer:
-    """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
-    known = known_name(name)
-    if known is not None:
-        return KNOWN[known]
-    layers = max(12, round(28 * (parameters / 1.5e9) ** (1 / 3)))
-    return DiffusionTransformer(parameters=parameters, layers=layers, width=round(math.sqrt(parameters / layers / 16)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """What is asked for: ``batch`` images or videos of a size in so many steps, on ``devices`` GPUs."""

@@ -200,33 +200,6 @@ def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
     )
 
 
-def counted_law(flops: float, activations: float, style: str, setup: Setup, batch: int) -> Law:
-    """The summands of a pass of any image model, by its FLOPs and activations an image.
-
-    Args:
-        flops: Of an image; a multiply-add is two.
-        activations: Values that an image's kernels write.
-        style: What is built alike, such as ``SwinTransformerV2``.
-        setup: How it runs.
-        batch: Images.
-
-    Raises:
-        Unsupported: The device lists no rate of such products.
-    """
-    levels = (
-        *setup.levels,
-        style,
-        f"{style}|{setup.device.kind == 'cpu'}|{setup.runtime}",
-        f"{style}|{setup.device.name}",
-    )
-    moved = setup.value_bytes * batch * activations
-    return (
-        Amount(batch * flops / setup.peak_flops_per_s, 0, named("other.flops", levels)),
-        Amount(moved / setup.device.mem_bandwidth_bytes_per_s, 2, named("other.activations", levels)),
-        Amount(1.0, 4, named("other.pass", levels)),
-    )
-
-
 @functools.cache
 def constants() -> Constants:
     """Those that ship."""

@@ -11,9 +11,6 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.space.designs import design_of
-from chipwise.model.space.search_space import SearchSpace
-from chipwise.model.space.space_spec import CONVS
 from chipwise.model.walk.slicing import kept_layers
 
 T = TypeVar("T")
@@ -47,26 +44,6 @@ def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
         tie_embeddings=all(arch.tie_embeddings for arch in archs),
         layers=tuple(layers),
     )
-
-
-def whole_of_space(space: SearchSpace, *, name: str = "whole") -> ArchSpec:
-    """The smallest model that holds every design of ``space``."""
-    spec = space.spec
-    depth = max(spec.depth)
-    common = {field: max(getattr(spec, field)) for field in ("d_model", "vocab_size", "head_size")}
-    common |= {
-        "conv": max(spec.conv, key=CONVS.index),
-        "depth": depth,
-        "sharing": "none",
-        "weights": "fp32",
-        "tie_embeddings": all(spec.tie_embeddings),
-    }
-    archs = []
-    for heads, kv_heads in spec.attention_choices():
-        for kind in spec.layer.ffn:
-            layer = {"heads": heads, "kv_heads": kv_heads, "ffn": kind, "ffn_width": max(spec.layer.ffn_width)}
-            archs.append(design_of({**common, "layers": [layer] * depth}, spec=spec).arch)
-    return whole_of(archs, name=name)
 
 
 def _holding(large: Layer, small: Layer) -> Layer:

@@ -10,7 +10,7 @@ import pytest
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.learning import predict_seconds
 from chipwise.deploy.calibrate.model_rates import KNOTS_BYTES, best_rates, fit_model_rates
-from chipwise.deploy.calibrate.random_models import nearest_supported, random_designs, variants
+from chipwise.deploy.calibrate.random_models import export_nearest, random_designs, variants
 from chipwise.deploy.export.exporters import export_openvino
 from chipwise.deploy.runtimes import missing
 from chipwise.errors import Unsupported
@@ -102,9 +102,9 @@ def test_plainer_variants_keep_widths_heads_and_depth() -> None:
 
 
 @pytest.mark.skipif(missing("llama.cpp") is not None, reason=f"llama.cpp: {missing('llama.cpp')}")
-def test_what_llama_cpp_holds_is_swiglu_in_the_same_format() -> None:
+def test_what_llama_cpp_holds_is_swiglu_in_the_same_format(tmp_path) -> None:
     for design in random_designs(6, seed=0):
-        held = nearest_supported("llama.cpp", design)
+        held = export_nearest("llama.cpp", design, tmp_path)[0]
         assert held.weights == design.weights
         assert {(layer.ffn.activation, layer.ffn.gated) for layer in held.arch.layers} == {("silu", True)}
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from by_force import cheapest_by_force
 
 import chipwise
 from chipwise.design.fleet.answer import planned
 from chipwise.design.fleet.evaluating import deviations
-from chipwise.design.fleet.finding import Finder, cheapest_by_force
+from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import limits_of
 from chipwise.design.fleet.question import Question, question_from, rate_of, read_question
 from chipwise.errors import Infeasible, SpecError, UnknownName

@@ -10,7 +10,7 @@ import pytest
 import chipwise
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.load_tests import check, read_load_test
-from chipwise.design.fleet.plan_files import differences, known_of, question_of
+from chipwise.design.fleet.plan_files import differences, known_of, read_plan
 from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
 from chipwise.errors import SpecError
 
@@ -25,7 +25,7 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_plan_is_resumed_without_a_new_replay(plan_file: Path) -> None:
-    question = question_of(plan_file)
+    question = read_plan(plan_file).question
     assert question.rate_per_s == 20
     finder = Finder(question, known=known_of(plan_file, question))
     assert finder.found()[0].replicas == json.loads(plan_file.read_text())["answer"]["options"][0]["replicas"]

@@ -11,7 +11,7 @@ import pytest
 
 import chipwise
 from chipwise.design.fleet.load_tests import check, read_load_test
-from chipwise.design.fleet.plan_files import differences, known_of, question_of
+from chipwise.design.fleet.plan_files import differences, known_of, read_plan
 from chipwise.errors import SpecError
 
 ASKED: dict[str, Any] = {
@@ -48,7 +48,7 @@ def all_refuse(good: Path, bad: Path, message: str) -> None:
     """``--resume``, ``check`` and ``diff`` refuse ``bad`` alike."""
     results = bad.with_name("results.json")
     results.write_text(json.dumps(RESULTS))
-    question = question_of(good)
+    question = read_plan(good).question
     for use in (
         lambda: known_of(bad, question),
         lambda: check(bad, results),
@@ -115,7 +115,7 @@ def test_an_interrupted_plan_is_compared_and_not_checked(good: tuple[Path, dict[
     path.write_text(json.dumps(good[1] | {"answer": {"question": good[1]["answer"]["question"]}}))
     results.write_text(json.dumps(RESULTS))
     assert ("device", "–", "l4") in differences(path, good[0])
-    assert known_of(path, question_of(good[0])) == good[1]["known"]
+    assert known_of(path, read_plan(good[0]).question) == good[1]["known"]
     with pytest.raises(SpecError, match="holds an unfinished plan"):
         check(path, results)
 

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import yaml
+from by_force import cheapest_by_force
 
 from chipwise.design.fleet import finding, two_pools
 from chipwise.design.fleet.answer import planned
 from chipwise.design.fleet.arrangements import Arrangement
-from chipwise.design.fleet.finding import Finder, cheapest_by_force
+from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import fewest_of, limits_of
 from chipwise.design.fleet.question import Question, question_from
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml

@@ -34,13 +34,13 @@ from chipwise.predict.served.shortage import NOTHING, Fitting, Shortage, would_f
 from chipwise.predict.served.stack_law import (
     Where,
     Work,
-    cell_terms,
-    closed_batch_law,
     link_bytes_per_s,
     sequences_held,
 )
 from chipwise.predict.served.table import _size
 from chipwise.predict.served.towers import project, tower_setting
+from chipwise_fitting import vendors
+from chipwise_fitting.vendors import cell_terms, closed_batch_law
 
 H100 = datasheet.load("h100-sxm")
 HEADS = Attention(heads=4, kv_heads=4, head_size=4, rope=False, causal=False)
@@ -231,10 +231,10 @@ def test_a_batch_is_its_prompts_and_its_steps(monkeypatch: pytest.MonkeyPatch) -
     served = resolved(Request(model="gpt2", deployment=Deployment(device="mi300x", runtime="vllm"))).setting
     where = Where(stack="vllm", device=datasheet.load("mi300x"))
     asked: list[Any] = []
-    monkeypatch.setattr(stack_law, "lower_pass", lambda setting, step: asked.append(step) or ())
-    monkeypatch.setattr(stack_law, "sequences_held", lambda *args: np.array([10.0]))
+    monkeypatch.setattr(vendors, "lower_pass", lambda setting, step: asked.append(step) or ())
+    monkeypatch.setattr(vendors, "sequences_held", lambda *args: np.array([10.0]))
     laws: list[Any] = []
-    monkeypatch.setattr(stack_law, "pass_law", lambda work, where, **said: laws.append(said) or [])
+    monkeypatch.setattr(vendors, "pass_law", lambda work, where, **said: laws.append(said) or [])
     closed_batch_law(served, where, np.array([40]), np.array([512]))
     prompt, step = asked
     assert (prompt.batch.tolist(), prompt.query_tokens.tolist(), prompt.past_tokens.tolist()) == ([4], [512], [0])

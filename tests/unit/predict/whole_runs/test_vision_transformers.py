@@ -7,7 +7,8 @@ import pytest
 from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.predict.whole_runs.sums import value_of
-from chipwise.predict.whole_runs.vision import FLOPS_A_JOULE, Setup, VisionTransformer, constants, counted_law, step_s
+from chipwise.predict.whole_runs.vision import FLOPS_A_JOULE, Setup, VisionTransformer, constants, step_s
+from chipwise_fitting.vision import counted_law
 
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16)}
 

@@ -18,7 +18,6 @@ KINDS = ("circle", "square", "triangle")
 COLOURS = {"red": (220, 50, 47), "green": (60, 170, 60), "blue": (50, 90, 220), "yellow": (230, 200, 40)}
 NUMBERS = ("zero", "one", "two", "three", "four")
 PLACES = ("left", "middle", "right")
-ANSWERS = (*NUMBERS, *COLOURS, *PLACES, "yes", "no")
 CELL = 8  # pixels of a cell
 ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE]
 

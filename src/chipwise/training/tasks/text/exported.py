@@ -15,27 +15,9 @@ from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
-from chipwise.training.data.dataset import Split
-from chipwise.training.data.tokenizer import TokenData, Tokens
+from chipwise.training.data.tokenizer import Tokens
 
 CONTINUED_TOKENS = 32
-
-
-def exported_bits_per_byte(
-    design: Design,
-    weights: Mapping[str, Any],
-    data: TokenData,
-    path: Path,
-    *,
-    split: Split = "validation",
-    max_bytes: int | None = None,
-) -> float:
-    """Bits per byte of ``split`` by the exported graph; ``path`` holds it meanwhile.
-
-    The windows are those of :func:`chipwise.training.loop.evaluate.evaluate`.
-    """
-    stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
-    return float(exported_bits(design, weights, stream, path).sum()) / size_bytes
 
 
 def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:

@@ -31,7 +31,6 @@ FASHION_CLASSES = (
 )  # fmt: skip
 MOST_BYTES = 2**31  # of one file, which is read whole
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-TEST_PART = "test"  # name of the part that a source keeps apart itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
