@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from chipwise.core.arguments import public
 from chipwise.core.fields import MOST, whole_number
 from chipwise.core.files import check_output
+from chipwise.design.fleet.question import Question
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.served.deployment import Deployment
@@ -299,7 +300,7 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
 
 @public
 def plan(
-    model: str | Path,
+    model: str | Path | Question,
     *,
     rate: float | str | None = None,
     trace: str | Path | None = None,
@@ -342,8 +343,9 @@ def plan(
     'l4'
 
     Args:
-        model: A known model, a file or a folder; or a YAML file with a whole question, which then says all else. With
-            ``models``, one after another, the answer is a chain of plans.
+        model: A known model, a file or a folder; or a whole question (a YAML file, or a
+            :class:`~chipwise.design.fleet.question.Question`), which then says all else. With ``models``, one after
+            another, the answer is a chain of plans.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
         trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
         prompt: Mean prompt tokens.
@@ -391,7 +393,9 @@ def plan(
     from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
     from chipwise.design.fleet.question import question_from, read_question
 
-    if str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
+    if isinstance(model, Question):
+        question = model
+    elif str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
         named = {"limits": limits, "classes": classes, "devices": devices, "runtimes": runtimes, "weights": weights,
                  "prices": prices, "power": power, "budget": budget, "kv": kv}  # fmt: skip
         for name, value in named.items():
@@ -409,15 +413,15 @@ def plan(
         one: dict[str, Any] = {"name": "requests", "prompt": prompt, "new": new, "spread": spread}
         one |= {"shared": shared_tokens, "prefixes": prefixes}
         given: dict[str, Any] = {
-            "model": str(model), "limits": dict(limits or {}), "degrees": list(tp), "stages": list(pp),
+            "model": str(model), "limits": dict(limits or {}), "tp": list(tp), "pp": list(pp),
             "most_devices": max_devices, "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness,
-            "requests": requests, "seed": seed, "copies": list(dp), "speculation": [dict(each) for each in speculation],
+            "requests": requests, "seed": seed, "dp": list(dp), "speculation": [dict(each) for each in speculation],
             "fleets": fleets if isinstance(fleets, str) else list(fleets),
         }  # fmt: skip
         optional = {
             "rate": rate, "trace": None if trace is None else str(trace), "devices": devices, "runtimes": runtimes,
             "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv, "link": link,
-            "experts": None if ep is None else list(ep),
+            "ep": None if ep is None else list(ep),
         }  # fmt: skip
         if classes or trace is None:
             given["classes"] = [dict(each) for each in classes] if classes else [one]

@@ -100,13 +100,13 @@ class ArrangementSpace:
         self.question = question
         self.devices = _devices(question)
         self.mixture, self.ranker, self.stem = _sort(question.model)
-        whole = (*question.experts,) if question.experts else (1, 0) if self.mixture else (1,)
+        whole = (*question.ep,) if question.ep else (1, 0) if self.mixture else (1,)
         sheets = self.devices.values()
         formats = tuple(dict.fromkeys(name for device in sheets for name in _formats(question, device)))
         runtimes = question.runtimes or tuple(dict.fromkeys(map(self._runtime, sheets)))
         drafts: tuple[Speculation | None, ...] = (None, *question.speculation)
         self.axes: tuple[tuple[Any, ...], ...] = (
-            tuple(self.devices), runtimes, formats, question.degrees, question.stages, whole, question.copies, drafts,
+            tuple(self.devices), runtimes, formats, question.tp, question.pp, whole, question.dp, drafts,
         )  # fmt: skip
 
     @property

@@ -22,7 +22,7 @@ from chipwise.design.fleet.answer import Plan, planned
 from chipwise.design.fleet.evaluating import Candidate, Evaluator, deviations
 from chipwise.design.fleet.holding import exceeded
 from chipwise.design.fleet.left_out import broken_limits
-from chipwise.design.fleet.question import Question, limits_of, mapping, question_from
+from chipwise.design.fleet.question import FORMER, Question, limits_of, mapping, question_from
 from chipwise.errors import Infeasible, SpecError
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.fleet import Pool, serve_stages
@@ -32,7 +32,7 @@ from chipwise.predict.load.outcome import metrics_of, steady
 MOST_ADDED = 64  # replicas, beyond those that each model's own limits ask for
 SIZES = ("prompt", "new", "spread", "shared", "prefixes")
 PER_MODEL = ("model", "classes", "prompt", "new", "spread", "shared", "prefixes", "limits", "devices", "runtimes",
-             "weights", "degrees", "stages", "experts", "copies", "speculation", "kv")  # fmt: skip
+             "weights", *FORMER, "tp", "pp", "ep", "dp", "speculation", "kv")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -17,7 +17,7 @@ from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import read_mapping, write_output
 from chipwise.design.fleet.answer import Option, Plan
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import Question, with_todays_names
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
@@ -67,6 +67,8 @@ def read_plan(path: Path) -> PlanFile:
         known = _known(held.get("known"))
         answer = dict(held["answer"])
         answer.pop("headline", None)
+        if isinstance(answer.get("question"), Mapping):
+            answer["question"] = with_todays_names(answer["question"])
         question = build(Question, answer.get("question"), field="answer.question")
         if "options" not in answer:
             return PlanFile(question=question, plan=None, known=known)
@@ -146,7 +148,7 @@ def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
     held = read_plan(path)
     before, now = plain(held.question), plain(question)
     free = {"limits", "class_limits", "confidence", "prices", "most_devices", "power_w", "usd_per_s", "devices",
-            "degrees", "stages", "weights", "runtimes", "experts", "copies", "speculation", "fleets"}  # fmt: skip
+            "tp", "pp", "ep", "dp", "weights", "runtimes", "speculation", "fleets"}  # fmt: skip
     other = sorted(name for name in now if name not in free and before.get(name) != now[name])
     if other:
         raise SpecError(f"is a plan of another question ({', '.join(other)}); name another file", file=str(path))

@@ -21,6 +21,8 @@ from chipwise.predict.load.policy import Speculation
 
 LEAST_RATE, MOST_RATE = 1e-6, 1e7
 FleetKind = Literal["together", "apart", "mixed"]
+FORMER = {"degrees": "tp", "stages": "pp", "experts": "ep", "copies": "dp"}
+"""What files called the degrees of parallelism before; they are still read."""
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
 
 
@@ -102,10 +104,10 @@ class Question:
         devices: Data sheets to choose from; empty for all with a price.
         runtimes: To choose from; empty for each device's own.
         weights: Formats to choose from; empty for bf16 and fp8, where the device multiplies it.
-        degrees: Tensor-parallel degrees to choose from.
-        stages: Pipeline-parallel degrees to choose from.
-        experts: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
-        copies: Data-parallel degrees of mixtures' attention to choose from.
+        tp: Tensor-parallel degrees to choose from.
+        pp: Pipeline-parallel degrees to choose from.
+        ep: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
+        dp: Data-parallel degrees of mixtures' attention to choose from.
         speculation: Ways of speculative decoding that may be used; none is always among the choices.
         fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
             devices behind one router.
@@ -131,10 +133,10 @@ class Question:
     devices: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
-    degrees: tuple[int, ...] = (1, 2, 4, 8)
-    stages: tuple[int, ...] = (1,)
-    experts: tuple[int, ...] = ()
-    copies: tuple[int, ...] = (1,)
+    tp: tuple[int, ...] = (1, 2, 4, 8)
+    pp: tuple[int, ...] = (1,)
+    ep: tuple[int, ...] = ()
+    dp: tuple[int, ...] = (1,)
     speculation: tuple[Speculation, ...] = ()
     fleets: tuple[FleetKind, ...] = ("together",)
     link_bytes_per_s: float | None = None
@@ -158,11 +160,11 @@ class Question:
             raise SpecError(f"must be from 1 to 100,000, not {self.most_devices}", field="most_devices")
         if not 50 <= self.requests <= 1_000_000:
             raise SpecError(f"must be from 50 to 1,000,000, not {self.requests}", field="requests")
-        for name in ("degrees", "stages", "copies", "experts"):
+        for name in ("tp", "pp", "ep", "dp"):
             wrong = [each for each in getattr(self, name) if not 1 <= each <= 1024]
             if wrong:
                 raise SpecError(f"must be degrees from 1 to 1,024, not {wrong[0]}", field=name)
-        for name in ("degrees", "stages", "copies", "fleets"):
+        for name in ("tp", "pp", "dp", "fleets"):
             if not getattr(self, name):
                 raise SpecError("must name at least one", field=name)
         for name in ("link_bytes_per_s", "power_w", "usd_per_s"):
@@ -186,6 +188,18 @@ class Question:
                 raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
 
 
+def with_todays_names(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a question, those that had another name before by the name of today.
+
+    Raises:
+        SpecError: A field is there by both names.
+    """
+    for former, name in FORMER.items():
+        if former in data and name in data:
+            raise SpecError(f"is what {name} says; leave it out", field=former)
+    return {FORMER.get(name, name): value for name, value in data.items()}
+
+
 def read_question(path: Path) -> Question:
     """The question that a YAML file asks; times, rates and prices as people write them (500 ms, 20/s, 2.5 USD/h).
 
@@ -199,6 +213,10 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Questi
     """The same of a mapping that a file held."""
     given = dict(data)
     try:
+        given = with_todays_names(given)
+        for name in FORMER.values():
+            if isinstance(given.get(name), int):
+                given[name] = [given[name]]
         if given.get("trace"):
             for name in ("rate", "classes", "class_limits"):
                 if name in given:

@@ -19,7 +19,7 @@ from chipwise.predict.load.load import RequestClass
 from chipwise.predict.load.policy import Speculation
 
 MODEL = "Qwen/Qwen3-0.6B"
-SMALL = {"model": MODEL, "devices": ("l4",), "degrees": (1,), "weights": ("bf16",), "requests": 60}
+SMALL = {"model": MODEL, "devices": ("l4",), "tp": (1,), "weights": ("bf16",), "requests": 60}
 
 
 def asked(**fields: object) -> Question:
@@ -37,7 +37,7 @@ def test_the_plan_is_the_cheapest_that_holds_in_fifty_random_cases() -> None:
             classes=(RequestClass(prompt_tokens=int(2 ** rng.uniform(6, 10)), new_tokens=int(2 ** rng.uniform(2, 6))),),
             limits={"ttft_p99": float(2 ** rng.uniform(-6, -2)), "tpot_p95": float(2 ** rng.uniform(-8, -5))},
             devices=chosen,
-            degrees=(1, 2),
+            tp=(1, 2),
             most_devices=6,
             confidence=float(rng.choice([0.5, 0.9])),
             seed=case,
@@ -163,7 +163,7 @@ def test_an_unknown_device_is_named() -> None:
 
 
 def test_experts_and_copies_of_attention_are_among_the_choices_of_mixtures_alone() -> None:
-    both = {"degrees": (1, 2), "copies": (1, 2)}
+    both = {"tp": (1, 2), "dp": (1, 2)}
     mixture = asked(model="Qwen/Qwen3-30B-A3B", devices=("h100-sxm",), runtimes=("vllm",), **both)
     finder = Finder(mixture)
     plans = {
@@ -194,10 +194,10 @@ def test_drafts_that_are_always_accepted_save_devices_and_bad_ones_are_not_taken
 
 
 def test_machines_of_a_cloud_are_paid_whole_and_hold_their_replicas() -> None:
-    found = planned(asked(devices=("p5.48xlarge", "g6.xlarge"), degrees=(1, 2), prices={"p5.48xlarge": 16 / 3600}))
+    found = planned(asked(devices=("p5.48xlarge", "g6.xlarge"), tp=(1, 2), prices={"p5.48xlarge": 16 / 3600}))
     small, large = found.options
     assert (small.device, small.devices, small.usd_per_h) == ("g6.xlarge", 1, pytest.approx(0.8048))
     assert (large.devices, large.usd_per_h) == (1, pytest.approx(16.0)), "one of eight chips costs all eight"
     assert large.label.startswith("1 x p5.48xlarge (1 of 8 chips)")
     with pytest.raises(Infeasible, match=r"g6\.xlarge has 1 chip; a replica over several is not priced"):
-        planned(asked(devices=("g6.xlarge",), degrees=(2,)))
+        planned(asked(devices=("g6.xlarge",), tp=(2,)))

@@ -15,7 +15,7 @@ from chipwise.errors import Infeasible
 from chipwise.predict.load.load import RequestClass
 
 SMALL = {
-    "model": "Qwen/Qwen3-0.6B", "rate_per_s": 5.0, "devices": ("l4",), "degrees": (1,), "weights": ("bf16",),
+    "model": "Qwen/Qwen3-0.6B", "rate_per_s": 5.0, "devices": ("l4",), "tp": (1,), "weights": ("bf16",),
     "requests": 60, "classes": (RequestClass(prompt_tokens=300, new_tokens=30),),
 }  # fmt: skip
 

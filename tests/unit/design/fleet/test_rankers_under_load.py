@@ -104,7 +104,7 @@ def test_a_plan_deals_the_tables_out_where_one_device_cannot_hold_them(tmp_path:
     path = tmp_path / "ranker.yaml"
     io.save(ranker(items=5 * 10**8), path)
     question = Question(
-        model=str(path), rate_per_s=2000.0, devices=("h100-sxm", "l40s"), degrees=(1,), copies=(1, 2, 4),
+        model=str(path), rate_per_s=2000.0, devices=("h100-sxm", "l40s"), tp=(1,), dp=(1, 2, 4),
         weights=("bf16",), limits={"ttft_p99": 0.02}, requests=60,
     )  # fmt: skip
     found = planned(question)

@@ -188,3 +188,13 @@ def test_every_key_of_a_question_is_in_its_page() -> None:
     page = (Path(__file__).parents[4] / "docs" / "how-to" / "plan-a-fleet.md").read_text(encoding="utf-8")
     keys = {key for line in page.splitlines() if line.startswith("| `") for key in re.findall(r"`(\w+)`", line)}
     assert {written.get(each.name, each.name) for each in dataclasses.fields(Question)} <= keys
+
+
+def test_degrees_are_named_as_on_the_command_line_and_their_former_names_are_read() -> None:
+    words = {"model": "gpt2", "rate": 1}
+    today = question_from({**words, "tp": [1, 2], "pp": 2, "ep": [4], "dp": [1, 8]})
+    assert (today.tp, today.pp, today.ep, today.dp) == ((1, 2), (2,), (4,), (1, 8))
+    former = {"degrees": [1, 2], "stages": [2], "experts": [4], "copies": [1, 8]}
+    assert question_from({**words, **former}) == today
+    with pytest.raises(SpecError, match="degrees: is what tp says; leave it out"):
+        question_from({**words, "degrees": [1], "tp": [1]})

@@ -28,7 +28,7 @@ LINK = 25e9
 
 def asked(**fields: object) -> Question:
     settings: dict[str, object] = {
-        "model": MODEL, "rate_per_s": 20.0, "devices": ("l4", "a10"), "degrees": (1,), "weights": ("bf16",),
+        "model": MODEL, "rate_per_s": 20.0, "devices": ("l4", "a10"), "tp": (1,), "weights": ("bf16",),
         "runtimes": ("vllm",), "requests": 60, "most_devices": 5, "link_bytes_per_s": LINK,
         "limits": {"ttft_p99": 0.5, "tpot_p95": 0.02},
     }  # fmt: skip
@@ -90,7 +90,7 @@ def test_a_mixed_fleet_gives_each_sort_the_part_that_it_can_serve() -> None:
 
 def test_more_pairs_than_are_listed_are_chosen_by_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the pairs may be looked at: the answer holds, and costs little more than the best of all."""
-    question = asked(devices=("l4", "a10", "l40s"), degrees=(1, 2), fleets=("together", "apart"))
+    question = asked(devices=("l4", "a10", "l40s"), tp=(1, 2), fleets=("together", "apart"))
     finder = Finder(question)
     limits = limits_of(question)
     listed = TwoPools(finder.holding, "apart", finder.candidates, limits).found()
@@ -104,7 +104,7 @@ def test_more_pairs_than_are_listed_are_chosen_by_a_strategy(monkeypatch: pytest
 
 
 def test_more_arrangements_than_are_listed_are_chosen_by_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = asked(devices=("l4", "a10", "l40s", "rtx-4090"), degrees=(1, 2, 4), weights=("bf16", "fp8"))
+    question = asked(devices=("l4", "a10", "l40s", "rtx-4090"), tp=(1, 2, 4), weights=("bf16", "fp8"))
     listed = Finder(question)
     best = listed.found()[0]
     monkeypatch.setattr(finding, "MOST_LISTED", 15)
@@ -153,7 +153,7 @@ def test_the_fewest_is_the_border_wherever_it_is() -> None:
     [
         ({"fleets": "together,apart,all"}, "fleets: no fleet is called this"),
         ({"fleets": []}, "fleets: must name at least one"),
-        ({"copies": [0]}, "copies: must be degrees from 1"),
+        ({"dp": [0]}, "dp: must be degrees from 1"),
         ({"link": "fast"}, "link"),
         ({"speculation": [{"drafted": 0, "acceptance": 0.5}]}, "drafted: must be from 1 to 64"),
         ({"speculation": [{"drafted": 3, "acceptance": 1.5}]}, "acceptance: must be from 0 to 1"),
