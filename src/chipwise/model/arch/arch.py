@@ -28,7 +28,7 @@ NormKind = Literal["rmsnorm", "layernorm"]
 if TYPE_CHECKING:  # as the blocks of a layer (model/arch/layer.py)
     AnyStem = Any
 else:
-    AnyStem = ImageStem | SoundStem | RankingStem
+    AnyStem = ImageStem | SoundStem | RankingStem | None
 
 MOST_LAYERS = 10_000  # ten times the deepest transformer that was published (DeepNet, arXiv:2203.00555)
 
@@ -87,7 +87,7 @@ class ArchSpec(Result):
     layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
     encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
     encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
-    stem: AnyStem | None = later(None)  # noqa: RUF009  (images, sound, items to rank; None is a table of tokens)
+    stem: AnyStem = later(None)  # noqa: RUF009  (images, sound, items to rank; None is a table of tokens)
     encoder_stem: SoundStem | None = later(None)  # noqa: RUF009  (what the encoder reads instead of tokens)
     classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
     pooling: Literal["first", "mean", "last", "attention"] = later("first")  # of positions into what the head reads

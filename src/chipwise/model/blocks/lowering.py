@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Block
@@ -129,7 +130,7 @@ def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
                 cut = lower_cut(width=at.arch.d_model, rows=at.rows, kept=at.batch)
                 at.put(place, [("last_stream", cut), ("last", cut)])
                 at.tokens = 1
-            at.put(place, _block(at, kind, i, block, last=last))
+            at.put(place, _block(at, kind, (i, name), block, last=last))
             if last:
                 at.tokens = kind.kept(at.arch)
             at.put(place, kind.gate(at))
@@ -138,14 +139,17 @@ def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
             at.skip = not behind
 
 
-def _block(at: Pass, kind: Operators, layer: int, block: Block, *, last: bool) -> Named:
+def _block(at: Pass, kind: Operators, place: Place, block: Block, *, last: bool) -> Named:
     """The operators of a block, without its norm."""
+    layer, name = place
     weights, d_model = at.layers[layer], at.arch.d_model
     if isinstance(block, FeedForward):
         return lower_ffn(block, d_model=d_model, weights=weights, rows=at.rows, joined="up" in at.fused)
     if isinstance(block, ConvModule):
         return lower_module(block, d_model=d_model, weights=weights, batch=at.batch, positions=at.tokens)
-    if block is at.arch.layers[layer].cross:
+    if not isinstance(block, Attention):
+        raise Unsupported(f"layer {layer}: a {type(block).__name__} block is not built")
+    if name == "cross":
         read = at.arch.image_tokens
         sizes = {"batch": at.batch, "query_tokens": at.tokens, "read_tokens": read}
         return lower_cross(block, d_model=d_model, weights=weights, **sizes)

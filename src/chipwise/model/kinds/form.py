@@ -20,6 +20,7 @@ class Form:
         matches: Whether a model is of this kind, whether all of it is built or not.
         weights: Names and shapes of the weights before the layers, and of those behind them.
         operators: What tells its operators from another kind's; None where none are listed.
+        graph: The module of ``chipwise.model.kinds`` that makes ONNX nodes of it.
         as_run: The model without the layers that nothing reads.
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
@@ -32,6 +33,7 @@ class Form:
     departures: Callable[[ArchSpec], Iterator[str]]
     does: Callable[[ArchSpec], str]
     weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
+    graph: str
     operators: Operators | None = None
     as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.onnx import add_output
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 
 
@@ -23,18 +22,6 @@ def with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> 
         if block is not None and block.qkv_bias and not block.key_bias:
             found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
     return found
-
-
-def add_encoder_attention(
-    graph: GraphBuilder, block: Attention, *, layer: int, x: str, d_model: int, mask: str | None
-) -> str:
-    """The block's output of ``x`` (B, T, D), without the residual; ``mask`` is an int32 (B, T) with 0 at padding.
-
-    Raises:
-        Unsupported: Heads of a size that the runtime's kernel refuses.
-    """
-    heads = add_heads(graph, block, layer=layer, x=x, d_model=d_model, mask=mask)
-    return add_output(graph, block, layer=layer, key=f"layers.{layer}.attention", x=heads, d_model=d_model)
 
 
 def add_heads(
@@ -49,10 +36,14 @@ def add_heads(
     before: str = "",
     apart: int = 1,
 ) -> str:
-    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size). Raises as above.
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
 
     ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names.
     Where ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
+    ``mask`` is an int32 (B, T) with 0 at padding.
+
+    Raises:
+        Unsupported: Heads of a size that the runtime's kernel refuses.
     """
     if block.head_size % 8:
         raise Unsupported(

@@ -41,6 +41,7 @@ DENOISER = Form(
     departures=_departures,
     does=lambda arch: "draws images",
     weights=(weights.stem, weights.head),
+    graph="denoiser.graph",
     operators=lower.OPERATORS,
     task=lambda arch: "diffusion",
 )

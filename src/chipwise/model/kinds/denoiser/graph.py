@@ -1,25 +1,19 @@
-"""One pass of a denoiser with its weights as an ONNX graph: image, time and label in, velocity out.
+"""The ends of a denoiser's pass as ONNX nodes: image, time and label in, velocity out.
 
 A denoiser of latents is one file too: what decodes them runs once an image, so it is an ONNX model of its own, which
 the file's metadata hold as ``decoder`` (in base64).
-
-``lowering_denoisers.py`` mirrors it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy.typing as npt
-
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import Design
-from chipwise.model.blocks.attention.onnx import add_output
-from chipwise.model.blocks.ffn.onnx import add_ffn
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.lowering import Place
+from chipwise.model.blocks.nodes import Nodes, Stream, Weights
 from chipwise.model.blocks.onnx_graph import GraphBuilder
 from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
-from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.onnx import add_decoder
 from chipwise.model.kinds.denoiser.modulation.onnx import add_modulated, add_pixels, add_told
 from chipwise.model.kinds.denoiser.parts import parts_of
@@ -27,57 +21,49 @@ from chipwise.model.kinds.image.patches.onnx import add_patches
 from chipwise.model.kinds.image.windows.onnx import add_attend
 
 
-def denoiser_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
-    """The nodes of a pass.
-
-    Inputs are ``image`` (B, C, Y, X), ``time`` (B, 1) from 0 to 1, ``label`` (B,) and, of a model of shortcuts,
-    ``step`` (B, 1); the output is ``velocity`` (B, C, Y, X).
-
-    Raises:
-        SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The weight format has no graph, or the model is not built.
-    """
-    arch = design.arch
-    DENOISER.require(arch, work="exported to ONNX")
-    stem, denoiser = parts_of(arch)
-    graph = GraphBuilder(weights=weights, format_of=design.format_of)
-    parts = add_told(graph, arch, denoiser)
-    x = add_patches(graph, arch, stem)
-    skip: str | None = None
-    for i, layer in enumerate(arch.layers):
-        told = parts.get(f"modulations.{i}", [])
-        if layer.attention is not None:
-            place, (shift, scale, gate) = f"layers.{i}.attention", told[:3]
-            normed, x = add_modulated(graph, arch, place, x, skip, shift=shift, scale=scale)
-            heads = add_attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
-            out = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
-            skip = graph.node("Mul", [out, gate], f"{place}.gated")
-        if layer.ffn is not None:
-            place, (shift, scale, gate) = f"layers.{i}.ffn", told[-3:]
-            normed, x = add_modulated(graph, arch, place, x, skip, shift=shift, scale=scale)
-            out = add_ffn(graph, layer.ffn, layer=i, key=place, x=normed, d_model=arch.d_model)
-            skip = graph.node("Mul", [out, gate], f"{place}.gated")
-    shift, scale = parts["modulations.end"]
-    normed, _ = add_modulated(graph, arch, "end", x, skip, shift=shift, scale=scale)
-    add_pixels(graph, arch, stem, denoiser, normed)
-    return graph
+def _stem(s: Stream) -> None:
+    stem, denoiser = parts_of(s.arch)
+    s.parts = add_told(s.graph, s.arch, denoiser)
+    s.x = add_patches(s.graph, s.arch, stem)
 
 
-def decoder_graph(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder | None:
-    """The nodes that make images of the latents after the last step; None of a model that draws pixels."""
-    DENOISER.require(arch, work="exported to ONNX")
+def _vectors(s: Stream, at: Place) -> list[str]:
+    """Shift, scale and gate of a block."""
+    layer, block = at
+    told = s.parts[f"modulations.{layer}"]
+    return told[:3] if block == "attention" else told[-3:]
+
+
+def _norm(s: Stream, at: Place, place: str, key: str) -> str:
+    shift, scale, _ = _vectors(s, at)
+    normed, s.x = add_modulated(s.graph, s.arch, place, s.x, s.skip, shift=shift, scale=scale)
+    return normed
+
+
+def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
+    return add_attend(s.graph, block, s.arch.stem, layer=layer, x=x, d_model=s.arch.d_model)
+
+
+def _head(s: Stream) -> None:
+    stem, denoiser = parts_of(s.arch)
+    shift, scale = s.parts["modulations.end"]
+    normed, _ = add_modulated(s.graph, s.arch, "end", s.x, s.skip, shift=shift, scale=scale)
+    add_pixels(s.graph, s.arch, stem, denoiser, normed)
+
+
+def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
+    """The nodes that make images of the latents after the last step; none of a model that draws pixels."""
     stem, denoiser = parts_of(arch)
     if denoiser.latents is None:
-        return None
+        return {}
     graph = GraphBuilder(weights=weights, format_of=lambda name: "fp32")
     add_decoder(graph, denoiser.latents, stem)
-    return graph
+    return {"decoder": graph}
 
 
-def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
-    """The metadata of a denoiser's file beyond that of every file: image, labels, steps, and its inputs."""
-    DENOISER.require(arch, work="exported to ONNX")
-    stem, denoiser = parts_of(arch)
+def _metadata(s: Stream) -> dict[str, Any]:
+    """Image, labels, steps, and the inputs."""
+    stem, denoiser = parts_of(s.arch)
     return {
         "encodes": "velocity",
         "image": list(stem.shape),
@@ -89,3 +75,15 @@ def denoiser_metadata(arch: ArchSpec) -> dict[str, Any]:
         **({"solver": denoiser.solver} if denoiser.solver != "euler" else {}),
         **({"shift": denoiser.shift} if denoiser.shift != UNSHIFTED else {}),
     }
+
+
+NODES = Nodes(
+    stem=_stem,
+    attend=_attend,
+    head=_head,
+    norm=_norm,
+    gate=lambda s, at, y, place: s.graph.node("Mul", [y, _vectors(s, at)[2]], f"{place}.gated"),
+    metadata=_metadata,
+    logits="last",
+    after=_after,
+)

@@ -38,5 +38,6 @@ ENCODER = Form(
     departures=_departures,
     does=lambda arch: "encodes text",
     weights=(weights.stem, weights.head),
+    graph="encoder.graph",
     untrained="encoders of text are exported, measured, cut and healed alone",
 )

@@ -1,12 +1,8 @@
-"""An encoder with its weights as one ONNX file: tokens in, one embedding a text (or every state) out.
-
-As in ``onnx.py`` the graph that is measured is the graph that is shipped, and the file describes itself.
-"""
+"""The ends of an encoder as ONNX nodes: tokens in, one embedding a text (or every state) out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,66 +10,48 @@ from onnx import TensorProto
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import Design
-from chipwise.model.blocks.attention.onnx_encoder import add_encoder_attention
-from chipwise.model.blocks.ffn.onnx import add_ffn
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.onnx_encoder import add_heads
+from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder
 
-Output = Literal["mean", "pooler", "states"]
 
+def _stem(s: Stream) -> None:
+    """The embedding, and with texts of several lengths an input ``mask`` (B, T): 1 where there is text, 0 at padding.
 
-def encoder_graph(
-    design: Design, weights: Mapping[str, npt.NDArray[Any]], *, output: Output = "mean", padded: bool = False
-) -> GraphBuilder:
-    """The nodes of an encoder, its input ``tokens`` (B, T) and output ``embedding`` (B, D) or ``states`` (B, T, D).
-
-    Args:
-        design: An encoder.
-        weights: Named as the torch module's state dict.
-        output: The mean of the states, the pooler's result, or the states themselves.
-        padded: Whether texts of several lengths come together: an input ``mask`` (B, T) then marks the positions that
-            are text (1) and which padding (0). Without it the runtime has a faster kernel.
-
-    Raises:
-        SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The weight format has no graph, or the encoder no pooler.
+    Without it the runtime has a faster kernel.
     """
-    arch = design.arch
-    if output == "pooler" and arch.head != "pooler":
-        raise Unsupported(f"{arch.name} has no pooler; export it with output='mean' or 'states'")
-    graph = GraphBuilder(weights=weights, format_of=design.format_of)
-    x = _embedding(graph, arch)
-    mask = graph.input("mask", TensorProto.INT32, ["batch", "tokens"]) if padded else None
-    for i, layer in enumerate(arch.layers):
-        if layer.attention is not None:
-            y = add_encoder_attention(graph, layer.attention, layer=i, x=x, d_model=arch.d_model, mask=mask)
-            x, _ = add_norm(graph, arch, f"layers.{i}.attention_norm", f"layers.{i}.attention_norm", x, y)
-        if layer.ffn is not None:
-            y = add_ffn(graph, layer.ffn, layer=i, key=f"layers.{i}.ffn", x=x, d_model=arch.d_model)
-            x, _ = add_norm(graph, arch, f"layers.{i}.ffn_norm", f"layers.{i}.ffn_norm", x, y)
-    if output == "states":
-        graph.node("Identity", [x], "states")
-        graph.output("states", ["batch", "tokens", arch.d_model])
-        return graph
-    if output == "mean":
-        _mean(graph, x, mask)
+    if s.output == "pooler" and s.arch.head != "pooler":
+        raise Unsupported(f"{s.arch.name} has no pooler; export it with output='mean' or 'states'")
+    s.x = _embedding(s.graph, s.arch)
+    s.read = s.graph.input("mask", TensorProto.INT32, ["batch", "tokens"]) if s.padded else ""
+
+
+def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
+    return add_heads(s.graph, block, layer=layer, x=x, d_model=s.arch.d_model, mask=s.read or None)
+
+
+def _head(s: Stream) -> None:
+    """The output ``embedding`` (B, D), by the mean or the pooler, or ``states`` (B, T, D)."""
+    graph, d = s.graph, s.arch.d_model
+    if s.output == "states":
+        graph.node("Identity", [s.x], "states")
+        graph.output("states", ["batch", "tokens", d])
+        return
+    if s.output == "mean":
+        _mean(graph, s.x, s.read or None)
     else:
         start = graph.store("zero", lambda: np.array([0], np.int64))
         axis = graph.store("one", lambda: np.array([1], np.int64))
-        first = graph.node("Squeeze", [graph.node("Gather", [x, start], "pooler.row", axis=1), axis], "pooler.first")
-        size = [arch.d_model]
-        made = graph.projection(
-            "pooler.made", first, parts=["pooler"], key="pooler", k=arch.d_model, widths=size, bias=True
-        )
+        first = graph.node("Squeeze", [graph.node("Gather", [s.x, start], "pooler.row", axis=1), axis], "pooler.first")
+        made = graph.projection("pooler.made", first, parts=["pooler"], key="pooler", k=d, widths=[d], bias=True)
         graph.node("Tanh", [made], "embedding")
-    graph.output("embedding", ["batch", arch.d_model])
-    return graph
+    graph.output("embedding", ["batch", d])
 
 
-def encoder_metadata(output: Output, *, padded: bool) -> dict[str, Any]:
-    """The metadata of an encoder's file beyond that of every file."""
-    return {"encodes": output, "padded": padded, "kv": []}
+def _metadata(s: Stream) -> dict[str, Any]:
+    return {"encodes": s.output, "padded": s.padded, "kv": []}
 
 
 def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
@@ -107,3 +85,6 @@ def _mean(graph: GraphBuilder, x: str, mask: str | None) -> None:
     total = graph.node("Squeeze", [total, axis], "mean.sum")
     count = graph.node("ReduceSum", [weight, axis], "mean.count", keepdims=1)
     graph.node("Div", [total, count], "embedding")
+
+
+NODES = Nodes(stem=_stem, attend=_attend, head=_head, metadata=_metadata, logits="all")

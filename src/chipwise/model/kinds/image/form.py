@@ -128,6 +128,7 @@ CLASSIFIER = Form(
     departures=_departures,
     does=_does,
     weights=(weights.stem, weights.classes),
+    graph="image.graph",
     operators=lower.OPERATORS,
     task=_task,
 )

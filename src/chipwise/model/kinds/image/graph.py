@@ -1,8 +1,7 @@
-"""An image classifier with its weights as one ONNX graph: images in, logits out. ``lowering_images.py`` mirrors it."""
+"""The ends of an image classifier as ONNX nodes: images in, logits out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +9,10 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import Design
-from chipwise.model.blocks.attention.onnx import add_output
-from chipwise.model.blocks.cross.onnx import add_cross
-from chipwise.model.blocks.ffn.onnx import add_ffn
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.nodes import Nodes, Stream, add_layers
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
-from chipwise.model.kinds.image.form import CLASSIFIER
-from chipwise.model.kinds.image.lower import last_attention
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -26,75 +21,59 @@ from chipwise.model.kinds.question.projector.onnx import add_projector
 from chipwise.model.kinds.question.question import Question
 
 
-def classifier_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
-    """The nodes of a classifier, its input ``image`` (B, C, Y, X) in FP32 and its output ``logits`` (B, classes).
-
-    Raises:
-        SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The weight format has no graph, or the model is not built.
-    """
-    arch = design.arch
-    CLASSIFIER.require(arch, work="exported to ONNX")
+def _stem(s: Stream) -> None:
+    arch = s.arch
     stem: ImageStem = arch.stem
-    graph = GraphBuilder(weights=weights, format_of=design.format_of)
-    x, positions, read = add_patches(graph, arch, stem), arch.request_tokens, ""
+    s.x, s.positions = add_patches(s.graph, arch, stem), arch.request_tokens
     if arch.question is not None:
-        x, read = _with_question(graph, arch, arch.question, stem, x)
+        s.x, s.read = _with_question(s.graph, arch, arch.question, stem, s.x)
     if stem.stages:
-        x = _through_stages(graph, arch, stem, x)
-    one, last = arch.pooling in ("first", "last"), arch.pooling == "last"
-    cut = last_attention(arch)
-    if one and cut is None:
-        x, positions = add_first(graph, x, last=last), 1
-    skip: str | None = None
-    for i, layer in enumerate(arch.layers):
-        if layer.attention is not None:
-            place = f"layers.{i}.attention"
-            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = add_attend(graph, layer.attention, stem, layer=i, x=normed, d_model=arch.d_model)
-            if (i, "attention") == cut:
-                x, heads, positions = add_first(graph, x, last=last), add_first(graph, heads, last=last), 1
-            skip = add_output(graph, layer.attention, layer=i, key=place, x=heads, d_model=arch.d_model)
-        if layer.cross is not None:
-            place = f"layers.{i}.cross"
-            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_cross(graph, layer.cross, layer=i, x=normed, read=read, d_model=arch.d_model)
-        if layer.ffn is not None:
-            place = f"layers.{i}.ffn"
-            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_ffn(graph, layer.ffn, layer=i, key=place, x=normed, d_model=arch.d_model)
-    normed, _ = add_norm(graph, arch, "norm", "norm", x, skip)
-    add_classes(graph, arch, normed, positions=positions)
-    return graph
+        _through_stages(s, stem)
+    if arch.pooling in ("first", "last") and s.last is None:
+        s.x, s.positions = add_first(s.graph, s.x, last=arch.pooling == "last"), 1
 
 
-def _through_stages(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, x: str) -> str:
+def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
+    """Scores and values over the positions of an image, or within its squares."""
+    return add_attend(s.graph, block, s.arch.stem, layer=layer, x=x, d_model=s.arch.d_model, before=s.before)
+
+
+def _drop(s: Stream, y: str, place: str) -> str:
+    """Leaves the position that is pooled."""
+    last = s.arch.pooling == "last"
+    s.x, s.positions = add_first(s.graph, s.x, last=last), 1
+    return add_first(s.graph, y, last=last)
+
+
+def _head(s: Stream) -> None:
+    add_classes(s.graph, s.arch, s.norm("norm"), positions=s.positions)
+
+
+def _metadata(s: Stream) -> dict[str, Any]:
+    """The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one."""
+    asked = {} if s.arch.question is None else {"question": s.arch.question.tokens}
+    return {"encodes": "classes", "image": list(s.arch.stem.shape), "kv": [], **asked}
+
+
+NODES = Nodes(stem=_stem, attend=attend, head=_head, drop=_drop, metadata=_metadata, logits="last")
+
+
+def _through_stages(s: Stream, stem: ImageStem) -> None:
     """The norm of the patches, and the stages before the model's own layers, each with its merge."""
-    inner = stage_archs(arch, stem)
-    x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", x, None)
-    for i, (stage, blocks) in enumerate(zip(inner, stem.stages, strict=True)):
-        assert stage.stem is not None
-        before, d, grid = f"stages.{i}.", stage.d_model, stage.stem.grid
-        skip: str | None = None
-        for j in range(blocks.depth):
-            place = f"{before}layers.{j}.attention"
-            own: dict[str, Any] = {"layer": j, "d_model": d, "before": before}
-            normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = add_attend(graph, blocks.attention, stage.stem, x=normed, **own)
-            skip = add_output(graph, blocks.attention, key=place, x=heads, **own)
-            place = f"{before}layers.{j}.ffn"
-            normed, x = add_norm(graph, stage, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_ffn(graph, blocks.ffn, key=place, x=normed, **own)
-        x = graph.node("Add", [x, *([skip] if skip else [])], f"{before}sum")
+    inner, graph = stage_archs(s.arch, stem), s.graph
+    s.x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", s.x, None)
+    for i, arch in enumerate(inner):
+        before, d, grid = f"stages.{i}.", arch.d_model, arch.stem.grid
+        stage = replace(s, arch=arch, before=before, last=None)
+        add_layers(stage, NODES)
+        x = stage.sum(f"{before}sum")
         parts = reshaped(graph, x, [-1, grid // 2, 2, grid // 2, 2, d], f"{before}cut")
         turned = graph.node("Transpose", [parts], f"{before}turned", perm=[0, 1, 3, 4, 2, 5])
         four = reshaped(graph, turned, [-1, grid**2 // 4, 4 * d], f"{before}four")
-        wide = replace(stage, d_model=4 * d)
+        wide = replace(arch, d_model=4 * d)
         normed, _ = add_norm(graph, wide, f"{before}norm", f"{before}norm", four, None)
-        following = inner[i + 1].d_model if i + 1 < len(inner) else arch.d_model
-        name = f"{before}merge"
-        x = graph.projection(f"{name}.out", normed, parts=[name], key=name, k=4 * d, widths=[following])
-    return x
+        name, following = f"{before}merge", [*inner, s.arch][i + 1].d_model
+        s.x = graph.projection(f"{name}.out", normed, parts=[name], key=name, k=4 * d, widths=[following])
 
 
 def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem: ImageStem, x: str) -> tuple[str, str]:
@@ -123,14 +102,3 @@ def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem
         return graph.node("Add", [words, of_words], "question.out"), read
     both = graph.node("Concat", [x, words], "question.behind", axis=1)
     return graph.node("Add", [both, graph.store("positions.weight", table)], "question.out"), x
-
-
-def classifier_metadata(arch: ArchSpec) -> dict[str, Any]:
-    """The metadata of a classifier's file beyond that of every file.
-
-    The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one.
-    """
-    CLASSIFIER.require(arch, work="exported to ONNX")
-    stem: ImageStem = arch.stem
-    asked = {} if arch.question is None else {"question": arch.question.tokens}
-    return {"encodes": "classes", "image": list(stem.shape), "kv": [], **asked}

@@ -1,73 +1,48 @@
-"""A published encoder of images, with its weights, as one ONNX graph: images in; states, one vector, scores of
-classes or tokens out.
+"""The ends of a published encoder of images as ONNX nodes: images in; states, one vector, scores of classes or tokens
+out.
 
-``model/kinds/image/lower_published.py`` mirrors it. Learned factors of a block's result are multiplied into its last
-matrix when the graph is built.
+Learned factors of a block's result are multiplied into its last matrix when the graph is built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import Design
-from chipwise.model.blocks.attention.onnx import add_output
 from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.ffn.onnx import add_ffn
+from chipwise.model.blocks.nodes import Nodes, Stream, Weights
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
-from chipwise.model.kinds.image.gives import as_run, given_shape, gives
+from chipwise.model.kinds.image.gives import given_shape, gives
+from chipwise.model.kinds.image.graph import attend
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
-from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector
 from chipwise.model.kinds.question.projector.spec import Projector
 
 
-def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]]) -> GraphBuilder:
-    """The nodes of an encoder of images, its input ``image`` (B, C, Y, X) and its one output, both in FP32.
+def _stem(s: Stream) -> None:
+    s.x = add_patches(s.graph, s.arch, s.arch.stem)
+    if s.arch.embedding_norm:
+        s.x = s.norm("embedding_norm")
 
-    The output is ``states`` (B, positions, D), ``vector`` (B, values), ``logits`` (B, classes), or ``tokens``
-    (B, tokens, decoder's width) of a tower; see :func:`chipwise.model.kinds.image.published.gives`.
 
-    Raises:
-        SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The weight format has no graph, or the model is not built.
+def _head(s: Stream) -> None:
+    """The output: what :func:`chipwise.model.kinds.image.gives.gives` says.
+
+    ``states`` are (B, positions, D), ``vector`` (B, values), ``logits`` (B, classes), ``tokens`` (B, tokens, width).
     """
-    IMAGE_ENCODER.require(design.arch, work="exported to ONNX")
-    stem: ImageStem = design.arch.stem
-    arch = as_run(design.arch)
-    graph = GraphBuilder(weights=with_key_biases(arch, _scaled(arch, weights)), format_of=design.format_of)
-    x, skip = add_patches(graph, arch, stem), None
-    if arch.embedding_norm:
-        x, _ = add_norm(graph, arch, "embedding_norm", "embedding_norm", x, None)
-    for i, layer in enumerate(arch.layers):
-        own: dict[str, Any] = {"layer": i, "d_model": arch.d_model}
-        if layer.attention is not None:
-            place = f"layers.{i}.attention"
-            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            heads = add_attend(graph, layer.attention, stem, x=normed, **own)
-            skip = add_output(graph, layer.attention, key=place, x=heads, **own)
-        if layer.ffn is not None:
-            place = f"layers.{i}.ffn"
-            normed, x = add_norm(graph, arch, f"{place}_norm", f"{place}_norm", x, skip)
-            skip = add_ffn(graph, layer.ffn, key=place, x=normed, **own)
-    kind = gives(arch)
-    one = kind == "vector" and arch.pooling == "first"
-    if one:  # only the first position is read: the sum and the norm are its own
-        x = x if skip is None else graph.node("Add", [x, skip], "stream")
-        x, skip = add_first(graph, x), None
+    graph, arch, kind = s.graph, s.arch, gives(s.arch)
+    stem: ImageStem = arch.stem
+    if kind == "vector" and arch.pooling == "first":  # only this position is read: the sum and the norm are its own
+        s.x = add_first(graph, s.sum())
     if kind == "logits":
-        x, skip = _mean(graph, stem, x if skip is None else graph.node("Add", [x, skip], "stream")), None
-    if arch.final_norm:
-        x, _ = add_norm(graph, arch, "norm", "norm", x, skip)
-    elif skip is not None:
-        x = graph.node("Add", [x, skip], "stream")
+        s.x = _mean(graph, stem, s.sum())
+    x = s.end()
     if arch.projector is not None:
         x = _tokens(graph, arch, arch.projector, stem, x)
     elif arch.pooling == "attention":
@@ -80,17 +55,22 @@ def image_encoder_graph(design: Design, weights: Mapping[str, npt.NDArray[Any]])
         x = graph.projection("projected", x, parts=["projection"], key="projection", k=arch.d_model, widths=widths)
     if kind == "logits":
         add_classes(graph, arch, x, positions=1)
-        return graph
+        return
     if kind == "vector":
         axis = graph.store("one", lambda: np.array([1], np.int64))
         graph.node("Squeeze", [x, axis], kind)
     else:
         graph.node("Identity", [x], kind)
     graph.output(kind, ["batch", *given_shape(arch, stem)])
-    return graph
 
 
-def _scaled(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def _metadata(s: Stream) -> dict[str, Any]:
+    """The image that it takes, and what it gives."""
+    stem: ImageStem = s.arch.stem
+    return {"encodes": gives(s.arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(s.arch, stem))}
+
+
+def _weights(arch: ArchSpec, weights: Weights) -> Weights:
     """``weights`` with the learned factors of each block's result multiplied into the block's last matrix."""
     found = dict(weights)
     for i, layer in enumerate(arch.layers):
@@ -104,7 +84,7 @@ def _scaled(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str
                 key = f"layers.{i}.{name}.{matrix}.{kind}"
                 if key in found:
                     found[key] = found[key] * (factors[:, None] if kind == "weight" else factors)
-    return found
+    return with_key_biases(arch, found)
 
 
 def _tokens(graph: GraphBuilder, arch: ArchSpec, projector: Projector, stem: ImageStem, x: str) -> str:
@@ -160,8 +140,4 @@ def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> s
     return graph.node("Add", [x, fed], "pool.result")
 
 
-def image_encoder_metadata(arch: ArchSpec) -> dict[str, Any]:
-    """The metadata of such a model's file beyond that of every file: the image that it takes, and what it gives."""
-    IMAGE_ENCODER.require(arch, work="exported to ONNX")
-    stem: ImageStem = arch.stem
-    return {"encodes": gives(arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(arch, stem))}
+NODES = Nodes(stem=_stem, attend=attend, head=_head, metadata=_metadata, logits="all", weights=_weights)

@@ -105,6 +105,7 @@ IMAGE_ENCODER = Form(
     departures=_departures,
     does=lambda arch: "encodes images",
     weights=(weights.encoder_stem, weights.encoder_head),
+    graph="image.graph_published",
     as_run=as_run,
     operators=lower_published.OPERATORS,
     untrained="published encoders of images are exported and measured alone",

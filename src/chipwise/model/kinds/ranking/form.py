@@ -63,6 +63,7 @@ RANKER = Form(
     departures=_departures,
     does=lambda arch: "ranks candidates",
     weights=(weights.stem, weights.head),
+    graph="ranking.graph",
     operators=lower.OPERATORS,
     task=lambda arch: "ranking",
 )

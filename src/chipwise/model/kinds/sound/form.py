@@ -74,6 +74,7 @@ TRANSCRIBER = Form(
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.frames, weights.characters),
+    graph="sound.graph",
     operators=lower.OPERATORS,
     task=lambda arch: "transcripts",
     untrained=UNTRAINED,

@@ -82,6 +82,7 @@ LISTENER = Form(
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.sound, weights.characters),
+    graph="sound.graph_published",
     operators=lower.PUBLISHED,
     untrained=UNTRAINED,
 )

@@ -34,6 +34,7 @@ DECODER = Form(
     departures=_departures,
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),
+    graph="text.graph",
     operators=lower.OPERATORS,
     task=lambda arch: "text",
 )

@@ -1,0 +1,52 @@
+"""A whole design with its weights as ONNX nodes; ``walk/lower.py`` lists the same operators."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from chipwise.model.arch.design import Design
+from chipwise.model.blocks.nodes import Logits, Nodes, Output, Stream, Weights, add_layers
+from chipwise.model.blocks.onnx_graph import GraphBuilder
+from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.table import form_of
+
+
+def graph_of(
+    design: Design,
+    weights: Weights,
+    *,
+    logits: Logits = "last",
+    output: Output = "mean",
+    padded: bool = False,
+) -> tuple[GraphBuilder, Logits, dict[str, Any]]:
+    """The nodes of ``design``, the positions that its output is of, and what its metadata say of its kind alone.
+
+    The arguments are those of :func:`chipwise.deploy.export.onnx.export`.
+
+    Raises:
+        SpecError: A weight is missing or has the wrong shape.
+        Unsupported: The weight format has no graph, or the model is not built.
+    """
+    form = form_of(design.arch)
+    form.require(design.arch, work="exported to ONNX")
+    kind, arch = nodes_of(form), form.as_run(design.arch)
+    graph = GraphBuilder(weights=kind.weights(arch, weights), format_of=design.format_of)
+    s = Stream(graph=graph, arch=arch, fused=design.fused, logits=logits, output=output, padded=padded)
+    if form.operators is not None and (kind.logits is not None or logits == "last"):
+        s.last = form.operators.last(arch)
+    kind.stem(s)
+    add_layers(s, kind)
+    kind.head(s)
+    return graph, kind.logits or logits, kind.metadata(s)
+
+
+def second_graphs(design: Design, weights: Weights) -> dict[str, GraphBuilder]:
+    """Graphs that run once after the last pass, by the names that the metadata give them."""
+    return dict(nodes_of(form_of(design.arch)).after(design.arch, weights))
+
+
+def nodes_of(form: Form) -> Nodes:
+    """What a kind's graph is made of; its module needs the package onnx, so it is imported when it is needed."""
+    found: Nodes = import_module(f"chipwise.model.kinds.{form.graph}").NODES
+    return found
