@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from chipwise.core.arrays import Float32Array
 from chipwise.errors import SpecError, Unsupported
-from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
+from chipwise.model.blocks.quantize import Packed, Quantiser, nearest
 
 MICROSOFT = "com.microsoft"
 
@@ -27,6 +27,7 @@ class GraphBuilder:
 
     weights: Mapping[str, npt.NDArray[Any]]
     format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
+    quantiser: Quantiser = nearest
     nodes: list[NodeProto] = field(default_factory=list)
     stored: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
@@ -106,19 +107,11 @@ class GraphBuilder:
             self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
             return self.node("Add", [product, *biases], place) if bias else product
         if stored == "int8":
-            values, scales = f"{key}.int8", f"{key}.scale"
-            if values not in self.stored:
-                quantised, scale = quantize_int8(matrix())
-                self.store(values, lambda: quantised.T)
-                self.store(scales, lambda: scale)
+            values, scales = self._packed(key, stored, matrix, lambda packed: packed.values.T)
             inputs = [x, values, scales, *(["", *biases] if bias else [])]
             return self.node("DynamicQuantizeMatMul", inputs, place, domain=MICROSOFT)
         if stored == "int4":
-            values, scales = f"{key}.int4", f"{key}.scale"
-            if values not in self.stored:
-                packed, block_scale = quantize_int4(matrix())
-                self.store(values, lambda: packed)
-                self.store(scales, lambda: block_scale)
+            values, scales = self._packed(key, stored, matrix, lambda packed: packed.values)
             inputs = [x, values, scales, *(["", "", *biases] if bias else [])]
             return self.node(
                 "MatMulNBits",
@@ -132,6 +125,17 @@ class GraphBuilder:
                 accuracy_level=4,
             )
         raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
+
+    def _packed(
+        self, key: str, form: str, matrix: Callable[[], Float32Array], laid_out: Callable[[Packed], npt.NDArray[Any]]
+    ) -> tuple[str, str]:
+        """Names of the stored integers and scales of a matrix, which is packed once."""
+        values, scales = f"{key}.{form}", f"{key}.scale"
+        if values not in self.stored:
+            packed = self.quantiser(matrix(), form)
+            self.store(values, lambda: laid_out(packed))
+            self.store(scales, lambda: packed.scales)
+        return values, scales
 
 
 def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:

@@ -1,18 +1,66 @@
-"""Weights rounded to integers with scales, as the runtime's kernels read them. Symmetric: zero stays zero."""
+"""Quantisers: matrices as integers with scales, as the runtimes' kernels read them. Symmetric: zero stays zero."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array
+from chipwise.errors import Unsupported
 
 BLOCK = 32  # values along k that share one int4 scale
 # Largest int8 weight. x86 processors without VNNI multiply uint8 activations by int8 weights and add two neighbouring
 # products in 16 bits, which hold at most 32,767: 2 * 255 * 64 fits, 2 * 255 * 127 saturates and the answer is wrong.
 MOST_INT8 = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A matrix (n, k) in a weight format: its stored integers and their scales."""
+
+    form: str
+    values: npt.NDArray[Any]  # int8: (n, k); int4: (n, blocks, 16), two to a byte
+    scales: Float32Array  # int8: (n,); int4: (n, blocks)
+    k: int
+
+    def restored(self) -> Float32Array:
+        """The matrix (n, k) that the integers stand for."""
+        if self.form == "int8":
+            return np.asarray(self.values * self.scales[:, None], np.float32)
+        return dequantize_int4(self.values, self.scales, self.k)
+
+
+class Quantiser(Protocol):
+    """Chooses the integers that stand for a matrix. Deterministic."""
+
+    def __call__(self, matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
+        """Packs ``matrix`` (n, k).
+
+        Args:
+            matrix: The weights.
+            form: ``int8`` or ``int4``.
+            inputs: What the matrix multiplies on calibration batches (rows, k); None where none were run.
+
+        Raises:
+            Unsupported: There is no such format.
+        """
+        ...
+
+
+def nearest(matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
+    """Rounds each value to the nearest that ``form`` can store, whatever the inputs are."""
+    if form not in ("int8", "int4"):
+        raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4")
+    values, scales = quantize_int8(matrix) if form == "int8" else quantize_int4(matrix)
+    return Packed(form, values, scales, matrix.shape[1])
+
+
+QUANTISERS: Mapping[str, Quantiser] = {"nearest": nearest}
+"""The quantisers, by name."""
 
 
 def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:

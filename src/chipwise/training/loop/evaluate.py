@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from chipwise.errors import InputError, Unsupported
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.blocks.quantize import dequantize_int4, quantize_int4, quantize_int8
+from chipwise.model.blocks.quantize import Quantiser, nearest
 from chipwise.model.kinds.text.module import Transformer, module_of
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.tokenizer import TokenData
@@ -131,15 +131,9 @@ def quantised(model: Any, form: str) -> Any:
     return copy.eval()
 
 
-def rounded(weight_NK: Tensor, form: str) -> Tensor:
-    """``weight_NK`` (outputs, inputs) as the deployed model will hold it: rounded by the very code that exports it."""
-    matrix = np.ascontiguousarray(weight_NK.detach().numpy(), dtype=np.float32)
-    if form == "int8":
-        values, scales = quantize_int8(matrix)
-        return torch.from_numpy(values * scales[:, None])
-    if form == "int4":
-        return torch.from_numpy(dequantize_int4(*quantize_int4(matrix), matrix.shape[1]))
-    raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4")
+def rounded(weight_NK: Tensor, form: str, quantiser: Quantiser = nearest) -> Tensor:
+    """``weight_NK`` (outputs, inputs) as the deployed model will hold it: packed by the very code that exports it."""
+    return torch.from_numpy(quantiser(np.ascontiguousarray(weight_NK.detach().numpy(), np.float32), form).restored())
 
 
 def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
