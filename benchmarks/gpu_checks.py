@@ -151,7 +151,7 @@ def kernels(bench: Bench) -> list[Row]:
     """Products and attention, measured beside predicted."""
     import torch
 
-    from chipwise.api.predictions import ops_table
+    from chipwise_fitting.optable import ops_file
 
     rows: list[Row] = []
     for m, k, n in [(1, 64, 64)] if bench.fake else GEMMS:
@@ -178,7 +178,7 @@ def kernels(bench: Bench) -> list[Row]:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows({**row, "device": bench.sheet, "dtype": "bf16"} for row in rows)
-    ops_table(asked, answered)
+    ops_file(asked, answered)
     with answered.open(newline="") as file:
         return [{**row, "gpu": bench.name} for row in csv.DictReader(file)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise import api
 from chipwise.errors import InputError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.predict.kernels import local, local_engines
 from chipwise_fitting import edge, edge_fit, edge_runs
+from chipwise_fitting.commands import fit, validate
 from chipwise_fitting.edge_rivals import by_efficiency
 from chipwise_fitting.edge_runs import NEEDED, kernels_of, read_runs
 
@@ -208,7 +208,7 @@ def test_validate_writes_rates_with_their_intervals(tmp_path: Path) -> None:
     known = row("rtx-3090", MODELS[1], "Q4_0", decode_tokens_per_s=150.0, prefill_tokens_per_s=4000.0)
     unknown = row("rtx-3090", "nobody/knows-this-model", "Q4_0", decode_tokens_per_s=150.0)
     table = write_table(tmp_path / "edge.csv", [known, unknown])
-    scores = api.validate("edge", table, tmp_path / "out.csv")
+    scores = validate("edge", table, tmp_path / "out.csv")
     assert {score.subset: score.answered for score in scores} == {
         "all": pytest.approx(2 / 3),
         "GeForce, decode": 0.5,
@@ -230,11 +230,11 @@ def test_a_table_that_is_none_and_a_kind_without_vendors_are_named(tmp_path: Pat
     table = tmp_path / "edge.csv"
     table.write_text("row_id,device\n")
     with pytest.raises(SpecError, match=r"edge\.csv: lacks the columns runtime, model, quant"):
-        api.validate("edge", table, tmp_path / "out.csv")
+        validate("edge", table, tmp_path / "out.csv")
     with pytest.raises(InputError, match="gemm has fits without a device or a family, not without a vendor"):
-        api.validate("gemm", table, tmp_path / "out.csv", leave_out="vendor")
+        validate("gemm", table, tmp_path / "out.csv", leave_out="vendor")
     with pytest.raises(InputError, match="edge is fitted to a table of measured runs"):
-        api.fit(kinds=["edge"])
+        fit(["edge"], None, None, on_progress=print)
 
 
 def test_a_prompt_asked_again_of_a_server_that_caches_is_read_from_its_cache(tmp_path: Path) -> None:

@@ -92,4 +92,4 @@ def test_runs_that_count_a_node_twice_are_read_as_the_node(tmp_path: Path) -> No
     first, second = read_runs(path)
     assert first.request == second.request
     assert first.request is not None
-    assert (first.request.tp, first.request.ep, first.request.batch) == (8, 8, 16)
+    assert (first.request.deployment.plan.tp, first.request.deployment.plan.ep, first.request.batch) == (8, 8, 16)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise import api
 from chipwise.errors import InputError, SpecError
 from chipwise.predict.whole_runs.sums import Amount, named, value_of
+from chipwise_fitting.commands import validate
 from chipwise_fitting.sums_fit import Fit, folds
 from chipwise_fitting.table_runs import TableRun, fit_runs, rival_answers
 
@@ -88,7 +88,7 @@ def test_known_rows_are_answered_with_an_interval_and_unknown_ones_stay_empty(
     kind: str, leave_out: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.csv"
-    scores = api.validate(kind, folder_of(kind, tmp_path), out, leave_out=leave_out)  # type: ignore[arg-type]
+    scores = validate(kind, folder_of(kind, tmp_path), out, leave_out=leave_out)  # type: ignore[arg-type]
     found, column = answers(out), COLUMN.get(kind, "latency_s")
     timed = {row.split(",")[0] for row in ROWS[kind]} - UNTIMED.get(kind, set())
     assert set(found) == ({f"{LAYERS}:2", f"{LAYERS}:3"} if kind == "layers" else timed)
@@ -105,7 +105,7 @@ def test_known_rows_are_answered_with_an_interval_and_unknown_ones_stay_empty(
 def test_a_wider_interval_where_less_is_known(tmp_path: Path) -> None:
     folder, widths = folder_of("vendors", tmp_path), []
     for leave_out in ("none", "model", "device", "vendor"):
-        api.validate("vendors", folder, tmp_path / "out.csv", leave_out=leave_out)
+        validate("vendors", folder, tmp_path / "out.csv", leave_out=leave_out)
         row = answers(tmp_path / "out.csv")["a1"]
         widths.append(float(row["high_latency_s"]) / float(row["low_latency_s"]))
     assert widths == sorted(widths)
@@ -115,12 +115,12 @@ def test_a_wider_interval_where_less_is_known(tmp_path: Path) -> None:
 def test_a_table_that_lacks_its_columns_is_named(kind: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("row_id,length\na,1\n")
     with pytest.raises(SpecError, match=r"t\.csv.*lacks the columns"):
-        api.validate(kind, tmp_path / "t.csv", tmp_path / "out.csv")
+        validate(kind, tmp_path / "t.csv", tmp_path / "out.csv")
 
 
 def test_kernels_have_no_fit_without_a_vendor_or_a_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not without a model"):
-        api.validate("gemm", tmp_path, tmp_path / "out.csv", leave_out="model")
+        validate("gemm", tmp_path, tmp_path / "out.csv", leave_out="model")
 
 
 def made_up(seed: int) -> list[TableRun]:
@@ -191,4 +191,4 @@ def test_the_rival_is_one_constant_times_the_sheets_seconds() -> None:
 def test_a_file_of_layers_is_named_by_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("layer_name,input\na,1\n")
     with pytest.raises(SpecError, match=r"t\.csv.*is not named DEVICE-MODEL-tpN-layers"):
-        api.validate("layers", tmp_path / "t.csv", tmp_path / "out.csv")
+        validate("layers", tmp_path / "t.csv", tmp_path / "out.csv")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chipwise import api
-from chipwise.errors import ChipwiseError, InputError, SpecError
+from chipwise.errors import InputError, SpecError
 from chipwise_fitting import commands
+from chipwise_fitting.commands import fit, validate
 
 GEMM = "row_id,system,backend,dtype,m,n,k,latency_s\n"
 GOOD = "a,h100-sxm,vllm,bf16,128,4096,4096,1e-4\n"
@@ -23,7 +23,7 @@ def test_a_measured_time_that_is_not_above_zero_is_named(tmp_path: Path, cell: s
     table = tmp_path / "gemm.csv"
     table.write_text(f"{GEMM}{GOOD}b,h100-sxm,vllm,bf16,128,4096,4096,{cell}\n")
     with pytest.raises(SpecError, match=r"gemm\.csv: row 2, latency_s: must be a number above zero"):
-        api.validate("gemm", table, tmp_path / "out.csv")
+        validate("gemm", table, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -32,7 +32,7 @@ def test_a_measured_time_per_token_that_is_not_above_zero_is_named(tmp_path: Pat
     table = tmp_path / "serving.csv"
     table.write_text(f"row_id,model,device,isl,osl,silicon_tpot_ms\na,gpt2,l4,8,8,{cell}\n")
     with pytest.raises(SpecError, match=r"serving\.csv: row 1, silicon_tpot_ms: must be a number above zero"):
-        api.validate("serving", table, tmp_path / "out.csv")
+        validate("serving", table, tmp_path / "out.csv")
 
 
 SERVED = "row_id,model,device,backend,isl,osl,batch,silicon_tpot_ms\na,gpt2,l4,vllm,8,8,1,2\n"
@@ -54,7 +54,7 @@ SERVED = "row_id,model,device,backend,isl,osl,batch,silicon_tpot_ms\na,gpt2,l4,v
 def test_a_served_run_that_cannot_be_read_says_why(cells: str, said: str, tmp_path: Path) -> None:
     table = tmp_path / "serving.csv"
     table.write_text(f"{SERVED}{cells}\n")
-    whole = api.validate("serving", table, tmp_path / "out.csv")[0]
+    whole = validate("serving", table, tmp_path / "out.csv")[0]
     assert whole.answered == 0.5
     assert re.search(f"row b: .*{said}", whole.problem)
 
@@ -62,7 +62,7 @@ def test_a_served_run_that_cannot_be_read_says_why(cells: str, said: str, tmp_pa
 def test_a_good_table_is_scored(tmp_path: Path) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(GEMM + GOOD)
-    (whole, part) = api.validate("gemm", table, tmp_path / "out.csv")
+    (whole, part) = validate("gemm", table, tmp_path / "out.csv")
     assert (whole.subset, part.subset, whole.rows, whole.answered) == ("all", "h100-sxm", 1, 1.0)
 
 
@@ -78,12 +78,12 @@ def test_a_good_table_is_scored(tmp_path: Path) -> None:
 def test_a_row_without_a_prediction_says_why(tmp_path: Path, cells: str, said: str) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(f"{GEMM}{GOOD}{cells}\n")
-    whole = api.validate("gemm", table, tmp_path / "out.csv")[0]
+    whole = validate("gemm", table, tmp_path / "out.csv")[0]
     assert (whole.rows, whole.answered) == (2, 0.5)
     assert re.search(said, whole.problem)
     table.write_text(f"{GEMM}{cells}\n")
     with pytest.raises(InputError, match=f"none of 1 row can be predicted; {said}"):
-        api.validate("gemm", table, tmp_path / "out.csv")
+        validate("gemm", table, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_table_of_power_that_is_wrong_is_named(tmp_path: Path, text: str, mess
     table = tmp_path / "power.csv"
     table.write_text(text)
     with pytest.raises(SpecError, match=message):
-        api.validate("power", table, tmp_path / "out.csv")
+        validate("power", table, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize("kind", ["gemm", "serving", "power", "attention", "edge"])
@@ -128,34 +128,25 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero"):
         with pytest.raises(SpecError, match=f"{name}: this is a pipe or device"):
-            api.validate(kind, tmp_path / name, tmp_path / "out.csv")
+            validate(kind, tmp_path / name, tmp_path / "out.csv")
 
 
 @pytest.mark.parametrize(("name", "content"), [("edge.csv", b"\xff\xfe"), ("edge.csv.gz", b"none"), ("edge.csv", b"")])
 def test_a_broken_table_of_runs_of_one_user_is_named(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SpecError, match=rf"{re.escape(name)}: "):
-        api.validate("edge", tmp_path / name, tmp_path / "out.csv")
+        validate("edge", tmp_path / name, tmp_path / "out.csv")
 
 
 def test_the_table_is_not_written_over(tmp_path: Path) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(GEMM + GOOD)
     with pytest.raises(InputError, match="this is the file that is read"):
-        api.validate("gemm", table, table)
+        validate("gemm", table, table)
     assert table.read_text() == GEMM + GOOD
 
 
 def test_a_fit_never_writes_into_an_installed_package_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "DATA", Path("/usr/lib/python3/site-packages/chipwise/predict/data"))
     with pytest.raises(InputError, match="--out"):
-        api.fit(kinds=["gemm"])
-
-
-def test_without_the_package_the_commands_name_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from chipwise.api import cost_models
-
-    monkeypatch.setattr(cost_models, "find_spec", lambda name: None)
-    for call in (lambda: api.fit(kinds=["gemm"]), lambda: api.validate("gemm", tmp_path, tmp_path / "out.csv")):
-        with pytest.raises(ChipwiseError, match=r"pip install \./fitting"):
-            call()
+        fit(["gemm"], None, None, on_progress=print)

@@ -43,7 +43,7 @@ NAMES_WHAT_IS_MISSING = {
     "report nowhere": "holds no run",
     "validate gemm --truth nowhere --out out.csv": "chipwise-fitting is not installed",
     "fit --from aiconfigurator": "chipwise-fitting is not installed",
-    "fit --from measurements": "calibrate",
+    "ops --table nowhere --out out.csv": "chipwise-fitting is not installed",
     "explain gpt2 --device here": "calibrate",
     "search nowhere.yaml": "nowhere.yaml: there is no such file",
 }

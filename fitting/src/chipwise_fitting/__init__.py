@@ -1,10 +1,5 @@
 """Fits the cost models that chipwise ships, and validates their predictions against measured rows.
 
-The commands ``chipwise fit --from aiconfigurator`` and ``chipwise validate`` run what is here; nothing else of chipwise
-needs it.
+The commands ``chipwise fit``, ``validate`` and ``ops`` are in :mod:`chipwise_fitting.cli`; in Python, ``fit`` and
+``validate`` are in :mod:`chipwise_fitting.commands`, tables of single operators in :mod:`chipwise_fitting.optable`.
 """
-
-from chipwise_fitting.commands import fit, validate
-from chipwise_fitting.score import LeaveOut, Score
-
-__all__ = ["LeaveOut", "Score", "fit", "validate"]

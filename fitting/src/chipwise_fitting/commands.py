@@ -77,7 +77,7 @@ def fit(
     return reports
 
 
-def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut) -> list[Score]:
+def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut = "none") -> list[Score]:
     """Predicts the measured rows of ``truth``, writes the predictions to ``out`` and returns their errors by subset.
 
     Raises:

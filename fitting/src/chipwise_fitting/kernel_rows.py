@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chipwise.core.csvfile import read_rows
 from chipwise.errors import ChipwiseError
-from chipwise.predict.kernels.optable import price_rows
+from chipwise_fitting.optable import price_rows
 from chipwise_fitting.score import LeaveOut, Row, fold_of, measured
 
 _GEMM = ("row_id", "system", "backend", "dtype", "m", "n", "k", "latency_s")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
-    from chipwise.api.cost_models import calibrate, fit, learn, validate
+    from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, explain_measured, sensitivity
     from chipwise.api.exports import Exported, export
     from chipwise.api.kits import import_measurements, kit
     from chipwise.api.measured_parts import MeasuredParts, measure_parts
     from chipwise.api.measuring import Measured, measure
-    from chipwise.api.predictions import EstimateTable, compare, estimate, estimate_table, estimate_training, ops_table
+    from chipwise.api.predictions import EstimateTable, compare, estimate, estimate_table, estimate_training
     from chipwise.api.ranking import CandidateCost, candidates
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
@@ -71,7 +71,6 @@ __all__ = [
     "explain_pictures",
     "export",
     "export_subnetwork",
-    "fit",
     "import_measurements",
     "kit",
     "laboratory_times",
@@ -82,7 +81,6 @@ __all__ = [
     "measure_parts",
     "models",
     "models_on",
-    "ops_table",
     "plan",
     "quality",
     "report",
@@ -95,12 +93,11 @@ __all__ = [
     "teach",
     "train",
     "uniform",
-    "validate",
 ]
 
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.catalogue": ("devices", "models", "models_on", "runtimes"),
-    "chipwise.api.cost_models": ("calibrate", "fit", "learn", "validate"),
+    "chipwise.api.cost_models": ("calibrate", "learn"),
     "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
     "chipwise.api.exports": ("Exported", "export"),
     "chipwise.api.kits": ("import_measurements", "kit"),
@@ -112,7 +109,6 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "estimate",
         "estimate_table",
         "estimate_training",
-        "ops_table",
     ),
     "chipwise.api.ranking": ("CandidateCost", "candidates"),
     "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),

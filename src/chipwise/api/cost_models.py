@@ -1,61 +1,19 @@
-"""Fitting, validating and calibrating the cost models, and learning from measurements."""
+"""Calibrating this machine's cost model, and learning from measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from chipwise.core.arguments import public
 from chipwise.core.files import check_output, storage
 from chipwise.deploy.calibrate.learning import Learned
 from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
 from chipwise.deploy.runtimes import NEEDS, table_name
-from chipwise.errors import ChipwiseError, InputError, MissingExtra, SpecError
+from chipwise.errors import InputError, MissingExtra, SpecError
 from chipwise.hardware.device import MachineProfile
-
-if TYPE_CHECKING:
-    from chipwise_fitting import Score
-
-
-@public
-def fit(
-    *,
-    kinds: Sequence[str] = (),
-    tables: str | Path | None = None,
-    out: str | Path | None = None,
-    on_progress: Callable[[str], None] = lambda text: None,
-) -> list[str]:
-    """Fits the shipped cost models again, from the tables of the package aiconfigurator-core; returns reports.
-
-    Args:
-        kinds: Of gemm, attention, latent, experts, collective, scan, power and serving; all unless given.
-        tables: The package's ``systems`` folder. Default: where it is installed.
-        out: A folder for the fitted arrays. Default: chipwise's own data, in a source checkout only.
-        on_progress: Called with a line of text at each step.
-
-    Raises:
-        UnknownName: There is no such kind.
-        InputError: ``out`` is missing and chipwise is not a source checkout.
-        MissingExtra: chipwise-fitting, or a package that it needs, is not installed.
-    """
-    require_fitting()
-    import chipwise_fitting
-
-    paths = (None if each is None else Path(each) for each in (tables, out))
-    return chipwise_fitting.fit(kinds, *paths, on_progress=on_progress)
-
-
-def require_fitting() -> None:
-    """Checks that the maintainers' package, which fits and validates, is installed.
-
-    Raises:
-        ChipwiseError: It is not; says how to install it.
-    """
-    if find_spec("chipwise_fitting") is None:
-        raise ChipwiseError("chipwise-fitting is not installed; in a clone of chipwise: pip install ./fitting")
 
 
 @public
@@ -80,38 +38,6 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
         )
     learned = fit_from_measurements(profile, count=count)
     return learned, save_profile(learned.profile, runtime=runtime, threads=threads)
-
-
-@public
-def validate(
-    kind: str,
-    truth: str | Path,
-    out: str | Path,
-    *,
-    leave_out: Literal["none", "model", "device", "family", "vendor"] = "none",
-) -> list[Score]:
-    """Predicts measured rows, writes the predictions to ``out``, and returns their errors, overall and by subset.
-
-    Args:
-        kind: ``gemm``, ``attention``, ``serving``, ``power``, ``edge`` (runs of one user, as in llama.cpp and MLX),
-            ``vendors`` (batches of equal requests), ``vision`` (image models), ``phones`` (parts of models),
-            ``energy`` (served models, images, videos), ``layers`` (kernels of another laboratory) or ``load`` (runs of
-            vLLM under load: a folder with load_runs.csv, load_percentiles.csv or requests/).
-        truth: A folder that holds ``KIND.csv`` (packed or not; ``energy`` and ``layers`` are folders in it), or
-            the file.
-        out: Where the predictions go: row_id, the prediction, and the ends of its 90 % interval.
-        leave_out: ``device`` or ``family`` to predict each row with a fit that had not seen its device or family;
-            ``vendor`` for tables of whole runs; ``model`` for these but ``edge``.
-
-    Raises:
-        UnknownName: There is no such kind.
-        SpecError: The file is missing, lacks a column, or holds a measured value that is not a number above zero.
-        MissingExtra: chipwise-fitting, or pandas for ``power``, is not installed.
-    """
-    require_fitting()
-    import chipwise_fitting
-
-    return chipwise_fitting.validate(kind, Path(truth), Path(out), leave_out=leave_out)
 
 
 @public

@@ -383,16 +383,3 @@ def estimate_table(
     from chipwise.predict.served.table import estimate_file
 
     return estimate_file(Path(path), Path(out), progress=on_progress)
-
-
-@public
-def ops_table(path: str | Path, out: str | Path) -> tuple[int, int]:
-    """Estimates every row of a CSV file of operators; returns the number of rows and of rows that have an error.
-
-    Raises:
-        SpecError: The file is no table, or lacks the columns op and device.
-        StorageError: ``out`` cannot be written.
-    """
-    from chipwise.predict.kernels.optable import ops_file
-
-    return ops_file(Path(path), Path(out))

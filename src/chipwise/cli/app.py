@@ -23,13 +23,12 @@ from chipwise.cli import (
     evaluate,
     explain,
     export,
-    fit,
+    fitting,
     init,
     kit,
     measure,
     measurements,
     models,
-    ops,
     plan,
     report,
     runtimes,
@@ -42,7 +41,6 @@ from chipwise.cli import (
     subnetwork,
     teach,
     train,
-    validate,
 )
 from chipwise.cli.encoding import PLAINER
 from chipwise.cli.usage import UsageError, plain_error
@@ -95,7 +93,7 @@ for group, name, command, summary in (
     ("Predict", "compare", compare.command, "Compare models on several devices."),
     ("Predict", "explain", explain.command, "Explain where the time goes, and what would help."),
     ("Predict", "candidates", candidates.command, "Predict the cost of candidates of a ranking model."),
-    ("Predict", "ops", ops.command, "Predict the time of single operators."),
+    ("Predict", "ops", fitting.command("ops"), "Predict the time of single operators."),
     ("Predict", "models", models.command, "List the bundled models."),
     ("Predict", "runtimes", runtimes.command, "List runtimes and weight formats."),
     ("Design", "init", init.command, "Write a commented run file for search."),
@@ -110,16 +108,17 @@ for group, name, command, summary in (
     ("Design", "sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
     ("Measure", "measure", measure.command, "Measure a model on this machine."),
     ("Measure", "calibrate", calibrate.command, "Measure what this machine can do."),
-    ("Measure", "validate", validate.command, "Score predictions against measured rows."),
+    ("Measure", "validate", fitting.command("validate"), "Score predictions against measured rows."),
     ("Serve", "plan", plan.command, "Find the cheapest fleet for a load and its limits."),
     ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
     ("Serve", "agent", agent.command, "Price an agent's loop against one budget of time."),
     ("Share", "export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
     ("Share", "kit", kit.command, "Pack models to measure on a device that is not here."),
     ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),
-    ("Extend", "fit", fit.command, "Refine the cost models with measurements."),
+    ("Extend", "fit", fitting.command("fit"), "Refine the cost models with measurements."),
 ):
-    app.command(name, short_help=summary, rich_help_panel=group)(command)
+    settings = fitting.ANYTHING if command is fitting.missing else {}
+    app.command(name, short_help=summary, rich_help_panel=group, context_settings=settings)(command)
 app.add_typer(
     devices.app, name="devices", short_help="List devices, or show one with its sources.", rich_help_panel="Predict"
 )

@@ -1,6 +1,6 @@
 """Learning from measurements: what measured models change in a machine profile, and how far off it then is.
 
-Calibration, a search and ``chipwise fit --from measurements`` all use this module. The rates of single nodes stay as
+Calibration, a search and :func:`chipwise.learn` all use this module. The rates of single nodes stay as
 calibration found them. Fitted here, to whole models: what a pass costs beyond its nodes, a factor for each part of a
 pass, a smooth residual, tails and memory. Checks predict every model by a fit that excluded it.
 """

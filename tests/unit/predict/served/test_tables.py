@@ -9,8 +9,8 @@ import pytest
 
 from chipwise import api
 from chipwise.errors import SpecError
-from chipwise.predict.kernels.optable import price_rows
 from chipwise.predict.served.table import estimate_rows
+from chipwise_fitting.optable import ops_file, price_rows
 
 
 def row(**cells: object) -> dict[str, str]:
@@ -69,7 +69,7 @@ def test_files_in_and_out(tmp_path: Path) -> None:
     ("answer", "line"),
     [
         (api.estimate_table, "model,device,isl,osl,note,tpot_s\ngpt2,l4,64,8,mine,7\ngpt9,l4,64,8,bad,7\n"),
-        (api.ops_table, "op,device,m,n,k,note,latency_s\ngemm,l4,8,64,64,mine,7\ngem,l4,8,64,64,bad,7\n"),
+        (ops_file, "op,device,m,n,k,note,latency_s\ngemm,l4,8,64,64,mine,7\ngem,l4,8,64,64,bad,7\n"),
     ],
     ids=["estimate", "ops"],
 )

@@ -53,6 +53,7 @@ def command(
     from chipwise import api
     from chipwise.cli.output import console, json_of, notices
     from chipwise.core import units
+    from chipwise_fitting.commands import fit
 
     if source is Source.MEASUREMENTS:
         learned, path = api.learn(runtime=runtime, threads=threads, count=count)
@@ -68,7 +69,7 @@ def command(
 
     if source is not Source.AICONFIGURATOR:
         kind = [source.value]
-    reports = api.fit(kinds=kind or (), tables=truth, out=out, on_progress=notices.print)
+    reports = fit(kind or (), truth, out, on_progress=notices.print)
     if as_json:
         json_of(reports)
         return

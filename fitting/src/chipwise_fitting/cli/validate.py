@@ -53,12 +53,12 @@ def command(
     models), energy (served models, images, videos), layers (kernels of another laboratory),
     load (runs of vLLM under load).
     """
-    from chipwise import api
     from chipwise.cli.output import json_of, print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table
+    from chipwise_fitting.commands import validate
 
-    scores = api.validate(kind.value, truth, out, leave_out=leave_out.value)
+    scores = validate(kind.value, truth, out, leave_out=leave_out.value)
     if as_json:
         json_of(scores)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.predict.kernels.optable import price_rows
+from chipwise_fitting.optable import price_rows
 
 MOE = {"op": "moe", "device": "h100_sxm", "tokens": "64", "d_model": "2048", "width": "768", "topk": "8"}
 ATTENTION = {"op": "attention", "device": "h100", "heads": "32", "head_dim": "128", "query_tokens": "64"}

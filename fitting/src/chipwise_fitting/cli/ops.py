@@ -24,12 +24,11 @@ def command(
     query_tokens · norm: rows, width · embedding: tokens, width, rows · silu_mul, gelu, add, mul: elements ·
     all_reduce, all_gather, reduce_scatter, all_to_all, p2p: payload_bytes, devices
     """
-    from chipwise import api
     from chipwise.cli.output import json_of, notices
     from chipwise.core.csvfile import own_columns
-    from chipwise.predict.kernels.optable import ANSWERED, ASKED, RENAMED
+    from chipwise_fitting.optable import ANSWERED, ASKED, RENAMED, ops_file
 
-    rows, failed = api.ops_table(table, out)
+    rows, failed = ops_file(table, out)
     if as_json:
         json_of({"rows": rows, "failed": failed, "out": str(out)})
     else:

@@ -1,0 +1,29 @@
+"""Commands of the package chipwise-fitting, where it is installed; else each says how to install it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+
+import typer
+
+from chipwise.errors import ChipwiseError
+
+PACKAGE = "chipwise_fitting"
+ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+def command(name: str) -> Callable[..., None]:
+    """The package's command ``name``; without the package, one that takes any arguments."""
+    if find_spec(PACKAGE) is None:
+        return missing
+    found: Callable[..., None] = import_module(f"{PACKAGE}.cli.{name}").command
+    return found
+
+
+def missing(context: typer.Context) -> None:
+    """Needs chipwise-fitting; in a clone of chipwise: pip install ./fitting."""
+    raise ChipwiseError(
+        f"{context.info_name}: chipwise-fitting is not installed; in a clone of chipwise: pip install ./fitting"
+    )
