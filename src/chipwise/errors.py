@@ -77,7 +77,7 @@ class SpecError(InputError):
         super().__init__(f"{where}: {message}" if where else message)
 
     def inside(self, *, file: str | None = None, field: str | None = None) -> SpecError:
-        """The same error with ``field`` put before its path, and with a file if it had none."""
+        """Copy of the error with ``field`` put before its path, and with a file if it had none."""
         path = ".".join(part for part in (field, self.field) if part) or None
         return type(self)(self.message, file=self.file or file, field=path)
 
@@ -114,7 +114,7 @@ class UnknownName(InputError):
 
 
 class AmbiguousName(UnknownName):
-    """A name that fits several things; the message lists them."""
+    """An ambiguous name; the message lists the candidates."""
 
     def __init__(self, kind: str, name: object, candidates: Sequence[str]) -> None:
         super().__init__(kind, name, candidates)

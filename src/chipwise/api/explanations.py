@@ -30,7 +30,7 @@ def sensitivity(
     weights: str = "int8",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """What a model loses with one layer at a time in a narrow format; what ``explain`` may be given.
+    """Measures what a model loses when one layer at a time is stored in a narrow format; what ``explain`` accepts.
 
     Of text it is bits per byte, of another task its own loss on validation data, such as a share of errors.
 

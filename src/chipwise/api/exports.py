@@ -50,7 +50,7 @@ class Exported(Result):
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Total size of all files."""
         return sum(self.files.values())
 
     def headline(self) -> str:
@@ -153,7 +153,7 @@ def _usual_folder(model: Path, kind: str) -> Path:
 
 
 def _check_folder(folder: Path, source: Path) -> None:
-    """Refuses a folder with other things in it, before anything is read."""
+    """Refuses a folder that holds files of other origin, before anything is read."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"out (--out): {folder} is a file; give a folder")
     if folder.is_dir() and source.exists() and folder.resolve() == source.resolve():
@@ -211,7 +211,7 @@ def _design(source: Source, weights: str, winner: Design | None) -> Design:
 def _verified(
     kind: str, source: Source, design: Design, folder: Path, notes: list[str]
 ) -> tuple[list[Parity], str, list[str]]:
-    """What was compared, a text that came out, and why nothing was compared."""
+    """Summarises the comparison, an example text, and the reason if nothing was compared."""
     from chipwise.deploy.export import parity
     from chipwise.deploy.runtimes import llama_server
 

@@ -1,4 +1,4 @@
-"""Measuring a model that sees or hears with a tower: the tower and the decoder apart, and what a request takes of both.
+"""Measures a vision or audio model in parts (tower and decoder) and adds up the parts of a request.
 
 Neither part knows of the other while it is timed: a request's first token takes the passes that its images (or sound)
 need, one after the other, then the decoder's pass over prompt and image tokens.
@@ -37,7 +37,7 @@ USUAL_SOUND_S = 10.0
 
 @dataclass(frozen=True, repr=False)
 class MeasuredParts(Result):
-    """The parts of a model that sees or hears, each measured, and a request's metrics put together of them.
+    """Measurements of a vision or audio model's parts, and a request's metrics computed from them.
 
     ``metrics`` are in SI units: ``ttft_p50`` is the sum of the medians of ``passes`` of the tower and of one of the
     decoder, ``tpot_…`` the decoder's own, ``peak_memory`` the sum of two processes.
@@ -64,7 +64,7 @@ class MeasuredParts(Result):
 
 
 def comes_in_parts(model: str | Path) -> bool:
-    """Whether ``model`` names one that sees or hears with a tower, and is no exported file or winner."""
+    """Whether ``model`` names a known model with a vision or audio tower, not an exported file or a winner."""
     from chipwise.design.run.winner import read_winner
 
     path = Path(model)
@@ -89,7 +89,7 @@ def measure_parts(
     remote: str | None = None,
     keep: bool = True,
 ) -> MeasuredParts:
-    """Measures the tower and the decoder of a model that sees or hears, with random weights, and adds them up.
+    """Measures the tower and the decoder of a vision or audio model with random weights, and adds them up.
 
     Args:
         model: A known name, a ``config.json`` or its folder.
@@ -180,7 +180,7 @@ def tower_and_request(
 
 
 def _left_out(tower: ArchSpec) -> str:
-    """That the projector is not measured, and how small it is."""
+    """Note that the projector is not measured, with its size."""
     assert tower.projector is not None
     axes = tower.stem.axes if isinstance(tower.stem, ImageStem | SoundStem) else 1
     size = tower.projector.parameters(tower.d_model, axes)

@@ -324,7 +324,7 @@ def _same_weights(model: str, exported: object, wanted: str | None) -> None:
 
 
 def _usual_sound(model: str, audio_s: float | None) -> None:
-    """Checks that no other length of sound is asked of a model that is exported."""
+    """Refuses ``audio_s`` for an exported model, whose length of sound is fixed."""
     if audio_s is not None:
         raise InputError(f"{model}: it is exported for one length of sound; audio_s (--audio) is for published models")
 

@@ -1,4 +1,4 @@
-"""What candidates cost a ranking model, together and one by one."""
+"""Cost of ranking candidates, together and one by one."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def profile_here(
 
 
 def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
-    """Whether models read ``images``, do ``ranking`` or hear ``sounds``: this machine has profiles for each."""
+    """Whether this machine has profiles for models of ``images``, ``ranking`` or ``sounds``."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
     stems = [arch.stem or arch.encoder_stem for arch in archs]  # of a model that hears and writes, its encoder's
     kinds = {"images": ImageStem, "ranking": RankingStem, "sounds": SoundStem}

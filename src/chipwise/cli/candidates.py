@@ -16,7 +16,7 @@ def command(
     runtime: Annotated[str | None, typer.Option(help="Runtime; default: the device's own.")] = None,
     weights: Annotated[str | None, typer.Option(help="Weight format.")] = None,
     shards: Annotated[
-        int | None, typer.Option(help="Devices among which the embedding tables are dealt out (all-to-all).")
+        int | None, typer.Option(help="Devices over which the embedding tables are sharded (all-to-all).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the costs as JSON.")] = False,
 ) -> None:

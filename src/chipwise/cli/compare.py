@@ -39,7 +39,7 @@ def command(
     weights: Annotated[str | None, typer.Option(help="Weight format. Default: what suits each chip.")] = None,
     kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
     tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
-    html: Annotated[Path | None, typer.Option(help="Of two runs: write a page with both fronts in a picture.")] = None,
+    html: Annotated[Path | None, typer.Option(help="For two runs: write a page with both fronts in one plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
     """Compare what models cost on several chips, and say which bound decides; or compare two runs.

@@ -1,4 +1,4 @@
-"""What is printed where the terminal's encoding lacks a character, such as ``PYTHONIOENCODING=ascii``."""
+"""Replaces characters that the terminal's encoding lacks, such as under ``PYTHONIOENCODING=ascii``."""
 
 from __future__ import annotations
 

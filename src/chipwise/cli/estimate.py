@@ -66,11 +66,11 @@ def command(
         str | None, typer.Option(help="Layers on the card, the rest on its host, as llama.cpp's -ngl; or auto.")
     ] = None,
     n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts the host keeps.", min=0)] = None,
-    host: Annotated[str | None, typer.Option(help="Of the card: a processor, or its memory's '60 GB/s'.")] = None,
-    height: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
-    width: Annotated[int | None, typer.Option(help="Of a diffusion model's picture, in pixels.", min=1)] = None,
-    frames: Annotated[int | None, typer.Option(help="Of a diffusion model's video; 1 makes an image.", min=1)] = None,
-    steps: Annotated[int | None, typer.Option(help="Of denoising, in a diffusion model.", min=1)] = None,
+    host: Annotated[str | None, typer.Option(help="The card's host: a processor, or its '60 GB/s'.")] = None,
+    height: Annotated[int | None, typer.Option(help="Height of the image in pixels (diffusion models).", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the image in pixels (diffusion models).", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of a video (diffusion); 1: image.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps (diffusion models).", min=1)] = None,
     part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
     timed_by: Annotated[
         str | None, typer.Option(help="Kernels as another laboratory times them: llmservingsim")
@@ -82,7 +82,7 @@ def command(
         int, typer.Option(help="With --train: shard over --dp the optimiser (1), gradients (2), weights (3: FSDP).")
     ] = 0,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where the answered table goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="Also print every kernel with its time.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
@@ -285,7 +285,7 @@ def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
 
 
 def read_by(found: CostEstimate) -> str:
-    """What a request's cost is counted by: ``token``, ``image``, ``sound`` or ``request``."""
+    """Unit that a request's cost is counted by: ``token``, ``image``, ``sound`` or ``request``."""
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 

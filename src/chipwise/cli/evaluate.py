@@ -18,7 +18,7 @@ def command(
     ],
     kind: Annotated[
         str | None,
-        typer.Option(help="What the labels are: classification or regression. Default: recognised from the file."),
+        typer.Option(help="Kind of label: classification or regression. Default: recognised from the file."),
     ] = None,
     method: Annotated[
         str | None,

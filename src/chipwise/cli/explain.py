@@ -68,7 +68,7 @@ def command(
     ] = False,
     other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
     apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
-    out: Annotated[Path | None, typer.Option(help="Where --apply writes to.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File that --apply writes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Profile it on this machine, node by node.")] = False,

@@ -27,11 +27,11 @@ def command(
         int, typer.Option(help="Most designs of a run's front beyond winner and reference design.", min=0)
     ] = 6,
     threads: Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Of a model: concurrent requests. Default: 1.", min=1)] = None,
-    prompt: Annotated[int | None, typer.Option(help="Of a model: prompt tokens. Default: 64.", min=1)] = None,
-    new: Annotated[int | None, typer.Option(help="Of a model: new tokens. Default: 64.", min=1)] = None,
+    batch: Annotated[int | None, typer.Option(help="Concurrent requests (models). Default: 1.", min=1)] = None,
+    prompt: Annotated[int | None, typer.Option(help="Prompt tokens (models). Default: 64.", min=1)] = None,
+    new: Annotated[int | None, typer.Option(help="New tokens (models). Default: 64.", min=1)] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Of a model that is built: fp32, int8, int4, or one for each layer.")
+        str | None, typer.Option(help="Weight format of a built model: fp32, int8, int4, or one for each layer.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was packed as JSON.")] = False,
 ) -> None:

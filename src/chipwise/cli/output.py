@@ -1,4 +1,4 @@
-"""Where commands print to, and a bar for long work. Nothing of a run or of torch is loaded for it."""
+"""Console output of commands, and a progress bar. Loads neither torch nor a run."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class _Stop:
         self.number: int | None = None
 
     def listen(self) -> None:
-        """Handles SIGTERM, and Ctrl-C unless this process was told to ignore it."""
+        """Handles SIGTERM, and Ctrl-C unless this process ignores it."""
         signal.signal(signal.SIGTERM, self._handle)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handle)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals(StrEnum):
-    """How requests arrive."""
+    """Arrival process of requests."""
 
     CONSTANT = "constant"
     POISSON = "poisson"
@@ -23,7 +23,7 @@ class Arrivals(StrEnum):
 
 
 class Batching(StrEnum):
-    """How an encoder's steps are filled."""
+    """Batching of an encoder's requests."""
 
     TOKENS = "tokens"
     REQUESTS = "requests"
@@ -47,13 +47,13 @@ def command(
     ] = "h100-sxm",
     rate: Annotated[str | None, typer.Option(help="Requests: 8/s, 90/min, 1200/h.")] = None,
     clients: Annotated[int | None, typer.Option(help="Closed loop: clients instead of a rate.", min=1)] = None,
-    think: Annotated[str, typer.Option(help="What a client waits before its next request.")] = "0 s",
+    think: Annotated[str, typer.Option(help="Pause of a client before its next request.")] = "0 s",
     trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
     prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
     spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
     shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
-    prefixes: Annotated[int, typer.Option(help="How many shared texts there are.", min=1)] = 1,
+    prefixes: Annotated[int, typer.Option(help="Number of shared texts.", min=1)] = 1,
     arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
     burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
     requests: Annotated[int, typer.Option(help="Requests replayed for each seed.", min=1)] = 1000,
@@ -71,15 +71,15 @@ def command(
     max_sequences: Annotated[int | None, typer.Option(help="Sequences at once.", min=1)] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Whether shared beginnings are cached.")] = True,
     timeout: Annotated[str | None, typer.Option(help="After which clients give up, such as 60s.")] = None,
-    request_time: Annotated[str, typer.Option(help="What HTTP and tokenizer add to a request.")] = "0 s",
+    request_time: Annotated[str, typer.Option(help="Time that HTTP and tokenizer add to a request.")] = "0 s",
     step_scale: Annotated[float, typer.Option(help="Factor of all steps, as `plan check` learns it.", min=0.01)] = 1.0,
     drafted: Annotated[int, typer.Option(help="Speculative decoding: tokens drafted a step.", min=0)] = 0,
     acceptance: Annotated[float, typer.Option(help="Probability that one is accepted.", min=0, max=1)] = 0.7,
     draft: Annotated[str | None, typer.Option(help="The model that drafts; `ngram` (the default) needs none.")] = None,
     batching: Annotated[
-        Batching, typer.Option(help="Of text encoders: packed tokens or padded requests.")
+        Batching, typer.Option(help="Batching of text encoders: packed tokens or padded requests.")
     ] = Batching.TOKENS,
-    also: Annotated[str | None, typer.Option(help="A second sort of device: DEVICE[:REPLICAS[:WEIGHT]].")] = None,
+    also: Annotated[str | None, typer.Option(help="A second kind of device: DEVICE[:REPLICAS[:WEIGHT]].")] = None,
     decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of those.", min=1)] = 1,

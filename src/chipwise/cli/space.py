@@ -21,7 +21,7 @@ def command(
         str | None, typer.Option(help="Runtime on that device (chipwise runtimes); the device's own unless given.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Designs to show.")] = 5,
-    draws: Annotated[int, typer.Option(help="Candidates drawn for the feasible share and the extremes.")] = 100_000,
+    draws: Annotated[int, typer.Option(help="Random candidates for the feasible share and the extremes.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ MOST_LINES = 12  # of problems or flags that are shown
 
 
 def command(
-    device: Annotated[str, typer.Argument(help="What the machine is called, such as shop-box.")],
+    device: Annotated[str, typer.Argument(help="Name for the machine, such as shop-box.")],
     rows: Annotated[
         str | None,
         typer.Option("--from", help="A CSV file (or .gz), lines of `measurements export`, or `measurements`."),

@@ -1,4 +1,4 @@
-"""What ``chipwise estimate`` answers from the rates of whole runs: pictures, parts on phones, other laboratories."""
+"""Answers of ``chipwise estimate`` from laws of whole runs: images, parts on phones, other benchmark suites."""
 
 from __future__ import annotations
 

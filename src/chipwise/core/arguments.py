@@ -66,7 +66,7 @@ def public(function: Function) -> Function:
 
 
 def check_argument(name: str, value: object, hint: Any) -> None:
-    """Checks one argument by its type hint and, for numbers, by the range that its name stands for.
+    """Checks one argument by its type hint and, for numbers, by the range that belongs to its name.
 
     Raises:
         SpecError: The value has the wrong type or is out of range; ``name`` is its field.

@@ -203,7 +203,7 @@ FORMATS: dict[str, WeightFormat] = {
 
 
 def format_name(text: str) -> str:
-    """The name of a weight format that ``text`` stands for, in any case and by the usual other names."""
+    """Canonical name of the weight format ``text``, in any case and by its usual aliases."""
     name = text.strip().lower()
     return OF_WEIGHTS.get(name, name)
 

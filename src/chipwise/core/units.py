@@ -177,7 +177,7 @@ def span(value: float, low: float | None, high: float | None, kind: str) -> str:
 
 
 def interval(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """Both ends of the interval of ``value``, in its unit: ``4.8 to 7.2``; a dash where there is none."""
+    """Interval of ``value`` in its unit, such as ``4.8 to 7.2``; a dash if it has none."""
     if low is None or high is None:
         return "–"
     ends = (low, high)

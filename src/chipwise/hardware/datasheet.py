@@ -36,7 +36,7 @@ LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Units of one sort that multiply and add: a chip's matrix units, its vector units, an NPU.
+    """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
 
     ``units`` and ``fma_per_clock`` (of one unit, dense) are given where published; ``clock`` is the clock at which the
     stated peaks hold. Where all three are known the peak follows from them.
@@ -540,7 +540,7 @@ def _shipped(stem: str) -> DeviceProfile:
 
 @functools.cache
 def _heads() -> dict[str, dict[str, Any]]:
-    """What each file holds before its first blank line, where its names stand."""
+    """The head of each file up to its first blank line, which holds the names."""
     heads = {}
     for path in sorted(DATA.glob("*.yaml")):
         head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")

@@ -108,7 +108,7 @@ class CheckError:
 
 
 def label_of(check: str) -> str:
-    """What a check is of, in words: ``decode_p99.large`` is ``decode P99``."""
+    """Name of a check in words: ``decode_p99.large`` is ``decode P99``."""
     return check.removesuffix(LARGE).replace("_p99", " P99")
 
 

@@ -39,7 +39,7 @@ class Fact:
 
 
 class Count(Fact):
-    """A number of things."""
+    """A count."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What suits a runtime and a chip: the weight formats that are read, those worth advising, the defaults, and how many
+"""Weight formats of a runtime and a chip: those that are read, those worth advising, the defaults, and how many
 chips one model is spread over.
 
 Messages, advice and defaults all read the tables here, so that none of them names a format that a runtime lacks.

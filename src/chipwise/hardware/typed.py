@@ -1,4 +1,4 @@
-"""Which chip a typed name means, where every typed word is accounted for: ``4070``, ``m4max``, ``rtx 3060 12gb``.
+"""Finds the chip that a typed name means; every word must match: ``4070``, ``m4max``, ``rtx 3060 12gb``.
 
 A chip fits if each typed word is in its name or one of its other names, is its maker or a word such as ``gpu``, or is
 its memory. Of the chip's own words only those of its product line may be missing (``rtx``, ``core i7``): ``4070`` is

@@ -1,4 +1,4 @@
-"""What a model is, what it computes, and which models could be.
+"""Models: what they are, what they compute, and which are possible.
 
 ``arch`` holds architectures as values, ``kinds`` one folder for each kind of model that is built, ``blocks`` what kinds
 share, ``walk`` the ways from an architecture to weights, operators, torch and ONNX. ``ops`` counts FLOPs and bytes,

@@ -1,4 +1,4 @@
-"""What a model costs on a chip, and why; nothing is run.
+"""Cost of a model on a chip, with reasons; nothing is run.
 
 ``cost`` prices operators on a calibrated machine, ``kernels`` on a chip known by its data sheet, ``served`` whole
 requests of served models, ``load`` a server under load, ``whole_runs`` models whose kernels nobody timed. ``explain``

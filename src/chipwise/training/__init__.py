@@ -1,4 +1,4 @@
-"""What a model learns from, how good it gets, and where it is trained.
+"""Training: data, quality, and where models are trained.
 
 ``data`` is text and the protocol of data sets, ``tasks`` one folder for each thing asked of a model, ``loop`` one
 training, ``supernet`` the training of shared weights, ``trainers`` where trainings run, ``laws`` what loss to expect of

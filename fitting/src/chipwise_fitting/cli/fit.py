@@ -10,7 +10,7 @@ import typer
 
 
 class Source(StrEnum):
-    """Where measurements come from."""
+    """Source of the measurements."""
 
     AICONFIGURATOR = "aiconfigurator"
     EDGE = "edge"

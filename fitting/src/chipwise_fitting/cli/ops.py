@@ -10,7 +10,7 @@ import typer
 
 def command(
     table: Annotated[Path, typer.Option(help="CSV: op, device, runtime, dtype and the operator's sizes.")],
-    out: Annotated[Path, typer.Option(help="Where the answered table goes.")],
+    out: Annotated[Path, typer.Option(help="File for the table with its predictions.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Predict how long single operators take: seconds with a 90 % interval, and what bounds them.

@@ -10,7 +10,7 @@ import typer
 
 
 class Kind(StrEnum):
-    """What was measured."""
+    """Kind of measurement."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 class LeaveOut(StrEnum):
-    """What is left out of the fit that predicts a row."""
+    """Group that is left out of the fit which predicts a row."""
 
     NONE = "none"
     MODEL = "model"
@@ -36,12 +36,12 @@ class LeaveOut(StrEnum):
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="What was measured.")],
+    kind: Annotated[Kind, typer.Argument(help="Kind of measurement.")],
     truth: Annotated[Path, typer.Option(help="Folder that holds KIND.csv, or the file itself.")],
-    out: Annotated[Path, typer.Option(help="Where the predictions go: row_id, the prediction, its 90 % interval.")],
+    out: Annotated[Path, typer.Option(help="File for the predictions: row_id, the prediction, its 90 % interval.")],
     leave_out: Annotated[
         LeaveOut,
-        typer.Option(help="What is left out of each row's fit; model and vendor: only for tables of whole runs."),
+        typer.Option(help="Group that is left out of each row's fit; model and vendor: only for tables of whole runs."),
     ] = (LeaveOut.NONE),
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON.")] = False,
 ) -> None:

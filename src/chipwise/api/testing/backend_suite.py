@@ -54,7 +54,7 @@ class BackendSuite:
         return made.open(model, capacity=CAPACITY, batch=1, threads=1, options=self.options)
 
     def tokens(self, session: Session, count: int) -> Any:
-        """The same random tokens each time, (1, count)."""
+        """Random tokens from a fixed seed, (1, count)."""
         return np.random.default_rng(0).integers(0, session.vocab_size, (1, count))
 
     def test_it_has_a_name_and_a_version(self) -> None:

@@ -72,7 +72,7 @@ def core_like() -> MachineProfile:
 
 
 def other(profile: MachineProfile, **factors: float) -> MachineProfile:
-    """The same machine with rates of some kinds of nodes multiplied, such as ``attention=1.5`` or ``int8=0.8``."""
+    """Copy of the machine with multiplied rates of some kinds of nodes, such as ``attention=1.5`` or ``int8=0.8``."""
 
     def factor(model: str, _: str) -> float:
         return next((value for name, value in factors.items() if name in model.split(".")), 1.0)
@@ -81,7 +81,7 @@ def other(profile: MachineProfile, **factors: float) -> MachineProfile:
 
 
 def shaken(profile: MachineProfile, generator: random.Random, *, off: float) -> MachineProfile:
-    """The same machine with every rate off by a factor of its own, up to ``exp(±off)``."""
+    """Copy of the machine with each rate multiplied by a random factor up to ``exp(±off)``."""
     return _scaled(profile, lambda model, feature: math.exp(generator.uniform(-off, off)))
 
 

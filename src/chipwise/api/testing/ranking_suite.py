@@ -129,7 +129,7 @@ def shaken(arch: ArchSpec, *, seed: int) -> Ranker:
 
 
 def random_requests(arch: ArchSpec, *, batch: int, seed: int = 0) -> torch.Tensor:
-    """Random requests (batch, S + C, 1 + bag); 0, which stands for nothing, is among items and tags."""
+    """Random requests (batch, S + C, 1 + bag); items and tags include 0, the padding value."""
     stem = arch.stem
     assert isinstance(stem, RankingStem)
     generator = torch.Generator().manual_seed(seed)

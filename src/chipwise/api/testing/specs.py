@@ -113,7 +113,7 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
 
 @st.composite
 def llama_like_specs(draw: st.DrawFn) -> ArchSpec:
-    """A model whose layers are all alike, with gated FFN, RMSNorm and rotary positions."""
+    """A model of identical layers with gated FFN, RMSNorm and rotary positions."""
     layer = Layer(
         attention=draw(attentions("rope")),
         ffn=FeedForward(

@@ -177,7 +177,7 @@ class TaskSuite:
         assert again["spent_cpu_s"] == 0
 
     def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:
-        """Losses of the graph, entry by entry, sum to what torch is judged by, on validation data."""
+        """Losses of the graph sum, entry by entry, to torch's loss on validation data."""
         from chipwise.training.loop.evaluate import load_model
 
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
@@ -191,7 +191,7 @@ class TaskSuite:
         assert math.isfinite(part.loss)
 
     def test_samples_are_plain_and_drawn_without_scripts(self, tmp_path: Path) -> None:
-        """What is shown survives JSON, alone and next to a reference design."""
+        """Report sections survive JSON, alone and next to a reference design."""
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
         for reference in (None, item):
             samples = json.loads(json.dumps(opened.samples(item, reference), allow_nan=False))

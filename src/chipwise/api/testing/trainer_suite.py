@@ -105,7 +105,7 @@ class TrainerSuite:
             assert trainer.accounts <= BUDGETS, f"unknown budgets in `accounts`: {trainer.accounts - BUDGETS}"
 
     def test_results_are_those_of_training_here_and_a_fault_of_one_spares_the_others(self, tmp_path: Path) -> None:
-        """The same steps from the same seed give the same loss; weights and result lie in the job's folder.
+        """Equal steps and seed give an equal loss; weights and result lie in the job's folder.
 
         A training that diverges is a failed event with its reason, and no exception.
         """
@@ -133,7 +133,7 @@ class TrainerSuite:
             assert (Path(job.folder) / self.job_of(job).result_name).exists()
 
     def test_nothing_is_trained_twice_and_longer_trainings_go_on(self, tmp_path: Path) -> None:
-        """A job that has a result costs no training; another weight format of it is judged.
+        """A job with a result is not trained again; another weight format of it is evaluated.
 
         The state before the decay comes back with a result, and the longer training equals one that was never stopped.
         """

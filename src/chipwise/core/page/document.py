@@ -14,7 +14,7 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) -> str:
-    """A whole page around ``body`` (HTML). Its elements ``plot-KEY`` are drawn from ``figures``, the first view first.
+    """Complete HTML page around ``body``. ``figures`` fill its elements ``plot-KEY``; the first view is shown first.
 
     A page without figures is without plotly.
 
@@ -46,5 +46,5 @@ def _asset(name: str) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

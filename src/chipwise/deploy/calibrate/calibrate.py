@@ -316,7 +316,7 @@ def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, thread
 
 
 def _slowness(sample: Sample, reference_s: Mapping[str, float]) -> float:
-    """How far the machine was from its own speed at best, as a factor ≥ 1."""
+    """Slowdown of the machine relative to its own best speed, as a factor ≥ 1."""
     since = drift(own_reference_of(sample.measured), reference_s)
     return 1.0 if since is None else since.size
 

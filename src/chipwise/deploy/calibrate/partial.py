@@ -1,4 +1,4 @@
-"""What an unfinished calibration has measured, so that one that was stopped goes on where it was.
+"""Stores the results of an unfinished calibration, so that a stopped one continues.
 
 A file of JSON lines: first what the measurements are of, then each measurement under its name. It is ignored where the
 machine, its runtime or a version is another, or where it is older than a day; a torn last line is left out.
@@ -57,11 +57,11 @@ class Partial:
         return {str(row["name"]): row["value"] for row in rows[1:] if {"name", "value"} <= row.keys()}
 
     def get(self, name: str) -> Any:
-        """What was measured under a name; None where nothing was."""
+        """The result stored under a name; None if there is none."""
         return self._held.get(name)
 
     def restored(self, name: str, read: Callable[[Any], Any]) -> Any:
-        """What ``read`` makes of what was measured under a name; None where that is nothing, or damaged."""
+        """The result stored under a name, parsed by ``read``; None if it is missing or damaged."""
         held = self.get(name)
         try:
             return None if held is None else read(held)

@@ -78,7 +78,7 @@ def export_for(
 
 
 def export_openvino(design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False) -> Path:
-    """The same ONNX file as ONNX Runtime's.
+    """Writes the ONNX file that ONNX Runtime also uses.
 
     Raises:
         Unsupported: OpenVINO has no rule for one of its operators.

@@ -259,7 +259,7 @@ def _sentencepiece(
 
 
 def _is_byte(token: str) -> bool:
-    """Whether a token stands for one byte, such as ``<0x0A>``."""
+    """Whether a token is a single byte, such as ``<0x0A>``."""
     return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
 
 

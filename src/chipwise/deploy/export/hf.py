@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Own(NamedTuple):
-    """What loads a form of models that transformers has no code for."""
+    """The modelling file of a kind of model that transformers does not have."""
 
     file: str
     auto: str  # class of transformers that finds it

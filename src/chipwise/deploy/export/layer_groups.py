@@ -1,4 +1,4 @@
-"""Which parts of a model a file stores in which format: token table, head, attention, feed-forward, and the rest."""
+"""Weight formats of a file by part of the model: token table, head, attention, feed-forward, and the rest."""
 
 from __future__ import annotations
 

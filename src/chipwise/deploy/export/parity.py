@@ -130,7 +130,7 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
 
 
 def outputs_of(arch: ArchSpec) -> str:
-    """What a model's outputs are called."""
+    """Names of a model's outputs."""
     return {ENCODER: "states", DENOISER: "velocities", RANKER: "scores"}.get(form_of(arch), "logits")
 
 

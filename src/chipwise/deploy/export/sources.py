@@ -77,7 +77,7 @@ class Source:
 
 
 def holding(arch: ArchSpec) -> list[str]:
-    """What can hold a model of this architecture: some of ``FORMATS``."""
+    """File formats that can hold a model of this architecture: some of ``FORMATS``."""
     found = []
     with suppress(Unsupported):
         require_built(arch, work="exported")

@@ -42,7 +42,7 @@ Reply = dict[str, Any]
 
 
 class KitError(Exception):
-    """What the person at the device can do something about."""
+    """An error that the person at the device can fix."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -826,7 +826,7 @@ def _sum_of(parts: Iterable[Callable[[], float | None]]) -> float | None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What this machine is, as its system tells it; None where it does not."""
+    """Description of this machine by its operating system; None if unknown."""
     cpu, cores = _cpu_name(), os.cpu_count() or 1
     try:
         memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -876,7 +876,7 @@ def _cpu_name() -> str:
 
 
 def _said(*command: str) -> str | None:
-    """What a program of the system prints; None where there is no such program."""
+    """Output of a system program; None if there is no such program."""
     if shutil.which(command[0]) is None:
         return None
     try:

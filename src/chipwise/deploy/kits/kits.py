@@ -322,7 +322,7 @@ def sha256_of(path: Path) -> str:
 
 
 def another_device(stated: str, machine: KitMachine) -> str | None:
-    """The chip that ``machine`` says it has, where it cannot be the ``stated`` one; None where nothing speaks against.
+    """The chip that ``machine`` reports, if it contradicts ``stated``; None if they agree or cannot be compared.
 
     Names of processors and GPUs are compared with the titles and aliases of all data sheets: the longest title whose
     words all occur must be the stated device's. Devices without a data sheet are taken as stated.

@@ -174,7 +174,7 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
 def measure_alternately(
     models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, extra_rounds: int = 0, **settings: Any
 ) -> list[Measurement | MeasurementError]:
-    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all alike.
+    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all equally.
 
     Models with fewer than ``rounds`` clean measurements are measured again, for at most ``extra_rounds``. Then each
     model's ``rounds`` quietest measurements are joined; the result is clean when all of them are. A model that fails
@@ -211,7 +211,7 @@ def check_threads(threads: int) -> None:
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:
-    """Several measurements of one model joined into one: all samples, and each doubt once, as the loudest says it."""
+    """Joins several measurements of one model: all samples, and each doubt once, in its most severe form."""
     first = parts[0]
     memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
     by_loudness = sorted(parts, key=lambda part: part.noise_level)

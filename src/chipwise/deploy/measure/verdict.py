@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Of several attempts the one with the least rank is kept: slow throughout is worse than disturbed at times."""
+        """Rank of an attempt; the least is kept: slow throughout is worse than disturbed at times."""
         return self.slow, self.score
 
 

@@ -113,7 +113,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
-    """What a request asks of the model: tokens (batch, prompt), images (batch, C, Y, X), or items to rank."""
+    """Input of one request: tokens (batch, prompt), images (batch, C, Y, X), or items to rank."""
     if image := session.facts.get("image"):
         return generator.standard_normal((batch, *image), dtype=np.float32)
     if request := session.facts.get("request"):

@@ -104,7 +104,7 @@ NEEDS = {
 
 
 def table_name(runtime: str) -> str:
-    """The name under which ``runtime`` stands in ``RUNTIMES``, given by that name or any alias that estimates take.
+    """Name of ``runtime`` in ``RUNTIMES``, given by that name or any alias that estimates accept.
 
     >>> table_name("torch-compile"), table_name("ort")
     ('torch-compiled', 'onnxruntime')

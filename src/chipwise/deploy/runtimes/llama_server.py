@@ -114,7 +114,7 @@ def ask(
     new: int,
     cache: str = "f32",
 ) -> dict[str, Any]:
-    """What llama.cpp answers in a process of its own.
+    """Results of llama.cpp, run in a separate process.
 
     Args:
         path: The file.

@@ -155,7 +155,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
 
 
 def _misspelt(column: str, found: Mapping[str, str]) -> str | None:
-    """The field's name that a column nearly has, where no other column stands for the field."""
+    """The field that a misspelt column resembles, if no other column has that field."""
     key = plain(column)
     stem, _, unit = key.rpartition("_")
     for field, names in NAMES.items():

@@ -63,7 +63,7 @@ BOUNDS = {
 
 
 def usual_strengths(common: float) -> Strengths:
-    """What is believed of a table on a sheet whose deviation is ``common``."""
+    """Posterior of a table on a sheet whose deviation is ``common``."""
     return Strengths(noise=CHECKED_NOISE) if common < CHECKED else Strengths()
 
 

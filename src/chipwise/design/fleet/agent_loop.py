@@ -88,7 +88,7 @@ class LoopPart:
         return build(LoopPart, {**fields, **chosen})
 
     def describe(self) -> str:
-        """What runs where."""
+        """The part in words: its model, formats and device."""
         if self.time is not None:
             return "a measured time"
         parts = [str(self.model), self.weights or "", f"on {self.device}"]
@@ -151,7 +151,7 @@ class PartCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopCost(Result):
-    """What a turn takes, part by part, and what would fit.
+    """Cost of one turn by part, and what would fit.
 
     ``fitting`` are the alternatives nearest to what was asked for with which a turn fits; empty where it fits as it is,
     or where nothing does (``least`` is then the fastest turn that was found).
@@ -265,7 +265,7 @@ def _with_alternatives(found: LoopCost) -> LoopCost:
 
 
 def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
-    """What each part takes in a turn, models priced together."""
+    """Cost of each part in a turn; models are priced together."""
     requests = [_request(part) for part in parts if part.model is not None]
     answers = iter(estimates(requests))
     costs: list[PartCost | ChipwiseError] = []

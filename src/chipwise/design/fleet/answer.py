@@ -89,7 +89,7 @@ class Option(Result):
 
     @property
     def arrangement(self) -> Arrangement:
-        """How one replica of the first pool is arranged."""
+        """Deployment of one replica of the first pool."""
         return Arrangement(
             deployment=Deployment(
                 device=self.device,
@@ -115,7 +115,7 @@ class Option(Result):
 
     @property
     def margin(self) -> float | None:
-        """How many times the devices that the prediction needs the fleet has; None where that is not known."""
+        """Size of the fleet relative to what the prediction alone needs; None if unknown."""
         whole = self.devices + (self.second.devices if self.second else 0)
         return None if self.needed_devices is None else whole / self.needed_devices
 
@@ -126,7 +126,7 @@ class Option(Result):
 
     @property
     def about_margin(self) -> str:
-        """What the load needs and what the margin for the prediction's error adds; empty where it adds nothing."""
+        """Devices that the load needs and the margin for the prediction's error; empty if there is no margin."""
         if self.margin is None or self.margin <= 1:
             return ""
         price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
@@ -167,7 +167,7 @@ class Option(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPrice:
-    """What a limit costs: the cheapest fleet without it."""
+    """Price of a limit: the cheapest fleet without it."""
 
     limit: str
     without: str
@@ -305,7 +305,7 @@ def planned(
 
 
 def _reasons(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Why each of several devices that were named is no answer, to follow what is said of the closest."""
+    """Reasons why named devices have no fleet within the limits, continuing the sentence about the closest one."""
     if len(finder.question.devices) < 2:
         return ""
     return "".join(f". {each.device}: {each.reason}" for each in left_out(finder, (), limits))
@@ -318,7 +318,7 @@ def _nothing_fits(finder: Finder) -> str:
 
 
 def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Which limits nothing meets, and how near the closest arrangement comes."""
+    """Limits that no fleet keeps, and how close the closest arrangement comes."""
     question = finder.question
     sure = f"with probability {units.show(question.confidence, 'share')}"
     closest = finder.closest(limits)
@@ -401,7 +401,7 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
 
 
 def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
-    """What holds where step times are as predicted; None where limits are to hold with even odds anyway."""
+    """The fleet that holds if step times are as predicted; None if limits are to hold with even odds anyway."""
     if finder.z <= 0:
         return None
     if fleet.second is None:
@@ -479,7 +479,7 @@ def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:
-    """What the best fleet's arrangement and its device's others would cost without each limit."""
+    """Prices of the best fleet's arrangement, and of its device's others, without each limit."""
     found = []
     for name in limits:
         rest = {other: value for other, value in limits.items() if other != name}

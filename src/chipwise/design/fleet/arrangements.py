@@ -81,7 +81,7 @@ class Arrangement:
 
     @property
     def spread(self) -> str:
-        """How a replica is spread over its devices, and who drafts for it: ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
+        """Parallelism and draft model of a replica: ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
         drafts = () if self.speculation is None else (self.speculation.describe(),)
         return ", ".join((self.deployment.spread, *drafts))
 
@@ -111,7 +111,7 @@ class ArrangementSpace:
 
     @property
     def cardinalities(self) -> Rows:
-        """How many values each of a row's integers has, (8,)."""
+        """Number of values of each integer in a row, (8,)."""
         return np.array([len(axis) for axis in self.axes], np.int64)
 
     def _runtime(self, device: DeviceProfile) -> str:

@@ -53,7 +53,7 @@ MOST_LANES = 2  # of each pool of two that are replayed, to stand for all
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """An arrangement that fits, with what is known of it before any limit is looked at."""
+    """An arrangement that fits in memory, with the figures that do not depend on limits."""
 
     arrangement: Arrangement
     device: DeviceProfile
@@ -272,7 +272,7 @@ class Evaluator:
         return serve_mixed(load, mixed, slow=slow, most_lanes=2 * MOST_LANES, timeline=timeline)
 
     def metrics_of_two(self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
-        """The same as :meth:`metrics` of two pools."""
+        """Metrics as by :meth:`metrics`, for two pools."""
         key = f"{kind}/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
         found = self.known.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""Finds the cheapest arrangements that hold: each sort with the fewest replicas, cheapest sorts first, rest pruned.
+"""Finds the cheapest arrangements that hold, cheapest kinds first, with the fewest replicas; prunes the rest.
 
 Every arrangement is looked at where they are few; of many, one of the project's search strategies chooses which are
 priced. Fleets of two pools are put together from those that fit.
@@ -172,7 +172,7 @@ class Finder:
         return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much and not more
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
-        """Of fleets of one pool that do not hold: the one that exceeds the limits least, by how much, and its times.
+        """The fleet of one pool that exceeds the limits least: by how much, and its times.
 
         Times are the upper ends that the question's confidence asks for. ``device`` is the only one to look at.
         """

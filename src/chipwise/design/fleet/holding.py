@@ -60,14 +60,14 @@ class Fleet:
 
     @property
     def usd_per_s(self) -> float | None:
-        """Of all devices; None where a price is unknown."""
+        """Price of all devices; None if a price is unknown."""
         prices = [each.usd_per_s_of(count) for each, count in self.pools]
         known = [price for price in prices if price is not None]
         return sum(known) if len(known) == len(prices) else None
 
     @property
     def power_w(self) -> float | None:
-        """Of all boards; None where a device's is unknown."""
+        """Power of all boards; None if a device's is unknown."""
         watts = 0.0
         for candidate, count in self.pools:
             if candidate.device.board_power is None:
@@ -93,7 +93,7 @@ def price_order(fleet: Fleet) -> float:
 
 
 class Holding:
-    """What fleets must cost at least, may cost at most, and whether limits hold in them.
+    """Bounds on the price of fleets, and whether limits hold in them.
 
     Args:
         question: What is asked.

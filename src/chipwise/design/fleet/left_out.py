@@ -96,7 +96,7 @@ def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
 
 
 def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
-    """How many devices the load takes, of the arrangement that takes the fewest, and how many are allowed."""
+    """Devices that the least demanding arrangement needs for the load, and how many are allowed."""
     holding = finder.holding
 
     def devices(candidate: Candidate, z: float) -> int:
@@ -112,7 +112,7 @@ def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
 
 
 def _failed(broken: Sequence[Arrangement]) -> str:
-    """Which arrangements of a device cannot run, where others do."""
+    """Arrangements of a device that cannot run, if others can."""
     if not broken:
         return ""
     names = [f"{each.weights.upper()} {each.spread}" for each in broken]

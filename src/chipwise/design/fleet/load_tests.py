@@ -25,7 +25,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """What a load test measured: seconds by metric, requests per second, and which tool said so."""
+    """Result of a load test: seconds by metric, requests per second, and the tool that measured them."""
 
     tool: str
     times: Mapping[str, float]
@@ -67,7 +67,7 @@ class Check(Result):
     request_s: float | None
 
     def headline(self) -> str:
-        """How many promises held."""
+        """Summarises how many promises and limits held."""
         inside = sum(each.inside for each in self.rows_held)
         limits = [each.meets_limit for each in self.rows_held if each.limit is not None]
         said = f"; {sum(map(bool, limits))} of {len(limits)} limits were met" if limits else ""

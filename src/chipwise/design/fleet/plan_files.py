@@ -37,14 +37,14 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def write_progress(path: Path, question: Question, known: Mapping[str, Mapping[str, float]]) -> None:
-    """Writes what is known of an unfinished plan."""
+    """Writes the state of an unfinished plan."""
     held = {"format": FORMAT, "answer": {"question": plain(question)}, "known": plain(known)}
     write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """What a plan's file holds: the question, the answer (None of a plan that was interrupted), and the replays."""
+    """Contents of a plan's file: the question, the answer (None if the plan was interrupted), and the replays."""
 
     question: Question
     plan: Plan | None
@@ -52,7 +52,7 @@ class PlanFile:
 
 
 def read_plan(path: Path) -> PlanFile:
-    """What a plan's file holds.
+    """Contents of a plan's file.
 
     Raises:
         SpecError: It is no plan's file, or a field of it is wrong; names it.
@@ -138,7 +138,7 @@ def _check_option(option: Option, field: str) -> None:
 
 
 def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
-    """The replays that the plan in ``path`` has made of the same question; none where there is no such file.
+    """Replays of the same question in the plan at ``path``; none if there is no such file.
 
     Raises:
         SpecError: The file is of another question, or no plan's.
@@ -156,7 +156,7 @@ def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
 
 
 def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """What differs between two plans: name, before, after; questions first, then the answers' best options.
+    """Differences between two plans (name, before, after): questions first, then the best options.
 
     Raises:
         SpecError: One is no plan's file.

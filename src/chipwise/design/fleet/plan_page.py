@@ -126,7 +126,7 @@ def _asked(question: Question) -> list[list[str]]:
 
 
 def load_in_words(question: Question) -> str:
-    """What arrives: the rate, and what requests of each class hold."""
+    """Describes the load: its rate, and the tokens of each class of requests."""
     if question.trace is not None:
         return f"the requests of {question.trace}"
     arrives = describe_arrivals(question.rate_per_s, question.arrivals, question.burstiness)

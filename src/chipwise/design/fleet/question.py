@@ -1,4 +1,4 @@
-"""Question: what a plan is asked for. The load, the limits, what may be rented at what price, what may be varied."""
+"""The question of a plan: load, limits, devices with prices, and what may vary."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a plan is asked for.
+    """Load, limits and choices of a plan.
 
     Attributes:
         model: A known model, a file or a folder.
@@ -269,7 +269,7 @@ def _quantity(value: object, kind: str, field: str) -> float:
 
 
 def device_key(name: str) -> str:
-    """What a device is called in a plan: its sheet's name, with its memory where that was stated; a file or a machine
+    """Name of a device in a plan: its sheet's name, with its memory where that was stated; a file or a machine
     that was taught, as it was named.
 
     Raises:
@@ -330,7 +330,7 @@ def mapping(value: object, field: str) -> dict[str, Any]:
 
 
 def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]:
-    """Classes of requests, and the limits that stand in them."""
+    """Classes of requests, and their own limits."""
     found, limits = [], {}
     for i, each in enumerate(listed):
         one = mapping(each, f"classes[{i}]")

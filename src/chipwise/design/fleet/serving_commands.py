@@ -24,7 +24,7 @@ NARROW = ("fp8", "fp8_block")  # formats that vLLM and SGLang make of a checkpoi
 
 
 def served_name(model: str) -> str:
-    """What an engine is asked to serve: a folder's path, or a Hugging Face id; of a bare name that of the known model.
+    """Name of the model for an engine: a folder's path or a Hugging Face id, also for the bare name of a known model.
 
     What a name says beyond the known model's (``-instruct``, ``-fp8``) stays, since it names other weights.
 
@@ -92,7 +92,7 @@ def _gguf(model: str) -> str:
 
 
 def _vllm(where: Arrangement) -> list[str]:
-    """Parallelism and drafts; experts are dealt out to all devices of a stage or to none."""
+    """Flags for parallelism and drafts; experts are sharded over all devices of a stage or not at all."""
     parts = [f"--tensor-parallel-size {where.deployment.tp}"] * (where.deployment.tp > 1)
     parts += [f"--pipeline-parallel-size {where.deployment.pp}"] * (where.deployment.pp > 1)
     parts += [f"--data-parallel-size {where.deployment.dp}"] * (where.deployment.dp > 1)
@@ -138,7 +138,7 @@ def _trtllm(where: Arrangement) -> list[str]:
 
 
 def _trtllm_options(where: Arrangement) -> dict[str, object]:
-    """What only TensorRT-LLM's file of options says; JSON is YAML."""
+    """Options that exist only in TensorRT-LLM's option file; JSON is YAML."""
     options: dict[str, object] = {"enable_attention_dp": True} if where.deployment.dp > 1 else {}
     if where.speculation is not None:
         drafts = where.speculation

@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulation(Result):
-    """What requests meet at one arrangement. Times are predicted, in seconds, with 90 % intervals.
+    """Metrics of requests at one arrangement. Times are predicted, in seconds, with 90 % intervals.
 
     ``times`` by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, ``queue_p90``, …); ``state`` is running and waiting
     sequences and the share of the cache in use over time, of the first replica.
@@ -104,7 +104,7 @@ def simulated(
     about_load: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """The simulation of a load, drawn several times, at one or several pools.
+    """Simulations of a load with several random seeds, at one or several pools.
 
     Args:
         loads: The load by seed: figures are means over seeds.

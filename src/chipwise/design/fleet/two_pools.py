@@ -1,4 +1,4 @@
-"""The cheapest fleet of two pools: prefill and decode apart, or two sorts of devices behind one router.
+"""Finds the cheapest fleet of two pools: prefill and decode apart, or two kinds of devices behind one router.
 
 Both pools run the same runtime and weight format, so that caches can be handed over and answers are alike. Pairs of
 arrangements are looked at in the order of what they must cost at least, until that is more than the cheapest that
@@ -91,7 +91,7 @@ class TwoPools:
         return sorted(found, key=lambda each: each.bound)
 
     def bound(self, first: Candidate, second: Candidate) -> float:
-        """Dollars a second that a fleet of both costs at least; infinite where none of them can be."""
+        """Lower bound on the price of a fleet of both, in dollars a second; infinite if none can exist."""
         here, there = first.arrangement, second.arrangement
         if here.weights != there.weights or here.runtime != there.runtime:
             return math.inf

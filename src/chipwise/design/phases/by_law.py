@@ -288,7 +288,7 @@ def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Fe
 
 
 def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """Rows near ``parents``: genes drawn anew, mixed with another parent's, a step up or down, one choice for all."""
+    """Rows near ``parents``: random genes, crossover, a step up or down, or one choice for all layers."""
     part = count // 4
     first = parents[rng.integers(0, len(parents), 4 * part)]
     other = parents[rng.integers(0, len(parents), part)]

@@ -160,7 +160,7 @@ class Chooser:
         self._fitted_on = []
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows, none of them in ``taken``; fewer when the pool is exhausted."""
+        """Up to ``count`` rows outside ``taken``; fewer when the pool is exhausted."""
         rng = np.random.default_rng([self._seed, len(taken)])
         pool = self._candidates(observations, taken, rng)
         if len(pool) <= count:
@@ -198,7 +198,7 @@ class Chooser:
         return picks
 
     def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows preferred by the law alone, none of them in ``taken``; one per shape at first.
+        """Up to ``count`` rows outside ``taken`` that the law prefers; one per shape at first.
 
         ``observations`` are ignored: this is for runs without trainings before the final ones.
         """
@@ -226,7 +226,7 @@ class Chooser:
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def better_served(self, row: Sequence[int]) -> float:
-        """What the loss of ``row`` is multiplied by, at most 1, in the form of it whose steps the law prefers.
+        """Factor (at most 1) on the loss of ``row`` in its best number of steps by the law.
 
         By the law alone: the least of several noisy predictions would prefer what is known worst.
         """
@@ -245,7 +245,7 @@ class Chooser:
         return self._law([])(rows)
 
     def law_of(self, choices: Mapping[str, Any]) -> float:
-        """The same for a reference design, by the row closest to it."""
+        """The same factor for a reference design, from the row closest to it."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
@@ -416,7 +416,7 @@ class StrategyProposer:
             ) from None
 
     def __call__(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows within the limits, none of them in ``taken``."""
+        """Up to ``count`` rows within the limits and outside ``taken``."""
         problem = self._chooser.problem
         strategy = self._make(self._seed + 1_000 * len(taken))
         gone = {tuple(int(i) for i in row) for row in taken}

@@ -136,7 +136,7 @@ class Finals:
         return self.best(self.contenders, reference)
 
     def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
-        """What is to be chosen from where nothing keeps limits and floors.
+        """Contenders to choose from if none keeps all limits.
 
         Raises:
             Infeasible: None of ``tried`` could be measured.
@@ -161,7 +161,7 @@ class Finals:
         )
 
     def _beyond(self, item: Candidate) -> float:
-        """How far a candidate is past the limit that it exceeds most; infinite where a task could not be evaluated."""
+        """Largest relative excess of a candidate over a limit; infinite if a task could not be evaluated."""
         if any("failed" in result for result in item.tasks.values()):
             return math.inf
         there = {} if self._others is None else values_of(self._others.predict(item.design))
@@ -343,7 +343,7 @@ class Finals:
         }
 
     def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
-        """What winner and reference design do with test data, for the report."""
+        """Outputs of winner and reference design on test data, for the report."""
         found = dict(
             self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
         )
@@ -359,7 +359,7 @@ class Finals:
         return found
 
     def write_winner(self, winner: Candidate) -> None:
-        """What the task's ecosystem loads, with the measured ``model.onnx`` and the promises beside it."""
+        """Writes the folder that the task's ecosystem loads, with the measured ``model.onnx`` and the promises."""
         source = self._folder.trial(winner.number) / "model.onnx"
         metric, notes = self._spec.asked.metric, winner.notes
         tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
@@ -401,6 +401,6 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
 
 
 def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
-    """How likely each hard limit on something predicted holds, by metric; None where nobody can say."""
+    """Probability that each hard limit on a predicted metric holds, by metric; None if unknown."""
     known = {**item.notes.predicted, **item.notes.believed_now}
     return chances_of((i for i in spec.limits if i.hard and i.metric not in (item.measured or {})), known)

@@ -1,4 +1,4 @@
-"""A run that goes on with other limits, another budget or another seed: what is decided anew, and what is kept.
+"""Continues a run with other limits, another budget or another seed: which decisions are made again, what is kept.
 
 Finished trainings and measurements are kept and count as far as they go: a training that is as long as a rung of the
 new plan stands for it, a shorter one is continued where its candidate is promoted. Limits are judged anew by what was
@@ -62,7 +62,7 @@ def _training_of(item: Candidate) -> str:
 
 
 def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> None:
-    """Checks that no training was longer than final ones shall be: winner and reference design are trained alike."""
+    """Checks that no training was longer than the final ones: winner and reference design must train alike."""
     plan, allowed = study.memory.get("plan") or [], spec.allowance
     ends = [
         plan[rung.rung][0] if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
@@ -79,14 +79,14 @@ def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> No
 
 
 def charge_of(item: Candidate, allowance: Allowance) -> float:
-    """What the longest training of a trial was charged; 0 where there is none."""
+    """Charged length of a trial's longest training; 0 if it has none."""
     return max((allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens) for rung in item.rungs), default=0.0)
 
 
 def plan_with(
     make: Callable[[], tuple[Rung, ...]], candidates: Sequence[Candidate], allowance: Allowance
 ) -> tuple[Rung, ...]:
-    """The plan of what is left of the budget, in which the trainings of ``candidates`` count.
+    """Plan of the remaining budget, including the trainings of ``candidates``.
 
     Args:
         make: Plans what is left for new candidates.

@@ -244,7 +244,7 @@ class Halving:
         return item
 
     def _in_best_of(self, item: Candidate, rows: Rows, rung: int) -> Candidate:
-        """The same among ``item`` and some of its other forms."""
+        """The best of ``item`` and its variants in other formats."""
         others = []
         for row in rows:
             place = tuple(int(i) for i in row)
@@ -361,7 +361,7 @@ class Halving:
 
     @property
     def overhead(self) -> float:
-        """What a unit of training takes in all: as so far, from ``OVERHEAD`` on; 1 where trainings alone count."""
+        """Total cost of a unit of training: measured so far, starting at ``OVERHEAD``; 1 if trainings alone count."""
         if not self._allowance.whole:
             return 1.0
         prior = self._plan[-1].budget
@@ -384,7 +384,7 @@ class Halving:
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
-        """The same with the predicted mean and standard deviation; None before the quality model is used.
+        """Trials with the predicted mean and standard deviation; None before the quality model is used.
 
         What a training is worth is what it is worth in the number of steps in which it is best served: a denoiser that
         was tried with one may win with eight.
@@ -401,7 +401,7 @@ class Halving:
         return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
-        """Every finished training; a reference design stands for the candidate of the space that is closest to it."""
+        """Every finished training; a reference design is represented by its closest candidate in the space."""
         return [
             Observation(
                 row=item.row or self._chooser.nearest(item.notes.choices),

@@ -88,7 +88,7 @@ class FinishedRun:
         return None if winner is None else winner.design
 
     def chosen(self, candidates: int) -> list[RunModel]:
-        """What is measured: winner and reference design, those that may take the winner's place, and some of the front.
+        """Models to measure: winner and reference design, contenders for the winner's place, and part of the front.
 
         At most ``FINALISTS`` may take its place: the best of those that were trained longest. Of the front there are at
         most ``candidates``, spread evenly over its latencies; with none, winner and reference design are alone.

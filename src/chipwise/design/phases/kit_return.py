@@ -1,4 +1,4 @@
-"""What kits measured of a finished run: it is recorded, the target learns from it, and predicts every trial again."""
+"""Records measurements of kits for a finished run, teaches them to the target, and predicts every trial again."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroo
 
 
 def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:
-    """How far ``values`` are past the hard limit that they exceed most, as a share of it; 0 where they keep all."""
+    """Largest relative excess of ``values`` over a hard limit; 0 if all hold."""
     known = [item for item in limits if item.hard and item.metric in values]
     return max([0.0, *(item.excess(values[item.metric]) for item in known)])
 

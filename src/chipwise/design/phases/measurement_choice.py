@@ -114,7 +114,7 @@ def next_of(
 def _ends(
     item: Candidate, goal: Objective, predicted: Mapping[str, Bounds], limits: Sequence[Constraint]
 ) -> tuple[float, float]:
-    """Both ends of a goal's interval, less being better; equal where it is known."""
+    """Interval of a goal, less being better; equal ends where it is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
     if not is_cost(goal.metric):
         first = item.after(0)
@@ -134,7 +134,7 @@ def _ends(
 
 
 def _ends_of(bounds: Bounds) -> tuple[float, float]:
-    """Both ends of an interval; the value where there is none."""
+    """Ends of an interval; the value itself if there is none."""
     value, low, high = bounds
     assert value is not None
     return (value if low is None else low, value if high is None else high)

@@ -33,7 +33,7 @@ class Measurer(Protocol):
         ...
 
     def beyond(self, item: Candidate) -> float:
-        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
+        """Largest known relative excess of a candidate over a limit."""
         ...
 
 
@@ -71,7 +71,7 @@ class CandidateMeasurer:
         return self.measure(item) if now.notes.within is None else now.notes.within
 
     def beyond(self, item: Candidate) -> float:
-        """How far a candidate is past the limit that it exceeds most, as a share of it, by what is known."""
+        """Largest known relative excess of a candidate over a limit."""
         limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
         return worst_excess(limits, self._trials[item.number].costs)
 
@@ -137,7 +137,7 @@ class CandidateMeasurer:
         return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
 
     def _references(self) -> list[Candidate]:
-        """The reference design, once it is chosen; before that, all that were judged."""
+        """The reference design once it is chosen; before that, all that were evaluated."""
         known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
         found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
         longest = max((len(item.rungs) for item in found), default=0)

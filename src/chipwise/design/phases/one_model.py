@@ -1,4 +1,4 @@
-"""One model, trained or judged on the data of a run file, without a search: of any task but text.
+"""Trains or evaluates one model on the data of a run file, without a search, for any task but text.
 
 Text has loops of its own (``training/loop/train_model.py``, ``training/evaluations/folder.py``), which know
 tokenizers and GPUs.
@@ -41,7 +41,7 @@ FORMAT = "fp32"  # of what a training leaves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """How well an exported file does on a part of a task's data, in the task's metric."""
+    """Score of an exported file on a part of a task's data, in the task's metric."""
 
     task: str
     metric: str  # its title, such as accuracy
@@ -216,7 +216,7 @@ def layer_losses_on_task(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """What each layer alone in ``form`` costs on the validation data of ``run``, in its loss (a share of errors, …).
+    """Increase of the loss on the validation data of ``run`` with one layer at a time in ``form``.
 
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.

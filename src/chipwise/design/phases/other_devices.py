@@ -189,7 +189,7 @@ class OtherDevices:
         }
 
     def chances(self, design: Design) -> dict[str, float | None]:
-        """How likely each hard limit there holds, by metric; None where nobody can say."""
+        """Probability that each hard limit on the other device holds, by metric; None if unknown."""
         hard = [limit for limit in self._each_limit() if limit.hard]
         return chances_of(hard, self.predict(design)) if hard else {}
 

@@ -60,7 +60,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Overview of a search space. ``feasible_share`` is of ``drawn`` candidates, every choice being uniform.
+    """Overview of a search space. ``feasible_share`` refers to ``drawn`` candidates with uniform choices.
 
     ``unjudged`` are the limits on metrics that nothing here predicts; ``closest`` says what is in the way where no
     candidate holds the others.
@@ -161,7 +161,7 @@ def _example(space: SearchSpace, metrics: Metrics, predict: Predict, row: NDArra
 def _climbed(
     space: SearchSpace, metrics: Metrics, name: str, rows: Rows, values: NDArray[np.float64], sign: float
 ) -> NDArray[np.int64]:
-    """The row with the least ``sign`` × metric that climbing from the best drawn ones reaches."""
+    """The row with the least ``sign`` × metric, found by hill climbing from the best random ones."""
     best: NDArray[np.int64] = rows[0]
     reached = np.inf
     around_each = int(space.cardinalities.sum())
@@ -182,7 +182,7 @@ def _climbed(
 
 
 def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
-    """Every row that differs in one choice; where layers open, in all that they then choose alike."""
+    """Every row that differs in one choice; for choices of single layers, also with the choice shared by all layers."""
     found = []
     for column, cardinality in enumerate(space.cardinalities.tolist()):
         around = np.repeat(row[None], cardinality, axis=0)
@@ -268,7 +268,7 @@ def _read(file: str | Path) -> tuple[Mapping[str, Any], bool]:
 
 
 def profile_of(file: str | Path) -> Path:
-    """Where this machine's profile for the models of a search's file is kept, in the runtime and threads of its target.
+    """Path of this machine's profile for the models of a search's file, in the runtime and threads of its target.
 
     Raises:
         SpecError: The file is wrong.

@@ -171,7 +171,7 @@ class Search:
         return Finals(*known, others=self.others, penalty_factor=factor, on_phase=self._phase, **more)
 
     def _read_data(self) -> TaskData:
-        """What is asked of models, with its data."""
+        """Opens the data of the task."""
         self._phase("reading data")
         spec = self.spec
         return spec.asked.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)

@@ -95,7 +95,7 @@ def largest_within(
 
 
 def _earlier(trials: Trials, choices: Mapping[str, Any]) -> Candidate | None:
-    """The same design, if it was a reference design under other limits or another budget; it becomes one again."""
+    """An earlier reference design with the same architecture, under other limits or budgets; it is used again."""
     for item in trials.all():
         if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
             trials.note(item.number, earlier=False)

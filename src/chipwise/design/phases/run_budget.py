@@ -28,7 +28,7 @@ ROUND_S = 10.0  # a budget that is advised is a multiple of it
 
 
 class RunBudget:
-    """What is left of a run's budget.
+    """Remaining budget of a run.
 
     Args:
         spec: The run.

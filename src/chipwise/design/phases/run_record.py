@@ -1,4 +1,4 @@
-"""The record of a run, made from its folder and study, from which the report is drawn. Works at any moment of a run."""
+"""Builds the record of a run, which the report shows, from its folder and study. Works at any moment of a run."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]
 
 
 def _law(memory: Mapping[str, Any]) -> rec.ByLaw | None:
-    """What a search by law remembers of its answer; None of a search that trains."""
+    """Stored answer of a search by law; None if the search trains."""
     held = memory.get("law")
     if held is None:
         return None

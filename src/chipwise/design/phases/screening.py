@@ -32,7 +32,7 @@ class Screened:
 
 
 def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Array]) -> Float64Array:
-    """The worst excess over any hard limit that free metrics know of, (n,); at most 0 where all hold."""
+    """Largest excess over any hard limit on free metrics, (n,); at most 0 where all hold."""
     count = len(next(iter(metrics.values())))
     worst = np.full(count, -1.0)
     for item in constraints:
@@ -103,7 +103,7 @@ def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constrai
 
 
 def mutate(space: SearchSpace, rows: Rows, rng: np.random.Generator, *, genes: float = 1.5) -> Rows:
-    """Children with about ``genes`` genes drawn anew."""
+    """Children with about ``genes`` random genes."""
     change = rng.random(rows.shape) < genes / rows.shape[1]
     drawn = (rng.random(rows.shape) * space.cardinalities).astype(np.int64)
     return space.canonical(np.where(change, drawn, rows))

@@ -241,12 +241,12 @@ def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
 
 
 def _per_node(devices: int) -> int:
-    """Devices that work in each machine: the most up to eight that all machines can have alike."""
+    """Devices per machine: the largest divisor of ``devices`` up to eight."""
     return max(count for count in range(1, MOST_IN_NODE + 1) if devices % count == 0)
 
 
 def _nodes(devices: int) -> str:
-    """What the script asks for where the devices are in several machines; empty where they are in one."""
+    """Launch settings for devices in several machines; empty for a single machine."""
     nodes = devices // _per_node(devices)
     if nodes == 1:
         return ""

@@ -15,13 +15,13 @@ WHO: Final = (("winner", "winner"), ("baseline", "reference design"))
 
 
 def known(record: RunRecord) -> Mapping[str, Any]:
-    """What was chosen for winner (``winner``) and reference design (``baseline``): fields of a ``Selection``."""
+    """Choices for winner (``winner``) and reference design (``baseline``): fields of a ``Selection``."""
     found = record.samples.get("by_matrix", {})
     return found if isinstance(found, Mapping) else {}
 
 
 def note() -> str:
-    """How the formats were chosen, and what the numbers are."""
+    """How the formats were chosen, and the meaning of the numbers."""
     return (
         "A matrix is narrow where the file's passes get faster by it, timed in turns, and validation "
         f"{words.asked().metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "

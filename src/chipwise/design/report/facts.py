@@ -108,19 +108,19 @@ def name(record: RunRecord, trial: Trial) -> str:
 
 
 def quality(trial: Trial) -> Value:
-    """What candidates are compared by: the loss of their task, or where a law ranked them, the loss that it expects."""
+    """Metric that ranks candidates: the loss of their task, or the loss that a law expects."""
     return value(trial, LOSS if LOSS in trial.predicted else "loss")
 
 
 def _loss(trial: Trial) -> Value:
-    """Of the validation text: by the exported artefact where that is known, else by trained weights."""
+    """Quality on the validation text, by the exported artefact if known, else by trained weights."""
     exported = trial.quantised_loss
     value = trial.loss if exported is None else exported
     return Value(value=value, source="unknown" if value is None else "trained")
 
 
 def quality_of(trial: Trial) -> str:
-    """Which weights the quality belongs to; ``expected`` where a law says it of a model that was not trained."""
+    """Weights that the quality belongs to; ``expected`` if a law gave it for an untrained model."""
     if LOSS in trial.predicted:
         return "expected"
     if trial.quantised_loss is None:
@@ -176,7 +176,7 @@ def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> Value | None:
 
 
 def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
-    """What a trial is predicted to cost on another device; None where that is not known."""
+    """Predicted cost of a trial on another device; None if unknown."""
     known = device.costs.get(str(trial), {})
     if metric not in known:
         return None

@@ -67,7 +67,7 @@ def fitted_quality(arch: ArchSpec, *, tokens: float, run: str | Path) -> Expecte
 
 
 def _trainings(record: RunRecord) -> tuple[Trainings, dict[int, float]]:
-    """The run's trainings, and bytes that a token stands for by vocabulary; 1 by outputs of another task's models."""
+    """Trainings of the run, and bytes per token by vocabulary; 1 for other tasks."""
     rows, vocabularies, text = [], {}, record.task == "text"
     for trial in record.trials:
         if not trial.loss or (text and not trial.perplexity) or not trial.parameters or not trial.curve:

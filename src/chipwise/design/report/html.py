@@ -56,7 +56,7 @@ def page(record: RunRecord) -> str:
 
 
 def pictures(record: RunRecord) -> Sequence[Picture]:
-    """What the task shows of its data and of what models do with it."""
+    """The task's own section: its data and outputs of models."""
     return words.asked().pictures(record.samples)
 
 
@@ -193,7 +193,7 @@ def constraints(record: RunRecord) -> str:
 
 
 def _how_measured(record: RunRecord, trial: Trial) -> str:
-    """What the column of measurements means."""
+    """Explains the column of measurements."""
     if trial.measured is None and not record.target.measures:
         return "Nothing was measured: a limit is expected to hold, with the chance that its prediction gives it."
     where = safe(record.target.title or record.target.device if not record.target.measures else facts.where(record))
@@ -496,7 +496,7 @@ def _foot(record: RunRecord) -> str:
 
 
 def facts_list(items: dict[str, str]) -> str:
-    """Names and what is known under them."""
+    """Names with their known values."""
     return '<dl class="facts">' + "".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
@@ -506,7 +506,7 @@ def _sortable(
     numbers: set[int],
     classes: Sequence[str] = (),
 ) -> str:
-    """A table whose cells are (HTML, value to sort by)."""
+    """A table of cells (HTML, value to sort by)."""
     kinds = [' class="number"' if i in numbers else "" for i in range(len(head))]
     top = "".join(f"<th{kind}>{safe(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
     body = []

@@ -1,4 +1,4 @@
-"""What a report and a card say of a search that trained nothing: whose law ranked the designs, and what it assumes."""
+"""Text of report and card for a search that trained nothing: the law that ranked the designs, and its assumptions."""
 
 from __future__ import annotations
 

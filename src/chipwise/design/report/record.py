@@ -353,7 +353,7 @@ class TestScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLaw:
-    """What a search that trained nothing knows: whose law ranked its designs, and how the winner is to be trained."""
+    """Findings of a search that trained nothing: the law that ranked its designs, and the winner's training plan."""
 
     source: str  # of the law
     tokens: float  # that every design would be trained on

@@ -135,7 +135,7 @@ def _designs(runs: TwoRuns) -> Rows:
 
 @words.in_its_words
 def notes(runs: TwoRuns) -> list[str]:
-    """What makes the two hard to compare, and what is missing."""
+    """Reasons why the two runs are hard to compare, and what is missing."""
     found = []
     for name, record in zip(runs.names, runs.records, strict=True):
         if record.status == "partial":
@@ -283,6 +283,6 @@ def _markers(name: str, record: RunRecord, known: Sequence[tuple[Trial, float, f
 
 
 def names_of(folders: Sequence[Path]) -> tuple[str, str]:
-    """The folders' own names, or their paths where these are alike."""
+    """Names of the folders, or their paths if the names are equal."""
     first, second = folders
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))

@@ -29,7 +29,7 @@ class Unmet:
 
     @property
     def beyond(self) -> float | None:
-        """How far the value is past the limit, as a share of it."""
+        """Relative excess of the value over the limit."""
         return None if self.value is None else self.constraint.excess(self.value)
 
 
@@ -69,7 +69,7 @@ def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None
 
 
 def verdict(record: RunRecord) -> str:
-    """What the winner does not keep, in a sentence; empty where it keeps everything."""
+    """Limits that the winner breaks, in a sentence; empty if it keeps all."""
     found = unmet(record)
     if not found:
         return ""
@@ -83,7 +83,7 @@ def verdict(record: RunRecord) -> str:
 
 
 def next_step(record: RunRecord) -> str:
-    """What to do about a run that stopped early, or whose winner does not keep its limits; empty where all is well."""
+    """Advice for a run that stopped early, or whose winner breaks limits; empty otherwise."""
     found = unmet(record)
     if record.status == "partial":
         change = " FILE may have a larger budget, other limits or another seed:" if record.stopped else ""

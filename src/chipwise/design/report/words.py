@@ -76,7 +76,7 @@ def one_pass() -> bool:
 
 
 def served() -> tuple[str, ...]:
-    """What a measurement of the task's requests may hold."""
+    """Sizes of the task's requests for a measurement."""
     own = (REAL_TIME,) if asked().words.sound else ()
     return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *own)
 
@@ -179,7 +179,7 @@ def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> 
 
 
 def count(value: float | None, *, missing: str = UNKNOWN) -> str:
-    """A number of things: exact with thousands separators, ``about 3.2e14`` from a billion billion on."""
+    """A count with thousands separators; ``about 3.2e14`` from a billion billion on."""
     if value is None or not math.isfinite(value):
         return missing
     return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"

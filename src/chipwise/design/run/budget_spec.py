@@ -133,7 +133,7 @@ class Allowance:
         return SHORTEST[self.unit]
 
     def show(self, amount: float) -> str:
-        """An amount for people, such as ``100 s of CPU time`` or ``3.0 M tokens``."""
+        """A budget as text, such as ``100 s of CPU time`` or ``3.0 M tokens``."""
         if self.unit == "tokens":
             return f"{units.show(amount, 'count')} tokens"
         return f"{amount:.0f} s of {self.unit.upper()} time"

@@ -1,4 +1,4 @@
-"""What the file of a resumed run may change: limits, budgets and the seed. Any other difference is refused by name.
+"""Fields that may change when a run is resumed: limits, budgets and the seed. Other differences are refused by name.
 
 What a search by law finds is of one budget of tokens, and every stage from a pretrained model of one seed: these two
 kinds of run keep them.
@@ -24,7 +24,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What the decisions of a run follow from and a resumed run may change. Plain values, as a study keeps them."""
+    """Changeable fields that decisions of a run depend on, as plain values for the study."""
 
     limits: dict[str, Any]
     budget: dict[str, Any]

@@ -128,7 +128,7 @@ class RunFolder:
         return None if found is None else str(found)
 
     def _where(self, storage: str | None, *, resume: bool) -> str | None:
-        """Where the trials are: as given, else where they were; None for the folder's own journal."""
+        """Storage of the trials: as given, else as before; None for the folder's own journal."""
         known = self._stored() if resume else None
         if storage is None and known is not None and ":***@" in known:
             raise StudyError(f"{self.path}: its trials are in {known}; name it again, with its password, by --storage")
@@ -175,7 +175,7 @@ class RunFolder:
         self._take_up(held)
 
     def _identity_of(self, held: dict[str, Any]) -> object:
-        """The identity of the specification as it stands in the folder; that of the run's beginning may differ."""
+        """Identity of the specification in the folder; it may differ from that at the run's beginning."""
         try:
             return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
         except SpecError:  # of a version that had other fields
@@ -232,7 +232,7 @@ class RunFolder:
 
     @property
     def about(self) -> Path:
-        """Which model and text the stages' files are of, where the run starts from a model."""
+        """Model and text that the stages' files belong to, if the run starts from a model."""
         return self.path / "about.json"
 
     @property
@@ -242,7 +242,7 @@ class RunFolder:
 
     @property
     def calibrating(self) -> Path:
-        """What a calibration that is not finished has measured."""
+        """Results of an unfinished calibration."""
         return self.path / "profile-partial.jsonl"
 
     @property
@@ -262,11 +262,11 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """The record, from which the report is drawn."""
+        """The record that the report shows."""
         return self.path / "record.json"
 
     def training(self, arch: ArchSpec) -> Path:
-        """Where an architecture's trainings are kept, whatever trial they are for."""
+        """Folder of an architecture's trainings, shared by all its trials."""
         return self.path / "trainings" / arch.as_trained().digest
 
     def trial(self, number: int) -> Path:

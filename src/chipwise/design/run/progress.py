@@ -81,7 +81,7 @@ def _clock(status: Status) -> str:
 
 
 def amount_of(value: float, status: Status) -> str:
-    """An amount of the budget."""
+    """An amount of the budget as text."""
     return units.show(value, "count" if status.unit == "tokens" else "time")
 
 
@@ -105,7 +105,7 @@ def _in_notebook() -> bool:
 
 
 class _Line:
-    """One line that is drawn again at each new phase and every half second."""
+    """One line that is rewritten at each new phase and every half second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._phase, self._drawn_s = stream, "", -math.inf

@@ -68,7 +68,7 @@ ON_SHEETS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """Where the winner will be served.
+    """The device and runtime that will serve the winner.
 
     ``device`` is ``local`` (this machine, which is calibrated and measured), a data sheet's name or file, a taught or
     calibrated profile, or ``ssh:user@host``, measured over ssh and predicted as the data sheet that ``like`` names.
@@ -198,7 +198,7 @@ class AlsoOn:
 
     @property
     def limits_there(self) -> tuple[Constraint, ...]:
-        """The same as limits on metrics called ``metric@device``."""
+        """Limits on the other device, as limits on metrics called ``metric@device``."""
         return tuple(replace(limit, metric=f"{limit.metric}@{self.sheet.name}") for limit in self.limits)
 
 
@@ -474,7 +474,7 @@ class RunSpec:
 
     @property
     def asked(self) -> Task:
-        """What is asked of models."""
+        """The task of the models."""
         found: Task = ASKED.load(self.task)
         return found
 

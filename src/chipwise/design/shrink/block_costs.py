@@ -106,20 +106,20 @@ class Clock(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What tells this chip from others, as JSON can hold it."""
+        """Identity of this chip, as JSON can hold it."""
         ...
 
     @property
     def where(self) -> str:
-        """Where that is, for messages."""
+        """Location of the file, for messages."""
         ...
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """Of many models that differ in one kind of block."""
+        """For many models that differ in one kind of block."""
         ...
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """Of a few models, more exactly."""
+        """For a few models, more exactly."""
         ...
 
 

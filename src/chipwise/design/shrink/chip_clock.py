@@ -51,7 +51,7 @@ class ChipClock:
         return [self._times(each) for each in self.estimates(archs)]
 
     def estimates(self, archs: Sequence[ArchSpec]) -> list[CostEstimate]:
-        """What each model costs, with its intervals.
+        """Cost of each model, with intervals.
 
         Raises:
             ChipwiseError: The chip is unknown, lacks the format, or does not hold a model.

@@ -1,4 +1,4 @@
-"""The record of a run from a pretrained model, from which its report is drawn. Works at any moment."""
+"""Builds the record of a run from a pretrained model, which its report shows. Works at any moment."""
 
 from __future__ import annotations
 

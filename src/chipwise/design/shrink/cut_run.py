@@ -1,4 +1,4 @@
-"""One run from a pretrained model: original, cut and first layers alone, healed, evaluated and measured alike.
+"""One run from a pretrained model: original, cut, and first layers alone are healed, evaluated and measured equally.
 
 The stages are those of :mod:`chipwise.design.shrink.stages`, which leave their files in ``state/``; what was found
 of each contender is in ``state/contenders.json``. A run that was killed goes on from both.
@@ -170,7 +170,7 @@ class Cutting:
         return max(LEAST_STEPS, int(budget_s / step_s))
 
     def _steps(self, work: Shrinking, plan: Plan, weights: Named, sizes: Sizes) -> int:
-        """Steps of healing that ``budget.final`` pays for, or half of what is left; the same for both contenders.
+        """Healing steps that ``budget.final`` pays for, or half of the rest; the same for both contenders.
 
         Raises:
             SpecError: The budget is spent, or too small for even a few.

@@ -1,4 +1,4 @@
-"""What a model is cut on: the protocol that text and the data of other tasks fulfil.
+"""Data for cutting a model: the protocol that text and other tasks implement.
 
 The stages know no domain. They ask a :class:`Material` for the model, for examples that importance is computed on, for
 the original to hold cuts against, for the loss on held-out data, and to write what the ecosystem loads.
@@ -24,7 +24,7 @@ PARTS = ("train", "validation")
 
 
 class Examples(Protocol):
-    """What importance is computed on."""
+    """Batches for computing importance."""
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterable[tuple[Tensor | None, Callable[[], object]]]:
         """For each batch which positions (B, T) count, None for all, and what runs the model over it."""
@@ -56,7 +56,7 @@ class Comparison(Protocol):
         ...
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
-        """What training lowers: the distance, with the task's own loss beside it where there are labels."""
+        """Training loss: the distance to the original, plus the task's own loss if there are labels."""
         ...
 
 
@@ -75,17 +75,17 @@ class Material(Protocol):
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What tells this data from other data, as JSON can hold it."""
+        """Identity of this data, as JSON can hold it."""
         ...
 
     @property
     def held_out(self) -> str:
-        """What :meth:`judge` gives, in words."""
+        """Name of the value that :meth:`judge` returns."""
         ...
 
     @property
     def examples(self) -> Examples:
-        """What importance is computed on."""
+        """Batches for computing importance."""
         ...
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Comparison:
@@ -98,14 +98,14 @@ class Material(Protocol):
     def judge(
         self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
     ) -> float:
-        """How much a cut loses on held-out data, less is better: its distance from the original, or the task's loss.
+        """Loss of a cut on held-out data, less is better: its distance from the original, or the task's loss.
 
         ``quick`` asks for the first part of the data alone, where many cuts are compared.
         """
         ...
 
     def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
-        """What the ecosystem loads, such as a Hugging Face folder."""
+        """Writes what the ecosystem loads, such as a Hugging Face folder."""
         ...
 
 

@@ -49,11 +49,11 @@ class Sizes:
         return self.heads if kind == "attention" else self.neurons
 
     def with_kind(self, kind: str, sizes: tuple[int, ...]) -> Sizes:
-        """The same but for all blocks of one kind."""
+        """Copy of the model without any block of one kind."""
         return replace(self, heads=sizes) if kind == "attention" else replace(self, neurons=sizes)
 
     def with_block(self, layer: int, kind: str, size: int) -> Sizes:
-        """The same but for one block."""
+        """Copy of the model without one block."""
         sizes = self.of_kind(kind)
         return self.with_kind(kind, (*sizes[:layer], size, *sizes[layer + 1 :]))
 
@@ -172,7 +172,7 @@ def orders_width(arch: ArchSpec) -> bool:
 
 
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
-    """The same model without the layers that have no block (a model keeps at least one layer)."""
+    """Copy of the model without layers that have no block (a model keeps at least one layer)."""
     kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
     number = {old: new for new, old in enumerate(kept)}
     renamed = {}

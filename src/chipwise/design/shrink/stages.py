@@ -186,7 +186,7 @@ class Shrinking:
             return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
 
     def judge(self, arch: ArchSpec, weights: Named, *, quick: bool = False) -> float:
-        """What a cut loses on held-out data: see :class:`chipwise.design.shrink.material.Material`."""
+        """Loss of a cut on held-out data: see :class:`chipwise.design.shrink.material.Material`."""
         return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
 
     def replacements(self) -> list[Replacement]:
@@ -249,7 +249,7 @@ class Shrinking:
         return self._pace(self._healer(arch, part, _PACE, "pace"))
 
     def sharing_step_s(self, limits: Limits) -> float:
-        """CPU seconds of a step of training shared weights, likewise."""
+        """CPU seconds of one training step of shared weights."""
         plan = Plan(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
         return self._pace(self._sharer(plan, "pace"))
 

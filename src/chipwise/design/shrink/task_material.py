@@ -86,11 +86,11 @@ class TaskComparison:
 
     @property
     def identity(self) -> str:
-        """That of the data set."""
+        """Digest of the data set."""
         return digest(list(self._data.identity))
 
     def spread(self, batches: int) -> Sequence[Answered]:
-        """The same few batches for all cuts."""
+        """A few fixed batches, equal for all cuts."""
         for number in range(len(self._spread), batches):
             self._spread.append(self._answered(_FIRST + number, seed=_HELD_SEED))
         return self._spread[:batches]
@@ -173,7 +173,7 @@ class TaskMaterial:
         return float(self._dataset.judge(Bound(arch, weights), most=most, dtype=torch_dtype(precision)).loss)
 
     def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
-        """What the task's winners are shipped as."""
+        """Writes the files that the task's winners have."""
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})

@@ -112,7 +112,7 @@ class Targets:
 
     @property
     def identity(self) -> str:
-        """That of the texts."""
+        """Digest of the texts."""
         return self.texts.digest
 
     def spread(self, batches: int) -> list[Tokens]:

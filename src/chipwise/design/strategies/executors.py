@@ -1,4 +1,4 @@
-"""Where evaluations run: in this process, in worker processes, or on a Ray cluster."""
+"""Runs evaluations in this process, in worker processes, or on a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Gaussian process for few, expensive observations of things made of many small parts.
+"""Gaussian process for few, expensive observations of objects with many small parts.
 
 Its covariance adds the effect of each part (additive), their interactions (the additive part squared), and any smooth
 remainder (squared exponential). Every group of columns has its own weight in each, found by marginal likelihood with a

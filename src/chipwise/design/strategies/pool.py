@@ -96,7 +96,7 @@ class Pool:
             self.add(self._mutated(self.rows[chosen], keep_strata=True))
 
     def breed(self, parents: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Adds children of the rows ``parents``, listed so that neighbours are alike; returns where they lie."""
+        """Adds children of ``parents``, ordered so that neighbours are similar; returns their positions."""
         rows, n = self.rows[parents], len(parents)
         first = self.rng.integers(0, n, count)
         other = np.clip(first + self.rng.integers(-8, 9, count), 0, n - 1)

@@ -90,7 +90,7 @@ class QualityModel:
         return self.predict_columns(self.columns(rows))
 
     def predict_columns(self, columns: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """The same, from the inputs of :meth:`columns`."""
+        """Prediction from the inputs of :meth:`columns`."""
         mean, std = self._gp.predict(columns)
         return mean + self._opinion(columns), std
 

@@ -1,4 +1,4 @@
-"""Where a study is kept: a journal file by default, a database for a team, memory for a test.
+"""Storage of a study: a journal file by default, a database for a team, memory for a test.
 
 The journal is Optuna's, made to survive full disks and kills: a line is appended whole or not at all, a torn last line
 is cut off by the next writer, and the lock is the kernel's, so it ends with its holder. When the connection to a

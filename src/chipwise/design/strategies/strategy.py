@@ -143,7 +143,7 @@ class Problem:
             return float(np.prod(self.cardinalities.astype(float)))
 
     def canonicalise(self, rows: ArrayLike) -> Rows:
-        """The rows that stand for the designs of ``rows``."""
+        """Rows that represent the designs of ``rows``."""
         found = np.array(np.atleast_2d(np.asarray(rows, dtype=np.int64)))
         if self.canonical is not None:
             return np.asarray(self.canonical(found), dtype=np.int64)

@@ -92,7 +92,7 @@ class Study:
 
     @property
     def shown(self) -> str:
-        """Where the study is kept, without a password."""
+        """Location of the study, without a password."""
         return without_password(self.where or "memory")
 
     def _do(self, action: Callable[[], T]) -> T:
@@ -136,7 +136,7 @@ class Study:
         return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
 
     def note(self, number: int, **notes: Any) -> None:
-        """Adds to what is known of a trial, also of one that has ended; JSON-able values only."""
+        """Adds notes to a trial, also to one that has ended; JSON-able values only."""
         identity = self._identity(number)
         if self._do(lambda: self._storage.get_trial(identity)).state.is_finished():
             self.remember(**{f"{_AFTER}{number}": self._noted_after().get(number, {}) | notes})

@@ -52,7 +52,7 @@ class Bench:
         return found
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns, so that the machine's drift affects all alike; errors in their places."""
+        """Measures exported files in turns, so that drift affects all equally; returns errors in their places."""
         return measure_alternately(paths, self.spec.workload, timeout_s=self.timeout_s, **self._settings)
 
     @property

@@ -1,4 +1,4 @@
-"""How likely limits hold on what is predicted: a value and its 90 % interval as a normal distribution of the logarithm.
+"""Probability that limits on predicted values hold: value and 90 % interval as a lognormal distribution.
 
 A limit on something measured holds or does not. Where no interval was validated, nobody can say how likely the limit
 holds: then the value decides, and the chance is unknown.
@@ -65,7 +65,7 @@ def kept(
 
 
 def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) -> dict[str, float | None]:
-    """How likely each limit holds, by metric, the least likely of several; None where nobody can say."""
+    """Probability that each limit holds, by metric, the smallest of several; None if unknown."""
     found: dict[str, float | None] = {}
     for limit in limits:
         if limit.metric in predicted:
@@ -85,7 +85,7 @@ def values_of(predicted: Mapping[str, Bounds]) -> dict[str, float]:
 
 
 def tightened(limits: Iterable[Constraint], spreads: Mapping[str, float], confidence: float) -> tuple[Constraint, ...]:
-    """Hard limits as limits on predicted values, so that each holds with ``confidence``; their texts say so."""
+    """Tightens hard limits so that predictions meet them with probability ``confidence``."""
     found = []
     for limit in limits:
         spread = spreads.get(limit.metric)

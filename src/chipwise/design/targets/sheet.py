@@ -223,7 +223,7 @@ class SheetTarget:
         return {metric: list(bounds) for metric, bounds in known.items()}
 
     def _tails(self, known: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """P99s as the medians times the ratio that was measured there; none before, as no data sheet knows of tails."""
+        """P99s as the medians times the measured ratio; none without one, since data sheets have no tails."""
         found: dict[str, Bounds] = {}
         for name, median in MEDIAN_OF_TAIL.items():
             if median not in known:
@@ -284,7 +284,7 @@ class SheetTarget:
     def _pairs(
         self, known: Sequence[tuple[Design, Mapping[str, float]]], *metrics: str
     ) -> dict[str, list[tuple[Bounds, float]]]:
-        """What was predicted and measured of these metrics."""
+        """Predicted and measured values of these metrics."""
         pairs: dict[str, list[tuple[Bounds, float]]] = {metric: [] for metric in metrics}
         for design, values in known:
             predicted = self.predict(design)
@@ -313,7 +313,7 @@ class SheetTarget:
         )
 
     def _taught_scale(self) -> Float64Array:
-        """What a second of TTFT and of TPOT of the data sheet, a kernel and a pass count as by what was taught, (2, 3).
+        """Factors on data-sheet seconds, a kernel and a pass of TTFT and TPOT after teaching, (2, 3).
 
         Fitted to the estimates of a sample of the space; decisions on single designs use their own estimates.
         """
@@ -382,7 +382,7 @@ def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: 
 
 
 def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
-    """A machine that is measured over ssh and predicted as the data sheet that the run says it is like."""
+    """A machine that is measured over ssh and predicted by the data sheet that the run names."""
     host = spec.target.device.removeprefix("ssh:")
     return sheet_target(spec, space, Bench(spec, host=host))
 

@@ -267,7 +267,7 @@ class ArchSpec(Result):
 
     @property
     def reads(self) -> Literal["token", "image", "sound", "request"]:
-        """What a request's cost is counted by: tokens, its one image or sound, or (ranking) itself."""
+        """Unit of a request's cost: tokens, one image or sound, or (ranking) the request itself."""
         if self.stem is None:
             return "token"
         if isinstance(self.stem, RankingStem):
@@ -276,7 +276,7 @@ class ArchSpec(Result):
 
     @property
     def sound_s(self) -> float | None:
-        """Seconds of sound that a request reads; None of a model that does not hear, or not in seconds."""
+        """Seconds of sound in a request; None for models without an audio input in seconds."""
         heard = self.encoder_stem if self.encoder_stem is not None else self.stem
         return heard.seconds if isinstance(heard, SoundStem) else None
 
@@ -436,7 +436,7 @@ def uniform(
     tie_embeddings: bool = True,
     name: str = "model",
 ) -> ArchSpec:
-    """A Llama-style model whose layers are all alike."""
+    """A Llama-style model of identical layers."""
     check_depth(whole_number("depth", depth, least=0), field="depth")
     d_model, heads = whole_number("d_model", d_model), whole_number("heads", heads)
     if head_size is None:

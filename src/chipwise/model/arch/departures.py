@@ -1,4 +1,4 @@
-"""What of a model is not built, in words: the later fields that a kind of model may not set."""
+"""Describes the fields of a model that its kind cannot build."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def in_layers(layers: Iterable[Layer], departures: Callable[[Layer], Iterator[st
 
 
 def block_departures(layer: Layer, *, free: Collection[str]) -> Iterator[str]:
-    """What of a layer no kind of model builds: other blocks, and later fields that are not among ``free``."""
+    """Describes the blocks and fields of a layer that no kind of model builds, except the fields in ``free``."""
     yield from unbuilt(layer, free=free)
     for name, block, built in (("attention", layer.attention, Attention), ("ffn", layer.ffn, FeedForward)):
         if block is not None and not isinstance(block, built):
@@ -85,7 +85,7 @@ def encoding_departures(layer: Layer, *, free: Collection[str], where: str, caus
 
 
 def heads_departures(block: Attention, *, where: str, causal: bool = False) -> Iterator[str]:
-    """What of attention is not built without a cache."""
+    """Describes the fields of attention that are not built without a cache."""
     if block.causal != causal:
         yield f"causal = {block.causal} is not built {where}"
     if block.kv_heads != block.heads:

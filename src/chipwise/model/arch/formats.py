@@ -56,7 +56,7 @@ class WeightFormats:
         return self.layers[int(number)] if layer else self.head
 
     def with_matrices(self, formats: Mapping[str, str]) -> WeightFormats:
-        """The same with these formats of single matrices, of which those are kept that say something.
+        """A copy with these formats of single matrices; those equal to the layer's own are dropped.
 
         Raises:
             SpecError: There is no such matrix.
@@ -136,7 +136,7 @@ def formats_word(layers: Iterable[str], head: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def read_formats(text: str, layers: int) -> WeightFormats:
-    """The formats of a model with ``layers`` layers that ``text`` stands for.
+    """The formats ``text`` of a model with ``layers`` layers.
 
     Raises:
         SpecError: Another number of layers, or a matrix that no model has.

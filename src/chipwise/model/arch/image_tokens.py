@@ -1,4 +1,4 @@
-"""How many passes of a tower an image takes, and how many tokens of the decoder it becomes, by the model's own rule.
+"""Passes of a tower per image and decoder tokens per image, by the model's own rule.
 
 References:
     The processors of transformers 5 (``processing_*.py`` and ``image_processing_*.py`` of each family), which decide
@@ -25,7 +25,7 @@ LARGEST_SIDE = 4096  # of an image that Idefics 3 cuts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What reading one image (or stretch of sound) takes: passes of the tower, their positions, tokens they become."""
+    """Cost of reading one image (or sound): passes of the tower, their positions, and the resulting decoder tokens."""
 
     passes: int
     positions: int  # of each pass
@@ -33,7 +33,7 @@ class Read:
 
 
 def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
-    """How ``tower`` reads an image of ``height`` by ``width`` pixels.
+    """The reading of an image of ``height`` by ``width`` pixels by ``tower``.
 
     Raises:
         SpecError: The size is not from 1 to 100,000, or one side is over 200 times the other.
@@ -50,7 +50,7 @@ def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
 
 
 def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
-    """How ``tower`` reads so many seconds of sound, in windows of its own length, which are filled up with silence.
+    """The reading of so many seconds of sound by ``tower``, in windows of fixed length that are padded with silence.
 
     Raises:
         SpecError: Not above zero, or longer than the model reads.
@@ -81,7 +81,7 @@ def _whole(stem: ImageStem, projector: Projector, height: int, width: int) -> Re
 
 
 def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Both sides rounded to whole tokens, shrunk or enlarged into the bounds."""
+    """Both sides rounded to whole tokens and scaled into the bounds."""
     factor = stem.patch * projector.join * projector.pool
     rows, columns = round(height / factor), round(width / factor)
     pixels = rows * columns * factor**2
@@ -134,7 +134,7 @@ def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Re
 
 
 def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The least enlargement that fills a grid, else the least reduction; of grids alike, the smallest."""
+    """The least enlargement that fills a grid, else the least reduction; among equal grids, the smallest."""
     side = stem.image_size
     scales = {grid: min(grid[0] * side / height, grid[1] * side / width) for grid in _grids(projector.tiles)}
     larger = [scale for scale in scales.values() if scale >= 1]

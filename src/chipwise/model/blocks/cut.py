@@ -28,7 +28,7 @@ def first(count: int) -> Index:
 
 
 def rows(numbers: Sequence[int]) -> Index:
-    """These rows in this order; as a run where they are one, because a run is a view and costs no copy."""
+    """These rows in this order; as a slice if they are consecutive, because a slice is a view and costs no copy."""
     start = numbers[0]
     if list(numbers) == list(range(start, start + len(numbers))):
         return slice(start, start + len(numbers))

@@ -27,7 +27,7 @@ Named = Iterable[tuple[str, Op]]
 
 @dataclass(kw_only=True)
 class Pass:
-    """What is known of a pass while its operators are listed.
+    """State of a pass while its operators are listed.
 
     Attributes:
         arch: The model, or the part of it whose layers are walked.
@@ -93,7 +93,7 @@ def _nothing(at: Pass) -> Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """What tells the operators of one kind of model from another's.
+    """Differences between the operators of kinds of models.
 
     Attributes:
         stem: Lists what comes before the layers, and says how many positions there are.

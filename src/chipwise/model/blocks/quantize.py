@@ -86,7 +86,7 @@ def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32A
 
 
 def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Float32Array, k: int) -> Float32Array:
-    """The matrix (n, k) that ``packed`` and ``scales`` stand for."""
+    """The dequantised matrix (n, k) of ``packed`` and ``scales``."""
     n, blocks, _ = packed.shape
     values = np.empty((n, blocks, BLOCK), np.float32)
     values[..., 0::2] = (packed & 15).astype(np.float32) - 8

@@ -1,4 +1,4 @@
-"""Torch primitives that blocks are made of."""
+"""Torch primitives for blocks."""
 
 from chipwise.model.nn.amx import avoid_broken_amx
 

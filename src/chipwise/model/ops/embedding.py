@@ -34,7 +34,7 @@ class EmbeddingOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOp:
-    """The next token of ``rows`` sequences from their logits: the greatest, or drawn from the softmax."""
+    """The next token of ``rows`` sequences from their logits: the argmax, or a sample of the softmax."""
 
     rows: Size
     vocabulary: Size

@@ -49,7 +49,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMatmul:
-    """``tokens`` rows dealt out to ``groups`` weight matrices of (k, n), in one kernel; each row meets one matrix."""
+    """``tokens`` rows routed to ``groups`` weight matrices of (k, n), in one kernel; each row meets one matrix."""
 
     tokens: Size
     groups: Size

@@ -272,7 +272,7 @@ def _native(
     vision: Fields, width: int, stack: tuple[Layer, ...], d_model: int, *, patch: int = 14, bias: bool = False,
     norm: str = "layernorm",
 ) -> Tower:  # fmt: skip
-    """What the Qwen-VL towers have in common. The stem's image is one of 32 patches a side, and any other is read."""
+    """Fields common to the Qwen-VL towers. The stem's image is 32 patches a side; other sizes can be read."""
     edge = vision.size("patch_size", patch)
     channels = vision.size("in_channels", vision.size("in_chans", 3)) * vision.size("temporal_patch_size", 2)
     stem = ImageStem(image_size=32 * edge, patch=edge, channels=channels, bias=bias, prefix_tokens=0)

@@ -1,4 +1,4 @@
-"""Models that hear: Whisper, Moonshine, wav2vec 2.0, HuBERT, and Conformers.
+"""Audio encoders: Whisper, Moonshine, wav2vec 2.0, HuBERT, and Conformers.
 
 References:
     Whisper arXiv:2212.04356, Moonshine arXiv:2410.15608, wav2vec 2.0 arXiv:2006.11477, HuBERT arXiv:2106.07447,

@@ -302,7 +302,7 @@ def _feed(block: FeedForward | MixtureOfExperts) -> str:
 
 
 def _joined(items: list[str]) -> str:
-    """Layers in order; neighbours that are alike are counted: ``swiglu:64-swiglu:128x3``."""
+    """Layers in order, with counts of equal neighbours: ``swiglu:64-swiglu:128x3``."""
     if len(set(items)) == 1:
         return items[0]
     counted = [(item, len(list(alike))) for item, alike in groupby(items)]

@@ -108,7 +108,7 @@ class SearchSpace:
         return np.asarray(self.values(rows, "vocab_size"), np.int64)
 
     def factors(self, rows: Rows) -> NDArray[np.int64]:
-        """On how many pixels each side of a latent stands in each row's design, (n,); 1 of those that draw pixels."""
+        """Pixels per side of a latent in each row's design, (n,); 1 for designs in pixel space."""
         found = self.values(rows, LATENTS) if LATENTS in self.index else np.ones(len(rows))
         return np.asarray(found, np.int64)
 
@@ -140,7 +140,7 @@ class SearchSpace:
         return mask
 
     def canonical(self, rows: Rows) -> Rows:
-        """The same designs with inactive genes at 0 and forbidden values replaced by the nearest allowed ones."""
+        """The same designs with inactive genes set to 0 and forbidden values replaced by the nearest allowed ones."""
         rows = np.array(np.atleast_2d(rows), dtype=np.int64)
         for name, column, chosen in self._conditioned(rows):
             rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
@@ -179,7 +179,7 @@ class SearchSpace:
         return chosen
 
     def design(self, row: Sequence[int] | NDArray[np.int64], *, name: str = "candidate") -> Design:
-        """The design that ``row`` stands for."""
+        """The design of ``row``."""
         return design_of(self.choices(row), spec=self.spec, name=name)
 
     def row(self, choices: Mapping[str, Any]) -> Rows:

@@ -175,7 +175,7 @@ class SpaceSpec:
 
     @property
     def own(self) -> ImageSpace | RankingSpace | SoundSpace | None:
-        """What is read instead of tokens, with the choices that only such models have; None of text."""
+        """Choices of models that read something other than tokens; None for text."""
         return next((each for each in (self.image, self.ranking, self.sound) if each is not None), None)
 
     @property

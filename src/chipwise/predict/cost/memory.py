@@ -177,7 +177,7 @@ def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> 
 
 
 def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload) -> int:
-    """Those of cross-attention: the stream twice, queries and results, and the image's tokens with keys and values."""
+    """Working memory of cross-attention: the stream twice, queries, results, the image's tokens, keys and values."""
     words, read = workload.prompt_tokens, arch.image_tokens
     scores = block.heads * words * read
     own = words * 2 * block.query_width + read * (2 * block.kv_width + arch.d_model) + scores

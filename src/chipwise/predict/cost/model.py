@@ -61,7 +61,7 @@ class Predicted:
 
 
 def per_second(seconds: Predicted) -> Predicted:
-    """How many times a second something happens that takes ``seconds``: of TPOT, the tokens that one user reads."""
+    """Rate of an event that takes ``seconds``: for TPOT, the tokens per second of one user."""
     low, high = (None if end is None else 1 / end for end in (seconds.high, seconds.low))
     return Predicted(value=1 / seconds.value, low=low, high=high)
 

@@ -34,7 +34,7 @@ def require(device: DeviceProfile, metric: str) -> None:
 
 
 def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[str, Any]:
-    """``throughput``, and what is known of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
+    """``throughput``, and the known ones of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
 
     Values may be arrays of one shape.
 

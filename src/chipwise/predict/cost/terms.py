@@ -43,7 +43,7 @@ class Term:
 
 
 def far(values: float) -> dict[str, float]:
-    """Of so many FP32 values that a node reads and writes, those that leave a core's own caches, if any do."""
+    """The part of a node's FP32 values that does not fit in a core's own caches."""
     if 4 * values <= FAR_BYTES[0]:
         return {}
     return {"far": values * min(1.0, math.log(4 * values / FAR_BYTES[0]) / math.log(FAR_BYTES[1] / FAR_BYTES[0]))}

@@ -122,7 +122,7 @@ ENCODER_ALONE = "the encoder's pass alone: a decoder that attends to an encoder 
 
 
 def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> ArchSpec:
-    """What of ``arch`` a calibrated machine prices: the model without its towers, or the encoder of one that hears.
+    """The part of ``arch`` that a calibrated machine can price: the model without its towers, or its audio encoder.
 
     Raises:
         Unsupported: Images or sound before a decoder, or a model that is not built; one line that says what works.

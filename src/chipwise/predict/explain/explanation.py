@@ -54,7 +54,7 @@ class PhaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Result):
-    """Where a model's time goes on a chip, and what would change that."""
+    """Explains where a model's time goes on a chip, and which changes help."""
 
     case: Case
     phases: tuple[PhaseAnswer, ...]

@@ -70,7 +70,7 @@ def advise(
 
 
 def leading(advice: Sequence[Advice]) -> list[Advice]:
-    """What is urgent, and the best of each rule that is worth showing: at most ``MOST_SHOWN``, in their order."""
+    """Urgent advice, and the best advice of each rule: at most ``MOST_SHOWN``, in the order of the rules."""
     best = {each.rule: each for each in reversed(advice) if each.worth_showing}
     return [each for each in advice if each.proposal.urgent or best.get(each.rule) is each][:MOST_SHOWN]
 

@@ -112,7 +112,7 @@ def _points(phase: PhaseAnswer, bound: str, group: Sequence[Operator]) -> Trace:
 
 
 def curve_views(curve: Curve) -> list[tuple[str, Figure]]:
-    """Latency, throughput and price against the amount of work, with the saturation point marked."""
+    """Latency, throughput and price against the batch or context, with the saturation point marked."""
     views = [
         ("latency", _curve(curve, curve.latency_s, "time", "seconds of a pass (predicted)")),
         ("throughput", _curve(curve, curve.tokens_per_s, "rate", "tokens per second (predicted)")),

@@ -1,4 +1,4 @@
-"""What boards for desks do that their sheets do not say: kernels were timed on boards for servers.
+"""Corrections for desktop boards that their sheets do not list: kernels were timed on server boards.
 
 GeForce boards hold clocks above the boost clock of their sheet wherever power and heat allow, while data-centre boards
 of equal silicon are capped at it. And their memory keeps no error-correcting code: on boards with GDDR6 that do (L40S,

@@ -129,14 +129,14 @@ def _reached(device: DeviceProfile, threads: float) -> float:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """What the cores that compute draw from memory."""
+    """Power draw of the computing cores."""
     elsewhere = CORE_MEMORY_ELSEWHERE.get(device.kind, CORE_MEMORY_ELSEWHERE["cpu"])
     each = CORE_MEMORY_BYTES_PER_S.get(device.vendor, elsewhere)
     return min(MEMORY_SHARE * device.mem_bandwidth_bytes_per_s, each * threads_of(device))
 
 
 def vector_engine(device: DeviceProfile) -> Engine:
-    """The vector units of the CPU's cores, the fastest sort of cores where there are several.
+    """The vector units of the CPU's cores; the fastest kind of core if there are several.
 
     Raises:
         Unsupported: The sheet lists none, or no FP32 rate of theirs.
@@ -167,7 +167,7 @@ def clock_hz(device: DeviceProfile) -> float:
 
 
 def nodes_of(op: Any) -> float:
-    """What a kernel costs beside its work, in nodes of a graph."""
+    """Overhead of a kernel, in nodes of a graph."""
     if op.kind == "matmul":
         return INT8_NODES if weight_format(op.weights).dtype.value == "int8" else 1.0
     return NODES.get(op.kind, 1.0)

@@ -131,7 +131,7 @@ class Constants:
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
 
     def situation(self, device: DeviceProfile, part: str, stack: str = "") -> Situation:
-        """What the fit had seen: the device, others of its class, or none."""
+        """Novelty of the device for the fit: itself seen, others of its class seen, or none."""
         found = self.distance(device, part, stack)
         return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
@@ -239,7 +239,7 @@ def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any,
 
 
 def _idle(op: Any, rows: Float64Array, units: float) -> Any:
-    """What products of so many rows take over what they would with all tiles full and all units busy."""
+    """Slowdown of matrix products of so many rows by partly filled tiles and idle units."""
     if is_expert(op):
         matrices = op.local_experts if hasattr(op, "local_experts") else op.groups
         each = rows * (op.topk * op.local_experts / op.experts if hasattr(op, "topk") else 1.0) / matrices
@@ -251,7 +251,7 @@ def _idle(op: Any, rows: Float64Array, units: float) -> Any:
 
 
 def theme_of(op: Any) -> str:
-    """What kind of work a kernel does, for what it costs beyond bytes and arithmetic."""
+    """Kinds of work with different costs beyond bytes and arithmetic."""
     if op.kind in ("attention", "latent_attention"):
         return "attention"
     if is_expert(op) or op.kind == "route":
@@ -262,7 +262,7 @@ def theme_of(op: Any) -> str:
 
 
 def content_of(op: Any) -> str:
-    """What a kernel mostly reads: the cache, a recurrence's state, or weights by the bits of a value."""
+    """The main input of a kernel: the cache, a recurrence's state, or weights by the bits of a value."""
     if op.kind in ("attention", "latent_attention"):
         return "cache"
     if op.kind == "scan":
@@ -327,14 +327,14 @@ class Sort:
 
     @classmethod
     def of(cls, op: Any) -> Sort:
-        """That of ``op``."""
+        """The kind of ``op``."""
         return cls(kind=op.kind, weights=str(op.weights) if hasattr(op, "weights") else None)
 
 
 def _factors(
     constants: Constants, device: DeviceProfile, part: str, stack: str, sort: Sort, few: bool
 ) -> tuple[float, float, float]:
-    """What bytes' and arithmetic's seconds are multiplied by, and the seconds of a launch."""
+    """Factors on the seconds of bytes and of arithmetic, and the seconds of a launch."""
     terms = terms_of(device, part, stack, sort, few=few)
     bytes_, flops, kernel = (math.exp(constants.sum(each)) for each in (terms.bytes, terms.flops, terms.kernel))
     return bytes_, flops, kernel

@@ -1,4 +1,4 @@
-"""What a chip's sheet says about one of its engines, as kernels of local runtimes need it.
+"""Facts of a chip's sheet about one of its engines, as kernels of local runtimes need them.
 
 Which class an engine belongs to, how fast its vector units are, how much faster the path that a runtime multiplies on
 is, and how many cores and watts it has for it.
@@ -68,7 +68,7 @@ _GPU_WORDS = ("Adreno", "Mali", "Immortalis", "Xclipse", "RDNA")
 
 
 def engine_architecture(device: DeviceProfile, part: str) -> str:
-    """The architecture of a part of the chip, by the name that its kin share.
+    """Architecture of a part of the chip, by its family's name.
 
     Processors whose cores are another's under a new name (Intel's ARK lists the cores), graphics of one instruction
     set, and the same cores or graphics in chips of several makers are kin.
@@ -108,7 +108,7 @@ def _market(device: DeviceProfile) -> str:
 
 
 def part_of(device: DeviceProfile, stack: str) -> Part:
-    """The part of a system on a chip that ``stack`` runs on unless another is asked for."""
+    """The default part of a system on a chip for ``stack``."""
     parts = {engine.part for engine in device.engines}
     if stack in NPU_STACKS and "npu" in parts:
         return "npu"
@@ -167,7 +167,7 @@ def clock_hz(device: DeviceProfile, part: str) -> float | None:
 
 
 def format_group(name: str) -> str:
-    """Weight formats that are unpacked alike, by the bits of a value."""
+    """Weight formats with equal unpacking cost, by the bits of a value."""
     stored = weight_format(name)
     bits = stored.bits_per_weight
     if stored.dtype.value == "fp4":
@@ -176,7 +176,7 @@ def format_group(name: str) -> str:
 
 
 def format_layout(name: str) -> str:
-    """Weight formats that prompts' products treat alike: by bits, and by how blocks of them are laid out."""
+    """Weight formats with equal cost in products of prompts: by bits and block layout."""
     low = name.lower()
     family = "iq" if low.startswith("iq") else "k" if "_k" in low and low.startswith("q") else "plain"
     return f"{format_group(name)} {family}"
@@ -208,7 +208,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
 
 
 def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
-    """Operations a second of one sort of cores; int8 without instructions of its own runs as int16, two a lane."""
+    """Operations a second of one kind of core; int8 without own instructions runs as int16, two a lane."""
     vector = engine.rate("fp32") or 0.0
     if quantised:
         return engine.rate("int8") or 2 * vector
@@ -245,13 +245,13 @@ def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
 
 
 def gpu_units(device: DeviceProfile, part: str) -> float:
-    """How many units of the GPU take a tile of a product each at the same time; 0 where it is not published."""
+    """GPU units that each process one tile of a product at a time; 0 if not published."""
     units = [e.units.number for e in device.engines if e.part == part == "gpu" and e.units is not None]
     return max(units, default=0.0)
 
 
 def market_of(device: DeviceProfile, part: str) -> str:
-    """What the chip was made for, within its engine's class; empty where that makes no difference."""
+    """Market of the chip within its engine's class; empty if that makes no difference."""
     kind = engine_class(device, part)
     if kind == "x86 cpu":
         return "laptop" if device.board_power is not None and device.board_power.number <= LAPTOP_W else "desktop"

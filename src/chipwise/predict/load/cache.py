@@ -1,4 +1,4 @@
-"""How many positions the cache of one replica holds, when weights and working memory have taken their part."""
+"""Positions in the cache of one replica, after weights and working memory."""
 
 from __future__ import annotations
 

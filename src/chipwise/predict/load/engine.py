@@ -32,7 +32,7 @@ EVERY = 20_000  # requests between two reports of progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What the engine held at each event, (events,): seconds, sequences running and waiting, share of the cache."""
+    """State of the engine at each event, (events,): seconds, sequences running and waiting, share of the cache used."""
 
     at_s: Float64Array
     running: npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What became of the requests of a load; one value each, in seconds since the load began.
+    """Outcome of each request of a load: one value each, in seconds since the load began.
 
     ``first_s`` and ``last_s`` are when the first and last token reached the client; ``UNSERVED`` where the client gave
     up before. ``steps``, ``busy_s`` and, of that, the seconds that reading prompts took are of the engine.
@@ -64,7 +64,7 @@ class Served:
 
     @property
     def done(self) -> npt.NDArray[np.bool_]:
-        """Which requests were answered whole."""
+        """Whether each request was answered completely."""
         return self.last_s >= 0
 
 
@@ -86,7 +86,7 @@ def replay(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """What every request of ``load`` meets at one replica.
+    """Replays ``load`` at one replica.
 
     Args:
         load: The requests.
@@ -295,7 +295,7 @@ class _Engine:
             self.prefixes[self.prefix[i]].users -= 1
 
     def _positions(self, i: int) -> int:
-        """What decoding request ``i`` has in the cache now."""
+        """Cache that request ``i`` holds while decoding."""
         return self.context[i] + self._grown(self.step - self.joined[i])
 
     def _grown(self, steps: int) -> int:
@@ -557,7 +557,7 @@ class _Engine:
             self.order = [i for i in dict.fromkeys(self.order) if self.joined[i] >= 0]
 
     def served(self) -> Served:
-        """What became of the requests."""
+        """Outcome of the requests."""
         load = self.load
         first, last = np.array(self.first), np.array(self.last)
         if self.policy.jitter_s:

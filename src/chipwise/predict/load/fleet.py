@@ -140,7 +140,7 @@ def _table(request: Request, policy: Policy, longest: int, width: int) -> StepTi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """So many replicas of one sort behind a router; ``weight`` is the part of a mixed fleet's requests that it gets."""
+    """Replicas of one kind behind a router; ``weight`` is their share of a mixed fleet's requests."""
 
     replica: Replica
     replicas: int = 1
@@ -166,7 +166,7 @@ def serve(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """What the requests of ``load`` meet in a pool that deals them out in turns.
+    """Replays ``load`` in a pool with round-robin routing.
 
     Args:
         load: The requests of the whole pool.
@@ -194,7 +194,7 @@ def serve_lanes(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """The same as :func:`serve` of so many engines of a pool, whatever its number of replicas."""
+    """Replays as :func:`serve` does, with so many engines of a pool, whatever its number of replicas."""
     kept = lanes if most_lanes is None else min(lanes, most_lanes)
     rows = [np.arange(lane, len(load), lanes) for lane in range(kept)]
     rows = [each for each in rows if len(each)]
@@ -259,7 +259,7 @@ def serve_mixed(
     most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
-    """What requests meet in pools of different chips behind one router, which deals them out by the pools' weights.
+    """Replays requests in pools of different chips behind one router, which splits them by the pools' weights.
 
     Args:
         load: The requests of all pools.
@@ -285,7 +285,7 @@ def serve_mixed(
 
 
 def parts_mixed(lanes: Sequence[int], most: int | None) -> list[int]:
-    """How many lanes of each pool are replayed: of the smallest so many at most, of the others as large a part."""
+    """Replayed lanes of each pool: at most so many of the smallest pool, and an equal share of the others."""
     part = 1.0 if most is None else min(1.0, most / min(lanes))
     return [max(1, round(part * each)) for each in lanes]
 
@@ -374,7 +374,7 @@ def serve_apart(
 
 
 def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:
-    """Of so many reading and writing lanes: how many are replayed, and which part of what is read these write."""
+    """Replayed reading and writing lanes, and the share of what is read that the writing lanes take."""
     if most is None or reading + writing <= 2 * most:
         return reading, writing, 1.0
     read = min(reading, max(most, -(-reading // writing)))

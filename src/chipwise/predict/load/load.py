@@ -74,12 +74,12 @@ class Load:
         )
 
     def within(self, longest: int) -> Load:
-        """The same requests, none with more than ``longest`` positions; of longer ones, prompts are kept first."""
+        """The same requests cut to ``longest`` positions, answers first."""
         prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
     def silence(self) -> str | None:
-        """What is to be said of a load that pauses for most of its time; None of others."""
+        """A warning if a load pauses for most of its time; None otherwise."""
         gaps = np.diff(self.arrival_s)
         whole = float(gaps.sum())
         if len(gaps) < 2 or whole <= 0 or gaps.max() < 0.5 * whole or self.clients is not None:
@@ -90,13 +90,13 @@ class Load:
         )
 
     def at_rate(self, factor: float) -> Load:
-        """The same requests arriving ``factor`` times as fast."""
+        """The same requests, arriving ``factor`` times as fast."""
         return replace(self, arrival_s=self.arrival_s / factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestClass:
-    """Requests that are alike. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
+    """A class of requests. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
 
     ``shared_tokens`` of each prompt are one of ``prefixes`` texts, such as a system prompt; 0 where nothing is shared.
     """
@@ -169,7 +169,7 @@ def made(
     think_s: float = 0.0,
     seed: int,
 ) -> Load:
-    """``count`` requests of ``classes``, drawn by their shares.
+    """``count`` random requests of ``classes`` by their shares.
 
     The same seed gives the same requests at every rate, only sooner or later: differences between rates are not luck.
 

@@ -1,4 +1,4 @@
-"""How many requests a second one server answers in time, when they come at random and wait their turn."""
+"""Requests per second that one server answers in time, with random arrivals and a queue."""
 
 from __future__ import annotations
 

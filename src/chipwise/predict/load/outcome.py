@@ -1,4 +1,4 @@
-"""What a replay comes to: distributions of TTFT, TPOT, end-to-end and waiting times, throughput, use of the engine."""
+"""Result of a replay: distributions of TTFT, TPOT, end-to-end and waiting times, throughput, use of the engine."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Speculation:
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
     def steps(self, tokens: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-        """Steps in which each sequence gives so many tokens, (n,): drawn one by one, at most ``drafted`` + 1 each."""
+        """Tokens per step and sequence, (n,): random, at most ``drafted`` + 1 each."""
         rng = np.random.default_rng(seed)
         left = np.maximum(tokens, 0).astype(np.int64)
         found = np.zeros(len(left), np.int64)
@@ -67,7 +67,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a scheduler may do in a step.
+    """Rules for the steps of a scheduler.
 
     Attributes:
         most_tokens: Tokens that one step may hold, decoded sequences included.

@@ -1,4 +1,4 @@
-"""What a replica serves when it never lacks requests, and what it lacks then.
+"""Throughput of a saturated replica, and the resource that limits it.
 
 With n sequences decoding, as many end in a step as give their last token, and as many prompts are read: the steady
 mix of a continuous batch, whose step time the table knows.

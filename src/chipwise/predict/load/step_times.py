@@ -88,7 +88,7 @@ class StepTimes:
         return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
-        """Of a step that decodes ``n`` sequences: what does not depend on contexts, and attention at each context."""
+        """Seconds of a step that decodes ``n`` sequences: the part without contexts, and attention at each context."""
         found = self._rows.get(n)
         if found is None:
             rows = n * self.width
@@ -235,7 +235,7 @@ class _Grids:
 
     @classmethod
     def of(cls, most_tokens: int, most_sequences: int, longest: int, *, also: Sequence[int]) -> _Grids:
-        """Grids that end at or after the sizes that are asked for, with prompts of ``also`` tokens."""
+        """Grids that reach at least the given sizes, with prompts of ``also`` tokens."""
         return cls(
             tokens=np.union1d(_until(_TOKENS, max(most_tokens, most_sequences)), also).astype(np.int64),
             sequences=_until(_SEQUENCES, most_sequences),
@@ -245,7 +245,7 @@ class _Grids:
         )
 
     def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
-        """Of one arrangement: all but attention, attention of decoded sequences, attention of chunks."""
+        """Tables of one arrangement: all but attention, attention of decoded sequences, attention of chunks."""
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder: such models are not replayed")
         setting, device = group.setting, group.device
@@ -267,7 +267,7 @@ class _Grids:
         )
 
     def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
-        """Of a model that reads images or ranks candidates: passes over so many requests, each as long as any other."""
+        """Seconds of a model that reads images or ranks candidates: passes over so many requests of equal length."""
         positions = int(group.prompt_tokens[0])
 
         def requests(count: npt.NDArray[np.int64]) -> Pass:
@@ -317,7 +317,7 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
 
 
 def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) -> StepTimes:
-    """Of a model that reads images or ranks candidates: a step's tokens are its requests; nothing else costs."""
+    """Step times of a model that reads images or ranks candidates; a step's tokens are its requests."""
     setting = group.setting
     if image_law.answers(setting):
         passed, host_s = image_law.pass_times(setting, group.device, grids.tokens)[0], 0.0
@@ -342,7 +342,7 @@ def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) 
 
 
 def _only(times: PassTimes, sort: str) -> PassTimes:
-    """The kernels of a pass of one sort: ``attention``, ``head``, or ``body``, which is the rest."""
+    """Kernels of a pass by kind: ``attention``, ``head``, or ``body``, which is the rest."""
     kept = [i for i, part in enumerate(times.parts) if _sort(part.place, part.op.kind) == sort]
     return PassTimes.of(
         tuple(times.parts[i] for i in kept), times.figures[:, kept], tuple(times.situations[i] for i in kept)

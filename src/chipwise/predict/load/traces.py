@@ -125,7 +125,7 @@ def _value(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str
 
 
 def _text(row: Mapping[str, Any], field: str, where: str, file: str) -> str:
-    """A name, or a number that stands for one; empty where there is none."""
+    """A name, or a numeric id; empty if there is none."""
     value = row.get(field)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise SpecError(f"must be a name or a whole number, not {describe(value)}", file=file, field=f"{where}.{field}")

@@ -93,7 +93,7 @@ class Constants:
         return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
 
     def waited_pass_s(self, device_s: Float64Array, host_s: Any, runtime: Runtime, together: Any) -> Float64Array:
-        """The same for a pass of ``device_s`` on the device and ``host_s`` on the host.
+        """The times of a pass that takes ``device_s`` on the device and ``host_s`` on the host.
 
         Where a prompt is computed in decode steps, the host's time belongs to those.
         """

@@ -40,7 +40,7 @@ class Formats:
         return "mixed" if self.layers else self.experts
 
     def of_layer(self, number: int) -> Formats:
-        """The formats of one layer, which are the same for layers alike."""
+        """The formats of one layer, shared by equal layers."""
         if number in self.wide_layers:
             return self._throughout(self.activations)
         return self._throughout(self.layers[number]) if self.layers else self
@@ -72,7 +72,7 @@ def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
 
 
 def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf16", mixture: bool = False) -> Formats:
-    """The formats that ``--weights`` and ``--kv`` stand for. Activations are as wide as unquantised weights.
+    """The formats of ``--weights`` and ``--kv``. Activations have the width of unquantised weights.
 
     Args:
         weights: The format of the matrices. Default: ``wide``.

@@ -54,7 +54,7 @@ class Group:
 
     @property
     def read(self) -> npt.NDArray[np.int64]:
-        """What a request reads, the unit of its throughput, energy and price: tokens of its prompt, or an image."""
+        """Unit of throughput, energy and price: tokens of a prompt, or an image."""
         return self.prompt_tokens if self.setting.arch.stem is None else np.ones_like(self.prompt_tokens)
 
     @property
@@ -96,7 +96,7 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def _reads(self, prompts: npt.NDArray[np.int64]) -> tuple[Step, ...]:
-        """What the tower reads for so many prompts."""
+        """Work of the tower for so many prompts."""
         if self.tower_passes is None or self.tower_positions is None:
             return ()
         passes = prompts * self.tower_passes
@@ -150,7 +150,7 @@ class GroupCost:
 
     @property
     def provenance(self) -> str:
-        """Where the figures come from; names vLLM where the runtime uses its constants."""
+        """Source of the figures; names vLLM if the runtime uses its constants."""
         if self.group.device.taught is not None:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime

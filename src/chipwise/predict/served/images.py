@@ -82,7 +82,7 @@ def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Itera
 
 
 def ends(setting: Setting, step: Step) -> Iterator[Part]:
-    """What is pooled of the positions, then the matrix over classes or into a shared space."""
+    """Pooling of the positions, then the matrix over classes or into a shared space."""
     arch, d = setting.arch, setting.arch.d_model
     if arch.pooling == "attention":
         yield from _attention_pool(setting, step)

@@ -1,4 +1,4 @@
-"""Half-widths of the 90 % intervals of served runs, in logarithms, from what is known before the run.
+"""Half-widths of the 90 % intervals of served runs, in logarithms, by what was validated.
 
 The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell. Their half-widths
 come from those runs (``serve/data/serving.json``): for dense models by the share of a token's time spent waiting for

@@ -72,7 +72,7 @@ def _of_pass(phase: str, times: PassTimes, device: DeviceProfile) -> Iterator[La
 
 
 def _sort(kind: str, place: str, phase: str) -> str | None:
-    """The sort of kernel, as the laboratory's tables name them."""
+    """Kind of kernel, by its name in the laboratory's tables."""
     if kind == "attention":
         return "attention, prompt" if phase == "prefill" else "attention, decode"
     if kind == "elementwise":

@@ -47,7 +47,7 @@ DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How many layers the card holds (one more than there are: the output matrix too), and layers without experts."""
+    """Layers on the card (counting the output matrix as one), and layers without experts."""
 
     layers: int
     cpu_experts: int = 0
@@ -230,7 +230,7 @@ def divided(
 
 
 def remark(request: Request) -> str:
-    """What of a model that does not fit the card would hold, and how fast it is then; empty where llama.cpp cannot."""
+    """Part of a model that a card would hold if it does not fit, and its speed; empty if llama.cpp cannot."""
     try:
         found = divided(request)
     except Unsupported:
@@ -243,7 +243,7 @@ def remark(request: Request) -> str:
 
 
 def part_on_card(found: CostEstimate) -> str:
-    """What :func:`said` says of an estimate's division; empty where nothing is divided."""
+    """Description of an estimate's split between card and host; empty if nothing is split."""
     return found.provenance.partition(":")[0] if ON_CARD in found.provenance else ""
 
 
@@ -265,7 +265,7 @@ def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
 
 
 def _crossings(parts: Divided, split: Split) -> int:
-    """How often a token's hidden state changes sides: twice around experts on the host, and where layers change."""
+    """Transfers of a token's hidden state: two per layer with experts on the host, one where layers change."""
     layers = min(split.layers, parts.depth)
     lonely = max(split.cpu_experts - (parts.depth - layers), 0) if parts.experts else 0
     return 2 * lonely + (1 if layers else 0) + (1 if layers and split.layers <= parts.depth else 0)

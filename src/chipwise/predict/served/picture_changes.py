@@ -1,4 +1,4 @@
-"""What would make a picture faster: a few changes, each priced by the law that prices the picture itself."""
+"""Ways to make an image faster: a few changes, each priced by the law of the image itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PictureExplanation(Result):
-    """Where the seconds of a picture go, and what would make them fewer, most first."""
+    """Parts of an image's time, and the changes that shorten it, largest first."""
 
     estimate: RunEstimate
     changes: tuple[Change, ...]

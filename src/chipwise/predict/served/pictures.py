@@ -81,7 +81,7 @@ def picture_of(
     batch: int = 1,
     devices: int = 1,
 ) -> Picture:
-    """What is asked for, with the usual sizes where they are not given. Arguments and errors as above."""
+    """The request, with the usual sizes for those not given. Arguments and errors as above."""
     known = known_name(model)
     if known is None:
         raise UnknownName("diffusion transformer", model, KNOWN)

@@ -71,7 +71,7 @@ class Plan:
 
 
 def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
-    """The ``tp``, ``dp`` and ``ep`` that a table's row stands for.
+    """The ``tp``, ``dp`` and ``ep`` of a table's row.
 
     Tables of served runs count eight devices with eightfold tensor and eightfold expert parallelism as 64 devices. The
     same runs appear a second time with eight devices and equal times; no machine in the tables links 64.

@@ -1,4 +1,4 @@
-"""Lowers ranking models: tables of items, perhaps dealt out over devices, a request's attention, and scores.
+"""Lowers ranking models: item tables (sharded or not), a request's attention, and scores.
 
 Each device answers requests of its own. Where the tables are dealt out, the rows that its requests need lie on all
 devices: numbers of items go out, rows come back, each in one all-to-all.

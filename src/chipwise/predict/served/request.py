@@ -88,7 +88,7 @@ class Request:
 
 
 def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
-    """The model with requests of so many seconds of sound, and the seconds that a tower hears beside a prompt.
+    """The model with requests of so many seconds of sound, and the seconds that a tower reads beside a prompt.
 
     Of a model that hears with a stem, the sound is the request; None is its usual length.
 
@@ -252,7 +252,7 @@ def _model(name: str, changed: int) -> ArchSpec:
 
 
 def taken_for(model: object, device: object = None) -> list[str]:
-    """What an answer has to say of a model and a device: which were taken where names are open, and fields not read."""
+    """Notes on model and device: which were taken for ambiguous names, and fields that were not read."""
     found: list[str | None] = []
     if isinstance(model, str | Path):
         place, like = alike.split(model)

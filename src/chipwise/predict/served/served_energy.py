@@ -35,7 +35,7 @@ SORT = "lm-arena-chat"  # the sort of work that requests of plain text are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A model served on several devices: requests in flight, tokens of prompts and answers, the sort of work."""
+    """A model served on several devices: requests in flight, tokens of prompts and answers, the kind of work."""
 
     setting: Setting  # with the plan of one of the devices' share
     device: DeviceProfile
@@ -107,7 +107,7 @@ class TokenWork:
         )
 
     def shares(self, step_s: float) -> Shares:
-        """What a step of ``step_s`` makes of the device."""
+        """Shares of a step of ``step_s`` that use memory, compute and attention."""
         return Shares(
             memory=(self.memory_s + self.cache_s) / step_s,
             compute=(self.decode_s + self.prompt_s) / step_s,
@@ -137,7 +137,7 @@ def step_law(load: Load, work: TokenWork) -> Law:
 
 @functools.cache
 def constants() -> dict[str, Constants]:
-    """Those that ship, by law."""
+    """The bundled constants, by law."""
     held = json.loads(read_text(DATA))
     return {name: build(Constants, held[name], file=str(DATA)) for name in LAWS}
 

@@ -56,7 +56,7 @@ class Part:
     owned: int = 1
 
     def inside(self, place: str, count: int = 1, owned: int | None = None) -> Part:
-        """The same part repeated in ``count`` layers, of which ``owned`` have their own weights."""
+        """A part repeated in ``count`` layers, of which ``owned`` have their own weights."""
         own = self.owned * (count if owned is None else owned)
         return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
 
@@ -129,5 +129,5 @@ class Setting:
 
 
 def shard(size: Any, devices: int) -> Any:
-    """One device's share of ``size`` things; at least one."""
+    """One device's share of ``size`` items; at least one."""
     return max(1, size // devices)

@@ -1,4 +1,4 @@
-"""States of training dealt out to data-parallel replicas: ZeRO's stages, the third of which is FSDP's full shard.
+"""Sharding of training states over data-parallel replicas: ZeRO's stages; stage 3 is FSDP's full shard.
 
 A parameter takes 2 bytes of weight, 2 of gradient and 12 of optimiser (master weight and Adam's two moments). Each of N
 replicas holds 1/N of the optimiser's share from stage 1, of the gradients' from stage 2, of the weights' in stage 3.
@@ -28,7 +28,7 @@ STAGES = 3
 
 
 def check_stage(zero: int, plan: Plan) -> None:
-    """Checks that the states of ``plan`` can be dealt out as stage ``zero`` says.
+    """Checks that the states of ``plan`` can be sharded by stage ``zero``.
 
     Raises:
         SpecError: There is no such stage, or its cost is not known here.

@@ -1,4 +1,4 @@
-"""What to say of a model that needs more memory than its devices have: by how much, and the nearest that does fit."""
+"""Explains a lack of memory: how much is missing, and the nearest change that fits."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
 
 
 def changes_that_fit(requests: Sequence[Request]) -> list[tuple[Fitting, ...]]:
-    """The smallest changes of each sort with which a request fits.
+    """The smallest change of each kind with which a request fits.
 
     Raises:
         ChipwiseError: A request is wrong.
@@ -171,7 +171,7 @@ def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting
 def _first_fitting(
     requests: dict[int, Request], sorts: dict[int, Sequence[Sequence[Remedy]]] | dict[int, list[list[Remedy]]]
 ) -> dict[int, tuple[Fitting, ...]]:
-    """The first change of each sort that makes a request fit, by row."""
+    """The first change of each kind that makes a request fit, by row."""
     found: dict[tuple[int, int], Fitting] = {}
     left = {(row, i): sort for row, each in sorts.items() for i, sort in enumerate(each)}
     while left:

@@ -1,4 +1,4 @@
-"""Lowers what hears: convolutions over samples or frames, and what tells positions, before the layers."""
+"""Lowers the stem of audio models: convolutions over samples or frames, and positions."""
 
 from __future__ import annotations
 

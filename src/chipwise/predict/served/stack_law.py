@@ -48,7 +48,7 @@ UNLISTED_LINK = 50e9  # bytes/s between devices whose sheet lists no link
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """What the terms of a run depend on."""
+    """Inputs of the terms of a run."""
 
     stack: str
     device: DeviceProfile
@@ -69,7 +69,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What the kernels of a pass do on one device, by what they are; one value a request."""
+    """Work of a pass's kernels on one device, by kind; one value a request."""
 
     weight_bytes: Float64Array  # of products and experts
     product_flops: Float64Array
@@ -193,7 +193,7 @@ def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
 
 @functools.cache
 def constants() -> Constants:
-    """Those that ship."""
+    """The bundled constants."""
     return load(DATA)
 
 
@@ -216,7 +216,7 @@ def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
 
 
 def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, float]:
-    """What the fit had seen of engine and device, and half of the 90 % interval of a run there, as a logarithm."""
+    """Novelty of engine and device for the fit, and half of the 90 % interval of a run there, as a logarithm."""
     held, device = constants(), where.device
     left_out = (fold or "none").partition(":")[0]
     found = held.situation(

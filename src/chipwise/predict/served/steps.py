@@ -104,7 +104,7 @@ class PassTimes:
         return total
 
     def _counts(self, classes: Sequence[str]) -> Float64Array:
-        """How often a pass runs each part; 0 for parts of other classes."""
+        """Number of times a pass runs each part; 0 for parts of other classes."""
         counts: Float64Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
         return counts
 

@@ -178,7 +178,7 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
 
 
 def _seconds(row: Mapping[str, str]) -> float | None:
-    """Seconds of sound of each request, where a cell says so."""
+    """Seconds of sound of each request, if a cell has them."""
     if not (text := row.get("audio_s")):
         return None
     try:

@@ -22,7 +22,7 @@ IMAGE, SOUND = "image", "sound"
 
 
 def place_of(tower: ArchSpec) -> str:
-    """Where a tower's kernels stand in breakdowns."""
+    """Label of a tower's kernels in breakdowns."""
     return SOUND if isinstance(tower.stem, SoundStem) else IMAGE
 
 

@@ -227,7 +227,7 @@ def _costs(
 
 
 def _times(cost: OpCost, scale: float) -> OpCost:
-    """The same kernels with their times multiplied."""
+    """The kernels with multiplied times."""
     if scale == 1:
         return cost
     compute_s, memory_s, launch_s = (

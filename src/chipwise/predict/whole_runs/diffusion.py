@@ -27,7 +27,7 @@ BYTES = 2.0  # of a 16-bit weight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionTransformer:
-    """What of a diffusion model its time depends on.
+    """Features of a diffusion model that determine its time.
 
     ``pixels`` is how many pixels a latent position is wide, ``frames`` how many frames it spans after the first.
     ``linear`` says that attention's cost grows with positions, not with their square.
@@ -98,7 +98,7 @@ def _known(name: str, **told: Any) -> DiffusionTransformer:
 
 
 def _joined(layers: int, width: int) -> tuple[float, float]:
-    """What is met where image and text go through the same matrices."""
+    """Parameters that a text token and an image token pass through, if both share all matrices."""
     return 12.0 * layers * width**2, 12.0 * layers * width**2
 
 
@@ -172,7 +172,7 @@ def base_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is asked for: ``batch`` images or videos of a size in so many steps, on ``devices`` GPUs."""
+    """The request: ``batch`` images or videos of a size in so many steps, on ``devices`` GPUs."""
 
     model: DiffusionTransformer
     device: DeviceProfile

@@ -43,5 +43,5 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
 
 
 def mean_watts(device: DeviceProfile, law: Law, terms: Mapping[str, float]) -> float:
-    """What the law gives under ``terms``, at most the board's limit."""
+    """Power by the law with ``terms``, at most the board's limit."""
     return min(float(value_of(law, terms)), device.board_power_w)

@@ -1,4 +1,4 @@
-"""One laboratory's kernels as another times them: a factor and seconds of its own for each sort of kernel.
+"""Kernel times in another benchmark suite: a factor and added seconds for each kind of kernel.
 
 Laboratories lock clocks or do not, warm caches or not, and count a launch or leave it out, so that their tables differ
 by almost a constant. Who compares with measurements of his own can ask for them in the other's terms.
@@ -34,5 +34,5 @@ def timed_law(op: Op, device: DeviceProfile, sort: str) -> Law:
 
 @functools.cache
 def constants() -> Constants:
-    """Those that ship."""
+    """Returns the bundled constants."""
     return load(DATA)

@@ -73,7 +73,7 @@ class Catalogue:
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """What ships."""
+    """Returns the bundled models."""
     return Catalogue(json.loads(gzip.decompress(read_bytes(DATA)))["models"])
 
 

@@ -94,7 +94,7 @@ def _squeezed(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """What a part computes and reads, in thousand millions and millions.
+    """Work of a part: billions of operations and millions of bytes.
 
     ``gmacs`` are multiply-adds; of plain transformers those with weights alone, attention's being told by its scores
     (heads x positions x positions of all layers), which NPUs are slow at. ``mparams`` leaves tables of tokens out.
@@ -205,7 +205,7 @@ class PartRun:
 
     @property
     def bits(self) -> str:
-        """What precisions have in common: floats, 16-bit integers' activations, 8-bit ones."""
+        """Groups of precisions: floats, 16-bit integer activations, 8-bit integer activations."""
         low = self.precision.lower()
         if low.startswith(("float", "fp", "mixed")):
             return "float"
@@ -223,7 +223,7 @@ class PartRun:
 
     @property
     def base_s(self) -> float:
-        """What the part's size alone says, on a usual chip in floats."""
+        """Time by the part's size alone, on a typical chip in floats."""
         layers = self.layers or USUAL_LAYERS
         if self.work is None:
             return USUAL_S * math.sqrt(layers / USUAL_LAYERS)
@@ -243,7 +243,7 @@ class PartRun:
 
     @property
     def place(self) -> str:
-        """What the run's interval is measured on."""
+        """The data that the run's interval is measured on."""
         return f"{self.unit}|{self.bits}"
 
 
@@ -281,7 +281,7 @@ def _chip_terms(chip: Chip, device: str, unit: str, bits: str, runtime: str) -> 
 
 
 def _size_terms(run: PartRun, chip: Chip) -> Terms:
-    """How parts of another size differ from what their size says, and what of it is the chip's."""
+    """Corrections for parts of another size, and the part of them that belongs to the chip."""
     head = "layers" if run.work is None else "plain" if run.work.mscores else "counted"
     size = math.log(run.base_s / USUAL_S)
     levels = (
@@ -295,5 +295,5 @@ def _size_terms(run: PartRun, chip: Chip) -> Terms:
 
 @functools.cache
 def constants() -> Constants:
-    """Those that ship."""
+    """Returns the bundled constants."""
     return load(DATA)

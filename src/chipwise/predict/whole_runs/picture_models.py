@@ -33,7 +33,7 @@ def told(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTransformer:
-    """DiT: told a class by a table; attention within the image."""
+    """DiT: class conditioning by a table; attention within the image."""
 
     width: int
     layers: int
@@ -76,7 +76,7 @@ class JointTransformer:
     guidance: bool = False  # told how closely to follow the text
 
     def met(self) -> tuple[int, int]:
-        """As of :class:`ClassTransformer`; modulations are made once a step, and are not among them."""
+        """Same as :class:`ClassTransformer`, without the modulations, which are computed once a step."""
         both = 12 * (self.layers + self.single) * self.width**2
         return both + 4 * self.dual * self.width**2, both
 
@@ -108,7 +108,7 @@ class CrossTransformer:
     cross_norm: bool = False  # a norm with weights before attention to the text
 
     def met(self) -> tuple[int, int]:
-        """As of :class:`ClassTransformer`."""
+        """Same as :class:`ClassTransformer`."""
         each = 6 * self.width**2 + 2 * self.width * self.ffn_width
         return self.layers * each, 2 * self.layers * self.width**2
 
@@ -133,7 +133,7 @@ class LinearTransformer:
     qk_norm: bool = True
 
     def met(self) -> tuple[int, int]:
-        """As of :class:`ClassTransformer`; the convolution's too."""
+        """Same as :class:`ClassTransformer`, with the convolution's."""
         inner = round(self.ratio * self.width)
         each = 6 * self.width**2 + 3 * self.width * inner + 18 * inner
         return self.layers * each, 2 * self.layers * self.width**2
@@ -178,7 +178,7 @@ class UNet:
         return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
 
     def met(self) -> tuple[float, float]:
-        """As of :class:`ClassTransformer`, where positions are the latents."""
+        """Same as :class:`ClassTransformer`, where positions are the latents."""
         parts = list(self._parts())
         return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
 
@@ -261,7 +261,7 @@ class Autoencoder:
     mixed: bool = True  # a 1x1 convolution on each side of the latents
 
     def parameters(self) -> int:
-        """Of encoder and decoder."""
+        """Work of encoder and decoder."""
         mixed = linear(2 * self.latents, 2 * self.latents) + linear(self.latents, self.latents) if self.mixed else 0
         return self._encoder() + self.decoder_parameters() + mixed
 
@@ -274,7 +274,7 @@ class Autoencoder:
         return total
 
     def decoder_parameters(self) -> int:
-        """Of the decoder alone, without the convolution of the latents."""
+        """Work of the decoder alone, without the convolution of the latents."""
         turned = self.widths[::-1]
         total = _conv(self.latents, turned[0]) + _middle(turned[0]) + 2 * turned[-1] + _conv(turned[-1], 3)
         for i, (into, out) in enumerate(pairwise((turned[0], *turned))):

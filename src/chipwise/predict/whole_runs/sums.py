@@ -1,4 +1,4 @@
-"""Times as sums of amounts over fitted rates: the law that measured tables of whole runs are fitted with.
+"""Times as sums of work over fitted rates: the law for measured tables of whole runs.
 
     t = Σ over sums s of (Σ over the amounts a in s of (a · e^(Σ terms))^p)^(1/p)
 
@@ -42,12 +42,12 @@ Law = Sequence[Amount]
 
 
 def named(kind: str, levels: Iterable[str]) -> Terms:
-    """The terms ``kind``, ``kind|level`` … of an amount: what all share, then the deviations of each level."""
+    """The terms ``kind``, ``kind|level`` … of a feature: the shared term, then the deviation of each level."""
     return ((kind, 1.0), *((f"{kind}|{level}", 1.0) for level in levels))
 
 
 def value_of(law: Law, constants: Mapping[str, float]) -> Any:
-    """What the law gives under ``constants``, in the unit of its amounts: a number, or an array."""
+    """Prediction of the law with ``constants``, in the unit of its features: a number, or an array."""
     sums: dict[int, Any] = {}
     for amount in law:
         rate = sum(constants.get(name, 0.0) * times for name, times in amount.terms)
@@ -84,7 +84,7 @@ class Constants:
         return {**self.folds["none"], **own}
 
     def situation(self, *, device: str, vendor: str, place: str, model: str, leave_out: str = "none") -> str:
-        """What the fit had seen: the model there (known), the device (seen), its vendor (sibling), or none (unseen)."""
+        """Novelty for the fit: the model there (known), the device (seen), its vendor (sibling), or none (unseen)."""
         if leave_out in ("none", "model") and device in self.devices:
             return "known" if leave_out == "none" and f"{place}|{model}" in self.runs else "seen"
         return "sibling" if leave_out in ("none", "model", "device") and vendor in self.vendors else "unseen"

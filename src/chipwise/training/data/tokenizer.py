@@ -75,7 +75,7 @@ class TokenData:
 
     @property
     def bytes_per_token(self) -> float:
-        """UTF-8 bytes that one token of the training part stands for, separators counted as tokens."""
+        """UTF-8 bytes per token of the training part, separators counted as tokens."""
         return self.bytes_train / (len(self.train) - 1)
 
     @property
@@ -279,7 +279,7 @@ class TokenStore:
 
 
 def tokenizer_path(folder: Path, vocab_size: int) -> Path:
-    """Where the store in ``folder`` keeps the tokenizer of this size."""
+    """Path of the tokenizer of this size in ``folder``."""
     return folder / f"tokenizer-{vocab_size}.json"
 
 

@@ -54,7 +54,7 @@ class ClassifierHead:
 
 
 class Classifier:
-    """A tuned model that answers texts with one of its classes, or with an amount. Runs in ONNX Runtime.
+    """A fine-tuned model that classifies texts or predicts a number. Runs in ONNX Runtime.
 
     Args:
         folder: What :func:`write_classifier` wrote, such as ``winner/tasks/organ-system``.
@@ -96,7 +96,7 @@ class Classifier:
         return bool(self.about["items"] == task.identity)
 
     def scores(self, texts: Sequence[str]) -> Float32Array:
-        """A score for each class, (I, C); of amounts (I, 1), in the unit of the labels."""
+        """A score for each class, (I, C); for regression (I, 1), in the unit of the labels."""
         from chipwise.training.evaluations.evaluate import encode
 
         found = []
@@ -108,7 +108,7 @@ class Classifier:
         return scores if scale is None else scores * np.float32(scale["deviation"]) + np.float32(scale["mean"])
 
     def answer(self, texts: Sequence[str]) -> list[str] | list[float]:
-        """The class of each text, or its amount."""
+        """The class of each text, or its predicted number."""
         scores = self.scores(texts)
         if not self.classes:
             return [float(value) for value in scores[:, 0]]

@@ -47,7 +47,7 @@ TASKS = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A text and its label; the number that the label stands for where the task is regression."""
+    """A text and its label, or the number of the label for regression."""
 
     text: str
     label: str
@@ -82,7 +82,7 @@ class Task:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels, in order; none where labels are amounts or there are questions."""
+        """The labels, in order; none for regression and for questions."""
         if self.kind != "classification":
             return ()
         return tuple(sorted({item.label for item in (*self.train, *self.test)}))

@@ -130,7 +130,7 @@ def _check(model: Transformer, tokenizer: Any) -> None:
 
 
 def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
-    """The result of answers to the held-out items: a score for each class, or (I, 1) amounts."""
+    """The result on the held-out items from a score for each class, or (I, 1) predicted numbers."""
     counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train), "judged": judged}
     counts["test_items"] = len(task.test)
     if task.kind == "regression":
@@ -210,7 +210,7 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
 
 
 class Head(nn.Module):
-    """One matrix on standardised features; for amounts its answer is in deviations, as the targets are.
+    """One matrix on standardised features; for regression its outputs are standardised as the targets are.
 
     A feature that hardly varies is divided by a tenth of the mean deviation instead of its own: divided by next to
     nothing it would drown all others as soon as tuning moves it.
@@ -225,13 +225,13 @@ class Head(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features_IF: Tensor) -> Tensor:
-        """Scores of the classes (I, C), or amounts (I, 1)."""
+        """Scores of the classes (I, C), or numbers (I, 1)."""
         answers: Tensor = self.linear((features_IF - self.mean) / self.deviation)
         return answers
 
 
 def _targets(task: Task) -> Tensor:
-    """Class numbers (I,), or amounts less their mean over their deviation (I, 1): only ranks are scored."""
+    """Class numbers (I,), or standardised numbers (I, 1): only ranks are scored."""
     if task.kind == "regression":
         amounts = torch.tensor([[float(item.label)] for item in task.train])
         return (amounts - amounts.mean()) / amounts.std()
@@ -261,7 +261,7 @@ def _probe(features_IF: Tensor, targets: Tensor) -> Head:
 
 
 def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Scores (I, C) or amounts (I, 1) of the held-out items, read by one matrix off features of whatever model."""
+    """Scores (I, C) or numbers (I, 1) of the held-out items, by one matrix on the features of any model."""
     learnt, held_out = (torch.from_numpy(np.asarray(values, np.float32)) for values in (train_IF, held_out_IF))
     head = _probe(learnt, _targets(task))
     with torch.no_grad():
@@ -296,7 +296,7 @@ def _tune(
 
 
 def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[list[int]]:
-    """Batches of texts whose lengths are alike, in random order."""
+    """Batches of texts of similar length, in random order."""
     order = np.lexsort((random.random(len(lengths)), lengths + random.integers(0, 8, len(lengths))))
     batches = [order[start : start + _TUNE_ROWS].tolist() for start in range(0, len(order), _TUNE_ROWS)]
     random.shuffle(batches)

@@ -168,7 +168,7 @@ class Law:
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def differences(self, a: Shapes, b: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """The same for n pairs: value, low and high, each (n,)."""
+        """As above for n pairs: value, low and high, each (n,)."""
         one, other = (self.nats_per_token(shapes, tokens) for shapes in (a, b))
         change = self.sensitivities(b, tokens) - self.sensitivities(a, tokens)
         variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
@@ -299,7 +299,7 @@ class ExpectedQuality(Result):
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
     def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
-        """The same in bits per byte, given the tokenizer's bytes per token on the text.
+        """As above in bits per byte, given the tokenizer's bytes per token on the text.
 
         Raises:
             InputError: They are not positive.

@@ -41,7 +41,7 @@ _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """With what a model is trained. The defaults are those of the plain trainer."""
+    """Optimizer and precision of a training. The defaults are those of the plain trainer."""
 
     device: str = "cpu"
     precision: Precision | None = None  # of matrix products; the faster one on this device unless given

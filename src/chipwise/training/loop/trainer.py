@@ -247,7 +247,7 @@ class Run:
     def go(
         self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
     ) -> TrainResult:
-        """The result that is kept, or that of training on from what is kept."""
+        """The stored result, or the result of continuing the stored training."""
         finished = self.finished(max_validation_bytes)
         if finished is not None:
             return finished

@@ -87,7 +87,7 @@ class CudaTrainer(BaseTrainer):
             yield from self._wave(wave)
 
     def _wave(self, wave: Wave) -> Iterator[Event]:
-        """Runs what is packed alike, each device at its own pace."""
+        """Runs jobs together that may share a device, each device at its own pace."""
         under_way: dict[tuple[str, int], int] = {}
         pools = {gpu.device: self._pool(gpu, wave.slots) for gpu in self._devices}
         for number, (place, job) in enumerate(wave.jobs):

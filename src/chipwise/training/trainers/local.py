@@ -47,7 +47,7 @@ def ended(job: TrainJob) -> bool:
 
 
 def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Event]:
-    """The events of a job that :func:`ended`: at most another weight format is judged, on this machine's cores."""
+    """The events of a job that :func:`ended`: at most another weight format is evaluated, on this machine's cores."""
     if job.device is not None:  # a training on a GPU is in bf16 unless stated
         precision = job.precision or "bf16"
         job = replace(job, device=None, precision=precision, cpu_budget_s=job.gpu_budget_s, gpu_budget_s=None)

@@ -14,7 +14,7 @@ FORMS = ("local", "cuda", "cuda:0,1", "ray", "ray://head:10001", "jobs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """Where and how candidates are trained. It changes no trial's meaning: a run may go on elsewhere.
+    """Location and method of training. It changes no trial's meaning: a run may continue elsewhere.
 
     ``on`` is ``local`` (this machine's cores), ``cuda`` or ``cuda:0,1`` (GPUs of this machine), ``ray`` (a Ray of this
     machine's own), ``ray://head:10001`` (a Ray cluster), or ``jobs`` (a folder of jobs that you run elsewhere).

@@ -33,7 +33,7 @@ def draw(record: RunRecord) -> Plot:
 
 
 def _alike() -> bool:
-    """Whether the curve of a training has the unit of the metric, so that both can be drawn on one axis."""
+    """Whether a training curve has the unit of the metric, so that both fit on one axis."""
     asked = words.asked()
     return asked.words.curve == asked.metric.title
 

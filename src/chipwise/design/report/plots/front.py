@@ -42,7 +42,7 @@ def draw(record: RunRecord) -> Plot:
 
 
 def _by_law(record: RunRecord) -> str:
-    """What the points of a run by law are."""
+    """Legend for the points of a run by law."""
     if not any(trial.measured for trial in record.trials):
         return (
             "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show "

@@ -89,7 +89,7 @@ class ChoiceTable:
 
 
 def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Float64Array:
-    """Noise with which the highest of logits is drawn as often as their softmax says.
+    """Gumbel noise: the largest sum of logit and noise is a sample of their softmax.
 
     References:
         Gumbel 1954, Statistical Theory of Extreme Values and Some Practical Applications.

@@ -13,7 +13,7 @@ _LISTED = 100_000  # rows up to which a space is listed when draws repeat
 
 
 class RandomSearch:
-    """Rows drawn from the space, those within the free limits first. See
+    """Random rows of the space, those within the free limits first. See
     :class:`chipwise.design.strategies.strategy.Strategy`."""
 
     def __init__(self, problem: Problem, *, seed: int) -> None:

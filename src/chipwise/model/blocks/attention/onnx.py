@@ -112,7 +112,7 @@ def add_attention(
 def add_output(
     graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int, before: str = ""
 ) -> str:
-    """The output projection of ``x``, without the residual; ``before`` stands in front of the layer's names."""
+    """The output projection of ``x``, without the residual; ``before`` is the prefix of the layer's names."""
     return graph.projection(
         f"{before}layers.{layer}.attention.out",
         x,

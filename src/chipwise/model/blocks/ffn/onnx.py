@@ -26,7 +26,7 @@ def add_ffn(
     before: str = "",
     joined: bool = False,
 ) -> str:
-    """The block's output, without the residual; ``before`` stands in front of the layer's names.
+    """The block's output, without the residual; ``before`` is the prefix of the layer's names.
 
     ``joined`` makes one product of the gate and what it gates.
     """

@@ -46,7 +46,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def id_of(name: str) -> str:
-    """The known Hugging Face id that ``name`` stands for, as people write it: ``llama3.1:8b``, a repository's address.
+    """The known Hugging Face id of ``name`` as people write it: ``llama3.1:8b``, or a repository's address.
 
     Raises:
         UnknownName: No family lists it, or several models may be meant.
@@ -71,7 +71,7 @@ def said_of(name: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _reading(name: str) -> tuple[str, str | None]:
-    """The id that ``name`` stands for, and what an answer has to say of that."""
+    """The id of ``name``, and a note if the name was ambiguous."""
     page = typed.page_of(name)
     wanted, tail = page.lower(), page.lower().rpartition("/")[2]
     whole, tails = _index()
@@ -95,7 +95,7 @@ def _reading(name: str) -> tuple[str, str | None]:
 
 
 def without_folder(name: str) -> str:
-    """What is wrong with ``name``, where a folder with weights is wanted: half a sentence of an error."""
+    """Half a sentence for errors: why ``name`` is not a folder with weights."""
     if Path(name).exists():
         return "is no folder with weights"
     try:

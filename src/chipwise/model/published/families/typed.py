@@ -1,4 +1,4 @@
-"""Which known model a typed name means, where every typed word is accounted for.
+"""Finds the known model that a typed name means; every word must match.
 
 A known model fits if each typed word is in its name, is its maker, says how it was tuned or stored (``instruct``,
 ``q4_k_m``), or is its number of parameters where the name tells none (``phi4:14b``). What the name of a fitting model

@@ -33,7 +33,7 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | None:
-    """The first change of ``sort`` with which the model fits."""
+    """The first change of kind ``sort`` that makes the model fit."""
     questions = [case.question.but(**dict(remedy.changes)) for remedy in sort]
     answers = case.pricer.price(questions)
     for remedy, question, answer in zip(sort, questions, answers, strict=True):

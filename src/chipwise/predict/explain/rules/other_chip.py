@@ -1,4 +1,4 @@
-"""Another chip: the cheapest that is as fast per token, and the fastest at any price."""
+"""Alternatives to the chip: the cheapest that is as fast per token, and the fastest at any price."""
 
 from __future__ import annotations
 
