@@ -25,8 +25,8 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.kinds.encoder import module as torch_encoder
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.text import module as modules
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.walk import module as modules
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.explain.cases import calibrated_case
 from chipwise.training.trainers.jobs import JobsTrainer, run_job

@@ -25,12 +25,13 @@ from chipwise.api.testing.specs import arch_specs, check_each
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from chipwise.model.walk.module import build
 from chipwise.model.walk.slicing import cuts
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.supernet.sliced import add_gradients, extract, part_of, with_weights

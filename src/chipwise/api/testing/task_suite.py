@@ -61,7 +61,7 @@ class TaskSuite:
     def exported(self, folder: Path) -> Exported:
         """An untrained design with its exported file in ``folder``."""
         from chipwise.deploy.export.onnx import export
-        from chipwise.model.kinds.text.module import build as fresh
+        from chipwise.model.walk.module import build as fresh
 
         design = self.design()
         weights = {name: value.numpy() for name, value in fresh(design.arch, seed=0).state_dict().items()}
@@ -131,7 +131,7 @@ class TaskSuite:
         """Over a few steps on one batch; the loss is finite and has a gradient for every parameter that is used."""
         import torch
 
-        from chipwise.model.kinds.text.module import build as fresh
+        from chipwise.model.walk.module import build as fresh
         from chipwise.training.loop.trainer import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)

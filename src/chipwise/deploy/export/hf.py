@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +22,15 @@ from chipwise.deploy.export.tokenizer_files import read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.hf import bert_config, bert_name, from_bert, is_bert
+from chipwise.model.kinds.form import Modelling
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.model.kinds.image.hf_vit import from_vit, is_vit, labels_of, to_vit, vit_config
 from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.sound import hf as hf_listener
-from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.published import encoder_of
 from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
@@ -46,22 +44,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Own(NamedTuple):
-    """The modelling file of a kind of model that transformers does not have."""
-
-    file: str
-    auto: str  # class of transformers that finds it
-    name: str
-
-
-OWN = {
-    DECODER: Own("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
-    ENCODER: Own("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
-    CLASSIFIER: Own("modeling_chipwise_vision.py", "AutoModelForImageClassification", "ChipwiseForImageClassification"),
-    DENOISER: Own("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
-    TRANSCRIBER: Own("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
-    RANKER: Own("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
-}
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -121,7 +103,7 @@ def save_pretrained(
     elif form is DECODER and family_of(arch) is not None:
         config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
     else:
-        config, module = _own_config(arch), _own(arch).file
+        config, module = _own_config(arch), modelling_of(arch).file
         write_atomic(target / module, next((Path(__file__).parents[2] / "model/kinds").rglob(module)).read_bytes())
     config["dtype"] = "float32"
     if tokenizer_path is not None:
@@ -136,22 +118,25 @@ def save_pretrained(
     return target
 
 
-def _own(arch: ArchSpec) -> Own:
-    if form_of(arch) not in OWN:
-        raise Unsupported(f"{arch.name} cannot be saved: chipwise has no modelling file for a {form_of(arch)}")
-    return OWN[form_of(arch)]
+def modelling_of(arch: ArchSpec) -> Modelling:
+    """The modelling file of ``arch``.
+
+    Raises:
+        Unsupported: chipwise has none for its kind.
+    """
+    form = form_of(arch)
+    if form.modelling is None:
+        raise Unsupported(f"{arch.name} cannot be saved: chipwise has no modelling file for a {form.name}")
+    return form.modelling(arch)
 
 
 def _own_config(arch: ArchSpec) -> dict[str, Any]:
-    own = _own(arch)
-    auto, name = own.auto, own.name
-    if form_of(arch) is CLASSIFIER and arch.stem is not None and arch.stem.axes == 1:
-        auto, name = auto.replace("Image", "Audio"), name.replace("Image", "Audio")
+    own = modelling_of(arch)
     module = own.file.removesuffix(".py")
     return {
-        "architectures": [name],
+        "architectures": [own.name],
         "model_type": OWN_TYPE,
-        "auto_map": {"AutoConfig": f"{module}.ChipwiseConfig", auto: f"{module}.{name}"},
+        "auto_map": {"AutoConfig": f"{module}.ChipwiseConfig", own.auto: f"{module}.{own.name}"},
         "arch": to_data(arch),
         "vocab_size": arch.vocab_size,
         "hidden_size": arch.d_model,

@@ -119,10 +119,9 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
     """The outputs of chipwise's torch module: logits of every position, or what the model makes instead."""
     import torch
 
-    from chipwise.model.kinds.encoder.module import Encoder
-    from chipwise.model.kinds.text.module import module_of
+    from chipwise.model.walk.module import module_of
 
-    model = Encoder(arch) if form_of(arch) is ENCODER else module_of(arch)
+    model = module_of(arch)
     model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     with torch.no_grad():
         found = model.eval()(*inputs)
@@ -131,7 +130,7 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
 
 def outputs_of(arch: ArchSpec) -> str:
     """Names of a model's outputs."""
-    return {ENCODER: "states", DENOISER: "velocities", RANKER: "scores"}.get(form_of(arch), "logits")
+    return form_of(arch).outputs
 
 
 def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
@@ -140,11 +139,11 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     import transformers
 
     from chipwise.core.files import read_mapping
-    from chipwise.deploy.export.hf import OWN
+    from chipwise.deploy.export.hf import modelling_of
 
     named = [name for name in read_mapping(folder / "config.json").get("auto_map", {}) if name != "AutoConfig"]
     transformers.utils.logging.disable_progress_bar()
-    auto = getattr(transformers, named[0] if named else OWN[form_of(arch)].auto)
+    auto = getattr(transformers, named[0] if named else modelling_of(arch).auto)
     model = auto.from_pretrained(folder, trust_remote_code=True).eval()
     inputs = sample_inputs(arch, tokens)
     with torch.no_grad():

@@ -15,7 +15,7 @@ from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer, hugging_face_files
-from chipwise.deploy.export.hf import OWN, load_pretrained, save_pretrained
+from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.deploy.export.tokenizer_files import TOKENIZER
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -85,7 +85,7 @@ def holding(arch: ArchSpec) -> list[str]:
     with suppress(Unsupported):
         layout(arch)
         found.append("gguf")
-    if form_of(arch) in OWN:
+    if form_of(arch).modelling is not None:
         found.append("hf")
     return sorted(found)
 
@@ -100,7 +100,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
         return
     try:
         layout(arch) if kind == "gguf" else require_built(arch, work="exported")
-        why = f"{arch.name}: there is no {kind} form of a {form_of(arch)}"
+        why = f"{arch.name}: there is no {kind} form of a {form_of(arch).name}"
     except Unsupported as error:
         why = str(error)
     others = " or ".join(f"--to {each}" for each in possible)

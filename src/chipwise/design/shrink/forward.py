@@ -18,8 +18,9 @@ from torch.func import functional_call
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.module import Encoder, mean_pooled
-from chipwise.model.kinds.text.module import Transformer, module_of
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, torch_dtype
+from chipwise.model.walk.module import module_of
 
 Weights = Mapping[str, Tensor]
 
@@ -29,7 +30,7 @@ class _States(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
-        self.model: nn.Module = Encoder(arch) if ENCODER.builds(arch) else module_of(arch)
+        self.model: nn.Module = module_of(arch)
 
     def forward(self, *inputs: Any) -> Tensor:
         """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.lowering import Operators
 from chipwise.model.blocks.weights import Shapes
+
+
+class Modelling(NamedTuple):
+    """The modelling file of a kind of model that transformers does not have."""
+
+    file: str
+    auto: str  # class of transformers that finds it
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +30,9 @@ class Form:
         weights: Names and shapes of the weights before the layers, and of those behind them.
         operators: What tells its operators from another kind's; None where none are listed.
         graph: The module of ``chipwise.model.kinds`` that makes ONNX nodes of it.
+        module: The module of ``chipwise.model.kinds`` with its torch module.
+        modelling: What loads a folder of it that transformers has no code for; None where nothing is saved.
+        outputs: What its outputs are called.
         as_run: The model without the layers that nothing reads.
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
@@ -34,6 +46,9 @@ class Form:
     does: Callable[[ArchSpec], str]
     weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
     graph: str
+    module: str
+    modelling: Callable[[ArchSpec], Modelling] | None = None
+    outputs: str = "logits"
     operators: Operators | None = None
     as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None

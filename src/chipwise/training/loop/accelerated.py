@@ -27,8 +27,9 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from chipwise.core.digest import digest
 from chipwise.errors import DoesNotFit, InputError, TrainingDiverged, Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.text.module import LayerModule, Transformer, build
+from chipwise.model.kinds.text.module import LayerModule, Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
+from chipwise.model.walk.module import build
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
 from chipwise.training.loop import checkpoint

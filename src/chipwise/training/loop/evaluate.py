@@ -21,7 +21,8 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Quantiser, nearest
-from chipwise.model.kinds.text.module import Transformer, module_of
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.module import module_of
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.loss import head_loss

@@ -25,8 +25,9 @@ from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.errors import InputError, SpecError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
+from chipwise.model.walk.module import build
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
 from chipwise.training.loop import checkpoint

@@ -23,8 +23,9 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.encoder.hf import bert_config, from_bert, is_bert
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.published.read import resolve
+from chipwise.model.walk.module import build
 
 ARCH = uniform(vocab_size=2000, d_model=256, depth=2, heads=4, ffn_width=512, max_tokens=32, tie_embeddings=False)
 

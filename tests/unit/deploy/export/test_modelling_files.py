@@ -24,7 +24,7 @@ from chipwise.api.testing.image_suite import crossing_archs, image_archs, inputs
 from chipwise.api.testing.ranking_suite import random_requests, ranking_archs
 from chipwise.api.testing.sound_suite import random_sounds, sound_archs
 from chipwise.api.testing.specs import arch_specs
-from chipwise.deploy.export.hf import OWN, save_pretrained
+from chipwise.deploy.export.hf import modelling_of, save_pretrained
 from chipwise.errors import ChipwiseError
 from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec
@@ -46,8 +46,8 @@ from chipwise.model.kinds.sound.form import TRANSCRIBER, frame_conv
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
-from chipwise.model.kinds.text.module import module_of
 from chipwise.model.walk.built import require_built
+from chipwise.model.walk.module import module_of
 
 transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 TOLERANCE = 1e-4
@@ -125,7 +125,7 @@ KINDS = {
 def module(arch: ArchSpec) -> torch.nn.Module:
     """Chipwise's torch module with random weights, none of which is 1 or 0."""
     torch.manual_seed(0)
-    made = Encoder(arch) if form_of(arch) is ENCODER else module_of(arch)
+    made = module_of(arch)
     return shake(made, seed=1).eval()
 
 
@@ -134,7 +134,7 @@ def loaded(arch: ArchSpec, folder: Path, *, by_name: bool) -> torch.nn.Module:
     config = json.loads((folder / "config.json").read_text())
     name = next((name for name in config.get("auto_map", {}) if name != "AutoConfig"), None)
     if by_name or name is None:
-        auto = getattr(transformers, name or OWN[form_of(arch)].auto)
+        auto = getattr(transformers, name or modelling_of(arch).auto)
         return auto.from_pretrained(folder, trust_remote_code=True).eval()
     file, kind = config["auto_map"][name].split(".")
     (path,) = Path(kinds.__file__).parent.rglob(f"{file}.py")

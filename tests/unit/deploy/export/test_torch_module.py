@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chipwise.api.testing.block_suite import random_tokens, shaken
 from chipwise.api.testing.specs import arch_specs
 from chipwise.model.arch.arch import ArchSpec, uniform
-from chipwise.model.kinds.text.module import build
+from chipwise.model.walk.module import build
 
 
 def test_rotary_tables_are_kept_for_each_device() -> None:

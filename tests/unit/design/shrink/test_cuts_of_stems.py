@@ -25,11 +25,11 @@ from chipwise.design.shrink.sizes import (
 )
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.text.module import build as fresh
-from chipwise.model.kinds.text.module import module_of
 from chipwise.model.published.read import resolve
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.walk.module import build as fresh
+from chipwise.model.walk.module import module_of
 from chipwise.model.walk.weights import weight_shapes
 
 Named = dict[str, torch.Tensor]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chipwise.errors import InputError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.formats import formats_word
-from chipwise.model.kinds.text.module import build
+from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.evaluate import evaluate, load_model, quantised, quantised_bits_per_byte, rounded
 

@@ -10,7 +10,8 @@ import torch
 from chipwise import api
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.evaluate import evaluate, rounded
 from chipwise.training.loop.sensitivity import layer_losses

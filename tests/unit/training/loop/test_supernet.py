@@ -14,7 +14,7 @@ from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.text.module import build
+from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.evaluate import evaluate, load_model
 from chipwise.training.loop.loss import head_loss, head_probabilities

@@ -13,7 +13,8 @@ import torch
 from chipwise.core.statistics import wilson_interval
 from chipwise.errors import DataError, InputError, UnknownName
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.evaluations.baseline import baseline
 from chipwise.training.evaluations.data import Item, Question, Task, chapters, divide, load_task, organ_system

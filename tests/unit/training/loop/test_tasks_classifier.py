@@ -16,7 +16,8 @@ from chipwise.core.workers import WorkerPool
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.text.module import Transformer, build
+from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, copy_classifier, write_classifier
 from chipwise.training.evaluations.data import Item, Question, Task, divide

@@ -146,7 +146,7 @@ def test_what_is_learnt_is_what_is_served(tmp_path: Path) -> None:
     """The scores of the last place of a batch are those of a request with this history and these candidates."""
     import torch
 
-    from chipwise.model.kinds.text.module import build as fresh
+    from chipwise.model.walk.module import build as fresh
 
     data = opened(tmp_path)
     spec = build(SpaceSpec, SPACE)
@@ -253,7 +253,7 @@ def test_a_winners_folder_loads_in_transformers(mixing: str, tmp_path: Path) -> 
     from transformers import AutoModel
 
     from chipwise.deploy.export.hf import save_pretrained
-    from chipwise.model.kinds.text.module import build as fresh
+    from chipwise.model.walk.module import build as fresh
 
     spec = build(SpaceSpec, SPACE)
     sizes = {"d_model": 16, "depth": 2, "head_size": 8, "vocab_size": 1, "weights": "fp32"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
 from chipwise.model.kinds.denoiser import lower, weights
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 from chipwise.model.kinds.image.form import FREE, layer_departures
 from chipwise.model.kinds.image.stem import ImageStem
 
@@ -42,6 +42,9 @@ DENOISER = Form(
     does=lambda arch: "draws images",
     weights=(weights.stem, weights.head),
     graph="denoiser.graph",
+    module="denoiser.module",
+    modelling=lambda arch: Modelling("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
+    outputs="velocities",
     operators=lower.OPERATORS,
     task=lambda arch: "diffusion",
 )

@@ -147,3 +147,6 @@ def _waves(stem: ImageStem, width: int) -> Tensor:
 def build(arch: ArchSpec, *, seed: int) -> DenoisingTransformer:
     """A freshly initialised denoiser of ``arch``."""
     return initialise(DenoisingTransformer(arch), seed=seed)
+
+
+MODULE = DenoisingTransformer

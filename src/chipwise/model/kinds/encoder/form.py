@@ -11,7 +11,7 @@ from dataclasses import replace
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.kinds.encoder import weights
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 
 _FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields encoders set
 
@@ -39,5 +39,8 @@ ENCODER = Form(
     does=lambda arch: "encodes text",
     weights=(weights.stem, weights.head),
     graph="encoder.graph",
+    module="encoder.module",
+    modelling=lambda arch: Modelling("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
+    outputs="states",
     untrained="encoders of text are exported, measured, cut and healed alone",
 )

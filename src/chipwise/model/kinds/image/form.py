@@ -13,7 +13,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -122,6 +122,13 @@ def _does(arch: ArchSpec) -> str:
     return f"tells {arch.classes:,} classes of {kind} of {size} apart, in {stem.channels} channels"
 
 
+def _modelling(arch: ArchSpec) -> Modelling:
+    kind = "Image" if arch.stem.axes == 2 else "Audio"
+    return Modelling(
+        "modeling_chipwise_vision.py", f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification"
+    )
+
+
 CLASSIFIER = Form(
     name="classifier",
     matches=lambda arch: isinstance(arch.stem, ImageStem),
@@ -129,6 +136,8 @@ CLASSIFIER = Form(
     does=_does,
     weights=(weights.stem, weights.classes),
     graph="image.graph",
+    module="image.module",
+    modelling=_modelling,
     operators=lower.OPERATORS,
     task=_task,
 )

@@ -170,3 +170,6 @@ def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> ImageClassi
     model = ImageClassifier(arch)
     model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
     return model.eval()
+
+
+MODULE = ImageClassifier

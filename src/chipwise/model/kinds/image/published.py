@@ -106,6 +106,7 @@ IMAGE_ENCODER = Form(
     does=lambda arch: "encodes images",
     weights=(weights.encoder_stem, weights.encoder_head),
     graph="image.graph_published",
+    module="image.module",
     as_run=as_run,
     operators=lower_published.OPERATORS,
     untrained="published encoders of images are exported and measured alone",

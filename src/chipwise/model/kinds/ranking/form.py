@@ -15,7 +15,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
@@ -64,6 +64,9 @@ RANKER = Form(
     does=lambda arch: "ranks candidates",
     weights=(weights.stem, weights.head),
     graph="ranking.graph",
+    module="ranking.module",
+    modelling=lambda arch: Modelling("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
+    outputs="scores",
     operators=lower.OPERATORS,
     task=lambda arch: "ranking",
 )

@@ -120,3 +120,6 @@ def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Ranker:
     model = Ranker(arch)
     model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
     return model.eval()
+
+
+MODULE = Ranker

@@ -18,7 +18,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 
@@ -75,6 +75,8 @@ TRANSCRIBER = Form(
     does=lambda arch: "transcribes sound",
     weights=(weights.frames, weights.characters),
     graph="sound.graph",
+    module="sound.module",
+    modelling=lambda arch: Modelling("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
     operators=lower.OPERATORS,
     task=lambda arch: "transcripts",
     untrained=UNTRAINED,

@@ -108,3 +108,6 @@ def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Transcriber
     model = Transcriber(arch)
     model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
     return model.eval()
+
+
+MODULE = Transcriber

@@ -83,6 +83,7 @@ LISTENER = Form(
     does=lambda arch: "transcribes sound",
     weights=(weights.sound, weights.characters),
     graph="sound.graph_published",
+    module="sound.module",
     operators=lower.PUBLISHED,
     untrained=UNTRAINED,
 )

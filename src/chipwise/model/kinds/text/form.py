@@ -11,7 +11,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import block_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form
+from chipwise.model.kinds.form import Form, Modelling
 from chipwise.model.kinds.text import lower, weights
 
 _FREE = {"attention_conv", "ffn_conv"}  # later fields that are built all the same
@@ -35,6 +35,8 @@ DECODER = Form(
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),
     graph="text.graph",
+    module="text.module",
+    modelling=lambda arch: Modelling("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
     operators=lower.OPERATORS,
     task=lambda arch: "text",
 )

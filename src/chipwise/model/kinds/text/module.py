@@ -6,9 +6,7 @@ Axes: B batch, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +18,6 @@ from chipwise.model.blocks.attention.module import AttentionModule
 from chipwise.model.blocks.conv.module import ShortConv
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
-from chipwise.model.kinds.denoiser import module as torch_denoiser
-from chipwise.model.kinds.denoiser.form import DENOISER
-from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.image import module as torch_vision
-from chipwise.model.kinds.image.form import CLASSIFIER
-from chipwise.model.kinds.image.published import IMAGE_ENCODER
-from chipwise.model.kinds.ranking import module as torch_ranking
-from chipwise.model.kinds.ranking.form import RANKER
-from chipwise.model.kinds.sound import module as torch_sound
-from chipwise.model.kinds.sound.form import TRANSCRIBER
-from chipwise.model.kinds.sound.published import LISTENER
-from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.nn import rotary
 
@@ -161,24 +147,9 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
     return model
 
 
-def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch``, whatever its form, without its weights."""
-    form = form_of(arch)
-    return _ONE_PASS[form][0](arch) if form in _ONE_PASS else Transformer(arch)
+def build(arch: ArchSpec, *, seed: int) -> Transformer:
+    """A freshly initialised decoder of ``arch``."""
+    return initialise(Transformer(arch), seed=seed)
 
 
-def build(arch: ArchSpec, *, seed: int) -> Any:
-    """A freshly initialised model of ``arch``, a module as of :func:`module_of`."""
-    form = form_of(arch)
-    return _ONE_PASS[form][1](arch, seed=seed) if form in _ONE_PASS else initialise(Transformer(arch), seed=seed)
-
-
-# Module and its initialised one; forms without a torch module are refused by the nearest that has one.
-_ONE_PASS: Mapping[Form, tuple[Callable[[ArchSpec], Any], Callable[..., Any]]] = {
-    CLASSIFIER: (torch_vision.ImageClassifier, torch_vision.build),
-    IMAGE_ENCODER: (torch_vision.ImageClassifier, torch_vision.build),
-    DENOISER: (torch_denoiser.DenoisingTransformer, torch_denoiser.build),
-    TRANSCRIBER: (torch_sound.Transcriber, torch_sound.build),
-    LISTENER: (torch_sound.Transcriber, torch_sound.build),
-    RANKER: (torch_ranking.Ranker, torch_ranking.build),
-}
+MODULE = Transformer
