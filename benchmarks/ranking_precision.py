@@ -26,7 +26,7 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxRanker
 from chipwise.design.run.winner import read_winner
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.ranking.form import with_candidates
-from chipwise.training.tasks.ranking.dataset import RequestData, load_requests, losses_of
+from chipwise.training.tasks.ranking.dataset import RequestData, losses_of
 from chipwise.training.tasks.selective_precision import paired, select
 from provenance import stamp
 
@@ -44,7 +44,7 @@ def main() -> None:
     if winner is None:
         raise SystemExit(f"{asked.run}: holds no winner")
     arch, weights = load_pretrained(asked.run / "winner")[:2]
-    data = load_requests(next(asked.run.rglob("requests.npz")))
+    data = RequestData.load(next(asked.run.rglob("requests.npz")))
     arch = with_candidates(arch, asked.candidates)
 
     with tempfile.TemporaryDirectory() as name:
@@ -84,7 +84,7 @@ def request(path: Path, data: RequestData) -> Callable[[], object]:
     """One pass of a file over a test request, with more or fewer candidates where the file ranks as many."""
     session = OnnxRanker(path)
     count = session.facts["request"]["candidates"]
-    one = data.part("test", 1)
+    (one,) = data.examples("test", slice(1))
     places = np.arange(count) % (one.shape[1] - data.history) + data.history
     ids = np.concatenate((one[:, : data.history], one[:, places]), axis=1)
     return lambda: session.prefill(ids)
@@ -92,7 +92,7 @@ def request(path: Path, data: RequestData) -> Callable[[], object]:
 
 def loss_of(data: RequestData, path: Path, split: str) -> float:
     """1 less the mean NDCG@10 of a file over a part of the data."""
-    requests = data.part("validation" if split == "validation" else "test")
+    (requests,) = data.examples("validation" if split == "validation" else "test")
     session = OnnxRanker(path, candidates=requests.shape[1] - data.history)
     return float(losses_of(np.stack([session.prefill(one[None])[0].copy() for one in requests])).mean())
 

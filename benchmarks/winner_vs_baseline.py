@@ -41,7 +41,7 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop.worker import TrainJob, training_pool
-from chipwise.training.tasks.text.references import proportions
+from chipwise.training.tasks.references import llama_proportions
 from exported_quality import exported_bits_per_byte
 from provenance import stamp
 
@@ -130,7 +130,7 @@ def grid(spec, folder: Path, baseline: dict) -> dict:
 
     limit = predicted(baseline)["tpot_p50"]
     found: dict[int, list[tuple[bool, float, dict]]] = {}
-    for choices in proportions(replace(spec.space, depth=DEPTHS), aspect=(1, 1000)):
+    for choices in llama_proportions(replace(spec.space, depth=DEPTHS), aspect=(1, 1000)):
         depth = choices["depth"]
         if depth in DEPTHS and all(choices[name] == baseline[name] for name in ("vocab_size", "weights", "head_size")):
             cost = predicted(choices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from chipwise.errors import UnknownName
@@ -47,7 +48,7 @@ class Table:
         row = self._rows.get(name) or self._hidden.get(name)
         if row is not None:
             module, attribute = row.split(":")
-            return getattr(importlib.import_module(module), attribute)
+            return attrgetter(attribute)(importlib.import_module(module))
         from importlib.metadata import entry_points
 
         for entry in entry_points(group=self.group):

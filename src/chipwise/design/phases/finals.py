@@ -180,7 +180,7 @@ class Finals:
     def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
         """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
         seconds, asked = self._seconds(fewest), self._spec.asked
-        paces = {asked.pace, REAL_TIME}
+        paces = {asked.latency_metric, REAL_TIME}
         if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
             return fewest
         enough = self._counted(fewest) * math.exp(asked.metric.seed_sd)
@@ -191,7 +191,7 @@ class Finals:
     def _seconds(self, item: Candidate) -> float | None:
         """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
-        return (known or {}).get(self._spec.asked.pace)
+        return (known or {}).get(self._spec.asked.latency_metric)
 
     def _counted(self, item: Candidate) -> float:
         bits = item.notes.exported_loss

@@ -41,7 +41,7 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.laws.law_fit import read_trainings, updated
 from chipwise.training.laws.laws import Law, shipped
-from chipwise.training.tasks.text.references import proportions
+from chipwise.training.tasks.references import llama_proportions
 
 RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see training/tasks/text/references.py
 MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
@@ -269,7 +269,7 @@ class LawRun:
 def _families(space: SpaceSpec) -> list[list[Mapping[str, Any]]]:
     """Llama-proportioned designs by proportion (depth for a width, size and sharing of heads, format), by size."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for choices in proportions(space):
+    for choices in llama_proportions(space):
         layer = choices["layers"][0]
         width, depth = choices["d_model"], choices["depth"]
         ratio = min(RATIOS, key=lambda each: abs(width / depth - each))

@@ -89,7 +89,7 @@ def select_formats(
         return lambda: session.prefill(asked)
 
     found = select(
-        fastest_fusion(item.design, predict, pace=spec.asked.pace),
+        fastest_fusion(item.design, predict, pace=spec.asked.latency_metric),
         weights,
         folder,
         opened=opened,

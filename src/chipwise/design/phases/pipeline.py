@@ -207,7 +207,7 @@ class Search:
         self._remember_screened(screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
-        pace = spec.asked.pace
+        pace = spec.asked.latency_metric
         limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
         chooser = Chooser(
             self.space,

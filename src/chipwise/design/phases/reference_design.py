@@ -128,6 +128,6 @@ def _largest_first(
         values = values_of(predicted)
         if fits(predicted):
             beyond, size = total_penalty(spec.limits, values) > 0, design.arch.parameters()
-            order = (beyond, size > most, size if size > most else -size, values[spec.asked.pace])
+            order = (beyond, size > most, size if size > most else -size, values[spec.asked.latency_metric])
             fitting.append((*order, len(fitting), choices, predicted))
     return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]

@@ -94,7 +94,7 @@ def make_record(
         history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
-        rankings=rankings(items, spec.workload, pace=spec.asked.pace),
+        rankings=rankings(items, spec.workload, pace=spec.asked.latency_metric),
         test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
         samples=samples,
         law=_law(memory),
@@ -265,8 +265,8 @@ def _elsewhere(
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
     targets = AcrossDevices(spec, space, others, target.metrics).targets
-    fronts = targets.fronts(rows, quality, spec.asked.pace)
-    transfer = targets.transfer(rows, quality, spec.asked.pace)
+    fronts = targets.fronts(rows, quality, spec.asked.latency_metric)
+    transfer = targets.transfer(rows, quality, spec.asked.latency_metric)
     here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
     found = []
     for i, name in enumerate(targets.devices):

@@ -37,7 +37,7 @@ def card(record: RunRecord) -> str:
         parts.append(line_of(step))
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(record, winner)]
-    each = words.entries() if words.one_pass() else words.asked().words.tokens
+    each = words.entries() if words.one_pass() else words.asked().labels.tokens
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
@@ -47,7 +47,7 @@ def card(record: RunRecord) -> str:
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
         parts += ["## On other devices", _elsewhere(record)]
-    for shown in words.asked().pictures(record.samples):
+    for shown in words.asked().report_sections(record.samples):
         parts += [f"## {shown.title}", shown.text] if shown.text else []
     if record.continuations:
         parts += ["## What it writes", _continuations(record)]
@@ -96,7 +96,7 @@ def _interval(record: RunRecord, loss: float) -> str:
 def _load(record: RunRecord) -> str:
     """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
-    with_library = f"```python\n{words.asked().words.load}\n```"
+    with_library = f"```python\n{words.asked().labels.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):
         return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
@@ -120,7 +120,7 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []
-    once = words.asked().words.pace.capitalize() if words.one_pass() else "Time to first token"
+    once = words.asked().labels.latency.capitalize() if words.one_pass() else "Time to first token"
     of_tokens = () if words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
     for first, last, text in (("ttft_p50", "ttft_p99", once), *of_tokens):
         half, most = facts.value(winner, first), facts.value(winner, last)
@@ -128,7 +128,7 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
             f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
             f"P99 {words.show(most.value, last)} ({most.source})."
         )
-    if words.asked().words.sound and (factor := facts.value(winner, "rtf")).value is not None:
+    if words.asked().labels.sound and (factor := facts.value(winner, "rtf")).value is not None:
         sentences.append(f"Real-time factor of the model: {words.show(factor.value, 'rtf')} ({factor.source}).")
     memory = facts.value(winner, "peak_memory")
     sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
@@ -274,7 +274,7 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
-    kind = words.asked().words.tokens
+    kind = words.asked().labels.tokens
     tokens = f" on {words.count(winner.curve[-1].tokens)} {kind}" if winner.curve else ""
     took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
     return f"The winner trained for {took}{tokens}. {whole}"
@@ -288,7 +288,7 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if facts.by_law(record):
         return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
-    data = words.asked().words.data
+    data = words.asked().labels.data
     text = (
         f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
     )

@@ -262,7 +262,9 @@ def measured_text(known: Value, metric: str) -> str:
 
 def latency_metric(record: RunRecord) -> str:
     """The metric of speed: the first objective that is not quality, else TPOT P50."""
-    return next((item.metric for item in record.objectives if item.metric in words.served()), words.asked().pace)
+    return next(
+        (item.metric for item in record.objectives if item.metric in words.served()), words.asked().latency_metric
+    )
 
 
 def comparison(record: RunRecord) -> str:
@@ -290,7 +292,9 @@ def comparison(record: RunRecord) -> str:
             )
         else:
             parts.append(f"{asked.title} of the {text} {change} {against}")
-    for metric in dict.fromkeys((latency_metric(record), words.asked().pace.replace("p50", "p99"), "peak_memory")):
+    for metric in dict.fromkeys(
+        (latency_metric(record), words.asked().latency_metric.replace("p50", "p99"), "peak_memory")
+    ):
         a, b = value(winner, metric), value(reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
             parts.append(
@@ -301,7 +305,7 @@ def comparison(record: RunRecord) -> str:
         return "Winner and reference design cannot be compared yet: no number is known of both."
     opening = ""
     if ours is not None and theirs is not None:
-        does = "is expected to predict the text" if by_law(record) else words.asked().words.does
+        does = "is expected to predict the text" if by_law(record) else words.asked().labels.verb
         opening = {
             "better": f"The winner {does} better than the reference design. ",
             "worse": f"The winner {does} worse than the reference design. ",
@@ -313,12 +317,14 @@ def comparison(record: RunRecord) -> str:
 def as_good(record: RunRecord) -> str:
     """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
     winner, asked = record.trial(record.winner), words.asked()
-    mine, seconds = (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.pace).value)
+    mine, seconds = (
+        (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.latency_metric).value)
+    )
     if winner is None or mine is None or seconds is None:
         return ""
     found = []
     for trial in record.trials:
-        loss, pace = value(trial, "loss").value, value(trial, asked.pace)
+        loss, pace = value(trial, "loss").value, value(trial, asked.latency_metric)
         rival = trial.number not in (record.winner, record.baseline) and trial.feasible and pace.source == "measured"
         if rival and loss is not None and pace.value is not None and pace.value > seconds and loss < mine:
             found.append((loss, trial.number, pace.value))
@@ -326,8 +332,8 @@ def as_good(record: RunRecord) -> str:
         return ""
     loss, number, pace_s = min(found)
     metric = asked.metric
-    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.words.data}"
-    slower = f"{words.show(pace_s, asked.pace)} against {words.show(seconds, asked.pace)}"
+    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.labels.data}"
+    slower = f"{words.show(pace_s, asked.latency_metric)} against {words.show(seconds, asked.latency_metric)}"
     return f" Trial {number} is about as good, within the noise of seeds ({lost}), and slower ({slower})."
 
 
@@ -357,8 +363,8 @@ def reported_quality(*trials: Trial) -> tuple[str, str]:
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_loss is not None for trial in trials):
-        return "test_loss", f"test {words.asked().words.data}"
-    return "loss", f"validation {words.asked().words.data}, which also selected the winner"
+        return "test_loss", f"test {words.asked().labels.data}"
+    return "loss", f"validation {words.asked().labels.data}, which also selected the winner"
 
 
 def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:

@@ -9,7 +9,7 @@ from chipwise.core.page.markup import empty, safe, section, table
 from chipwise.design.report import by_matrix, facts, insights, law_text, unmet, words
 from chipwise.design.report.plots import Plot, draw
 from chipwise.design.report.record import RunRecord, Trial
-from chipwise.training.tasks.protocol import Picture
+from chipwise.training.tasks.protocol import Section
 
 _BADGES: dict[facts.Status, str] = {  # in the order of certainty
     "met": "met",
@@ -37,7 +37,7 @@ def page(record: RunRecord) -> str:
         constraints(record),
         _contenders(record),
         insights.continuations(record),
-        *[section(item.name, item.title, item.html) for item in pictures(record)],
+        *[section(item.name, item.title, item.html) for item in task_sections(record)],
         by_matrix.by_matrix(record),
         insights.tasks(record),
         law_text.section_of(record),
@@ -55,9 +55,9 @@ def page(record: RunRecord) -> str:
     return document(f"{record.name} · chipwise", body, figures=figures)
 
 
-def pictures(record: RunRecord) -> Sequence[Picture]:
-    """The task's own section: its data and outputs of models."""
-    return words.asked().pictures(record.samples)
+def task_sections(record: RunRecord) -> Sequence[Section]:
+    """The task's own sections: its data and outputs of models."""
+    return words.asked().report_sections(record.samples)
 
 
 def _costs() -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def _head(record: RunRecord) -> str:
         ("constraints", "Constraints"),
         ("contenders", "Winner and reference design"),
         *([("writes", "What it writes")] if record.continuations else []),
-        *[(item.name, item.title) for item in pictures(record)],
+        *[(item.name, item.title) for item in task_sections(record)],
         *([("by-matrix", by_matrix.TITLE)] if by_matrix.known(record) else []),
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
@@ -134,7 +134,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
         metric = words.asked().metric.title
         title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else metric[0].upper() + metric[1:]
     elif words.one_pass() and metrics[0] == "ttft_p50":
-        title = words.asked().words.pace.capitalize()
+        title = words.asked().labels.latency.capitalize()
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
@@ -160,7 +160,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
 
 
 def _text_of(metric: str) -> str:
-    return f"{'test' if metric.startswith('test_') else 'validation'} {words.asked().words.data}"
+    return f"{'test' if metric.startswith('test_') else 'validation'} {words.asked().labels.data}"
 
 
 def constraints(record: RunRecord) -> str:
@@ -237,8 +237,8 @@ def _contenders(record: RunRecord) -> str:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is a {words.asked().words.reference}: of those that one final training can fill, with a "
-        f"quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
+        f"The reference design is a {words.asked().labels.reference}: of those that one final training can fill, with "
+        f"a quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
         "its training (where it can fill none, the smallest), trained with the same budget. The knee is where the "
         "front bends most."
     )
@@ -283,7 +283,7 @@ def _cell(trial: Trial, metric: str) -> str:
 def _training(trial: Trial) -> str:
     if trial.train_cpu_s is None:
         return "not trained"
-    tokens = f", {words.count(trial.curve[-1].tokens)} {words.asked().words.tokens}" if trial.curve else ""
+    tokens = f", {words.count(trial.curve[-1].tokens)} {words.asked().labels.tokens}" if trial.curve else ""
     return f"{words.quantity(trial.train_cpu_s, 'time')} of CPU time{tokens}"
 
 
@@ -405,7 +405,7 @@ def _trials(record: RunRecord) -> str:
 
 
 def _about(record: RunRecord) -> str:
-    space, data, what = record.space, record.data, words.asked().words.data
+    space, data, what = record.space, record.data, words.asked().labels.data
     parts = ["<h3>Search space</h3>"]
     parts.append(
         facts_list(
@@ -437,7 +437,7 @@ def _about(record: RunRecord) -> str:
             )
         )
     target = record.target
-    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().words.tokens}"
+    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().labels.tokens}"
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(
@@ -491,7 +491,7 @@ def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
         "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: "
-        f"{safe(words.asked().metric.title)} of held-out {safe(words.asked().words.data)}.</footer>\n"
+        f"{safe(words.asked().metric.title)} of held-out {safe(words.asked().labels.data)}.</footer>\n"
     )
 
 

@@ -72,12 +72,12 @@ def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
 
 def one_pass() -> bool:
     """Whether a request of the task is one pass, so that no token is generated."""
-    return asked().pace not in PER_TOKEN
+    return asked().latency_metric not in PER_TOKEN
 
 
 def served() -> tuple[str, ...]:
-    """Sizes of the task's requests for a measurement."""
-    own = (REAL_TIME,) if asked().words.sound else ()
+    """Metrics that a measurement of the task's requests may hold."""
+    own = (REAL_TIME,) if asked().labels.sound else ()
     return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *own)
 
 
@@ -89,7 +89,7 @@ def quality(loss: float) -> str:
 
 def entries(count: int | None = None) -> str:
     """The task's word for pieces of data, with their number where it is given."""
-    one, several = asked().words.entry
+    one, several = asked().labels.entry
     return several if count is None else f"{count:,} {one if count == 1 else several}"
 
 
@@ -115,9 +115,9 @@ def label(metric: str) -> str:
             return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
     if metric in QUALITY or metric == asked().metric.name:
-        return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().words.data}"
+        return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().labels.data}"
     if one_pass() and metric in _OF_PASS:
-        return f"{asked().words.pace}, {metric[-3:].upper()}"
+        return f"{asked().labels.latency}, {metric[-3:].upper()}"
     return _named(metric, LABELS)
 
 

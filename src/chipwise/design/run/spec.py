@@ -430,12 +430,13 @@ class RunSpec:
 
     def _require_told(self, metric: str, field: str) -> None:
         """Refuses a metric that the target neither measures nor predicts, or that requests of the task do not have."""
-        if self.asked.pace not in PER_TOKEN and metric in PER_TOKEN:
+        if self.asked.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
             raise SpecError(
-                f"a request of {self.task} is one pass, no token is generated; use {self.asked.pace}", field=field
+                f"a request of {self.task} is one pass, no token is generated; use {self.asked.latency_metric}",
+                field=field,
             )
         if metric == REAL_TIME and self.space.sound_s is None:
-            raise SpecError(f"a request of {self.task} holds no sound; use {self.asked.pace}", field=field)
+            raise SpecError(f"a request of {self.task} holds no sound; use {self.asked.latency_metric}", field=field)
         rates, sheet = self.target.rates, self.target.sheet
         if metric in SPENDING:
             if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:

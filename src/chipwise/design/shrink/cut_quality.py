@@ -22,7 +22,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.data import Method, Task
-from chipwise.training.tasks.text.exported import nats_of
+from chipwise.training.tasks.exported_text import nats_of
 
 PAIRS, TEXTS = 400, 200  # of held-out texts at most: for an encoder, for a decoder
 LONGEST = 128  # tokens of a task's text

@@ -1,6 +1,7 @@
-"""Arrays with labels as a data set: images, rows of a table, pieces of a signal; a model gives logits of classes.
+"""Data sets that are arrays in one ``.npz`` file, and the most usual of them: inputs with labels.
 
-The file is an ``.npz`` with inputs (uint8 or float32) and labels of each part, and what its inputs are scaled by.
+The file of inputs with labels holds inputs (uint8 or float32) and labels of each part, and what its inputs are scaled
+by; a model gives logits of classes.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import functools
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from chipwise.core.digest import digest
 from chipwise.core.files import storage, write_atomic
 from chipwise.errors import DataError, InputError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.dataset import HeldOutScore, Split
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +32,110 @@ if TYPE_CHECKING:
     from chipwise.training.loop.trainer import Recipe
 
 PARTS = ("train", "validation", "test")
-ROWS = 256  # examples at a time, where a model is judged
+ALL = slice(None)
 Part = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (n, …) and labels (n,)
 
 
+class ArrayDataset(ABC):
+    """Base of data sets whose file holds arrays; see :class:`chipwise.training.data.dataset.Dataset`.
+
+    A subclass says what its file holds (:meth:`fields`, :meth:`of_fields`), what a model reads (:meth:`examples`), and
+    how its outputs are scored (:meth:`metric`).
+    """
+
+    __slots__ = ()
+    rows: ClassVar[int] = 256  # examples at a time, where a model is judged
+    packed: ClassVar[bool] = True  # whether the file is compressed: noise hardly shrinks, and each training reads it
+
+    @abstractmethod
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of the file, by name."""
+
+    @classmethod
+    @abstractmethod
+    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+        """The data set of a file's arrays; a name that the file lacks raises KeyError."""
+
+    @abstractmethod
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Entries and bytes of each part, in the order of ``PARTS``."""
+
+    @abstractmethod
+    def count(self, split: Split) -> int:
+        """Examples of a part."""
+
+    @abstractmethod
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+        """What a model reads of examples of a part: one array (n, …) for each of its inputs."""
+
+    @abstractmethod
+    def metric(
+        self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
+    ) -> tuple[Float64Array, Float64Array]:
+        """What a model loses on each of these examples by its outputs, and the examples' sizes, each (n,).
+
+        NaN where outputs are not finite. The loss of all is the sum of the former over that of the latter.
+        """
+
+    def save(self, path: Path) -> None:
+        """Writes the file that :meth:`load` reads."""
+        stream = io.BytesIO()
+        (np.savez_compressed if self.packed else np.savez)(stream, **self.fields())  # type: ignore[arg-type]
+        with storage(path):
+            write_atomic(path, stream.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The data set of a file.
+
+        Raises:
+            DataError: The file is missing or is not what :meth:`save` writes.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return cls.of_fields(file)
+        except FileNotFoundError:
+            raise DataError(f"{path}: there is no such file of data") from None
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
+
+    def example_tokens(self, arch: ArchSpec) -> int:
+        """Positions that the model's layers see of one example."""
+        return max(1, arch.max_tokens)
+
+    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
+        """Positions of a batch of examples."""
+        return recipe.batch_windows * self.example_tokens(arch)
+
+    def shown_loss(self, loss: float) -> float:
+        """Nats per example, as they are."""
+        return loss
+
+    def judge(
+        self,
+        model: Any,
+        *,
+        split: Split = "validation",
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> HeldOutScore:
+        """The loss of all of the first ``most`` examples by :meth:`metric`."""
+        import torch
+
+        device, lost, size = next(model.parameters()).device, 0.0, 0.0
+        count = self.count(split) if most is None else min(most, self.count(split))
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            for start in range(0, count, self.rows):
+                rows = slice(start, min(start + self.rows, count))
+                inputs = (torch.from_numpy(part).to(device) for part in self.examples(split, rows))
+                values, sizes = self.metric(model(*inputs).float().cpu().numpy(), split, rows)
+                lost += float(values.sum())
+                size += float(sizes.sum())
+        return HeldOutScore(loss=lost / size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledArrays:
+class LabelledArrays(ArrayDataset):
     """Inputs with labels, in three parts. A model learns ``(inputs − mean) / std``; its metric is the share of errors.
 
     Attributes:
@@ -69,22 +169,12 @@ class LabelledArrays:
         if shape != self.train[0].shape[1:]:
             raise InputError(f"the model reads examples of {shape}, the data has {self.train[0].shape[1:]}")
 
-    def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions that the model's layers see of one example."""
-        return max(1, arch.max_tokens)
-
-    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions of a batch of examples."""
-        return recipe.batch_windows * self.example_tokens(arch)
-
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
         """Scaled inputs (rows, …) and labels (rows,); every epoch has its own order."""
         import torch
 
         inputs, labels = self.train
-        numbers = range(number * recipe.batch_windows, (number + 1) * recipe.batch_windows)
-        places = [divmod(i, len(labels)) for i in numbers]
-        rows = np.array([shuffled(seed, epoch, len(labels))[place] for epoch, place in places])
+        rows = rows_of_batch(number, recipe.batch_windows, len(labels), seed=seed)
         chosen = self.changed(self.scaled(inputs[rows]), np.random.default_rng([seed, number, 1]))
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
@@ -97,10 +187,28 @@ class LabelledArrays:
         found: NDArray[np.float32] = (inputs.astype(np.float32) - self.mean) / self.std
         return found
 
-    def part(self, split: Split, most: int | None = None) -> Part:
-        """Scaled inputs and labels of the first ``most`` examples of ``split``, all of them unless given."""
-        inputs, labels = self.validation if split == "validation" else self.test
-        return self.scaled(inputs[:most]), labels[:most]
+    def part(self, split: Split) -> Part:
+        """Inputs as stored and labels of a part."""
+        return self.validation if split == "validation" else self.test
+
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Examples and bytes of each part."""
+        for inputs, labels in (self.train, self.validation, self.test):
+            yield len(labels), int(inputs.nbytes)
+
+    def count(self, split: Split) -> int:
+        """Examples of a part."""
+        return len(self.part(split)[1])
+
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+        """Scaled inputs."""
+        return (self.scaled(self.part(split)[0][rows]),)
+
+    def metric(
+        self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
+    ) -> tuple[Float64Array, Float64Array]:
+        """1 for each example whose label is not the likeliest, else 0."""
+        return errors_of(outputs, self.part(split)[1][rows])
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Mean cross entropy in nats per example."""
@@ -111,77 +219,36 @@ class LabelledArrays:
             logits = model(inputs)
         return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-    def shown_loss(self, loss: float) -> float:
-        """Nats per example, as they are."""
-        return loss
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """Inputs and labels of each part, scales, and names of the classes."""
+        held: dict[str, NDArray[Any]] = {"mean": self.mean, "std": self.std, "classes": np.array(self.classes)}
+        for name in PARTS:
+            held[f"{name}_inputs"], held[f"{name}_labels"] = getattr(self, name)
+        return held
 
-    def judge(
-        self,
-        model: Any,
-        *,
-        split: Split = "validation",
-        most: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Judged:
-        """The share of examples whose label is not the likeliest."""
-        import torch
-
-        inputs, labels = self.part(split, most)
-        device = next(model.parameters()).device
-        wrong = 0.0
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            for start in range(0, len(labels), ROWS):
-                logits = model(torch.from_numpy(inputs[start : start + ROWS]).to(device)).float().cpu().numpy()
-                wrong += float(errors_of(logits, labels[start : start + ROWS]).sum())
-        return Judged(loss=wrong / len(labels))
+    @classmethod
+    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+        """The data set of a file's arrays."""
+        parts: dict[str, Any] = {
+            name: (file[f"{name}_inputs"], file[f"{name}_labels"].astype(np.int64)) for name in PARTS
+        }
+        scales: dict[str, Any] = {name: file[name].astype(np.float32) for name in ("mean", "std")}
+        return cls(**parts, **scales, classes=tuple(str(name) for name in file["classes"]))
 
 
-def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> Float64Array:
-    """1 for each example whose label is not the likeliest, else 0, (n,); NaN where logits are not finite."""
+def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
+    """1 for each example whose label is not the likeliest, else 0, and sizes of 1; NaN where logits are not finite."""
     wrong = (logits.argmax(axis=1) != labels).astype(float)
-    return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan)
+    return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan), np.ones(len(labels))
+
+
+def rows_of_batch(number: int, rows: int, count: int, *, seed: int) -> NDArray[np.int64]:
+    """The examples of batch ``number`` of ``rows`` out of ``count``; every epoch has its own order."""
+    places = (divmod(i, count) for i in range(number * rows, (number + 1) * rows))
+    return np.array([shuffled(seed, epoch, count)[place] for epoch, place in places])
 
 
 @functools.lru_cache(maxsize=2)
 def shuffled(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """The order of ``count`` examples in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
-
-
-def save_arrays(path: Path, data: LabelledArrays, **more: NDArray[Any]) -> None:
-    """Writes a data set for :func:`load_arrays`, and ``more`` that a kind which extends it holds."""
-    held: dict[str, NDArray[Any]] = more | {"mean": data.mean, "std": data.std, "classes": np.array(data.classes)}
-    for name in PARTS:
-        held[f"{name}_inputs"], held[f"{name}_labels"] = getattr(data, name)
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **held)  # type: ignore[arg-type]
-    with storage(path):
-        write_atomic(path, stream.getvalue())
-
-
-def load_arrays(path: str | Path) -> LabelledArrays:
-    """The data set of a file.
-
-    Raises:
-        DataError: The file is missing or is not what :func:`save_arrays` writes.
-    """
-    return LabelledArrays(**read_arrays(path))
-
-
-def read_arrays(path: str | Path) -> Mapping[str, Any]:
-    """The fields of a :class:`LabelledArrays`, for kinds that extend it.
-
-    Raises:
-        DataError: The file is missing or is not what :func:`save_arrays` writes.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            fields: dict[str, Any] = {
-                name: (file[f"{name}_inputs"], file[f"{name}_labels"].astype(np.int64)) for name in PARTS
-            }
-            fields |= {"mean": file["mean"].astype(np.float32), "std": file["std"].astype(np.float32)}
-            return {**fields, "classes": tuple(str(name) for name in file["classes"])}
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of data") from None
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None

@@ -31,14 +31,14 @@ DATASETS = Table(
     "chipwise.datasets",
     {
         "tokens": "chipwise.training.data.tokenizer:load_tokens",
-        "arrays": "chipwise.training.data.arrays:load_arrays",
-        "images": "chipwise.training.tasks.vision.dataset:load_images",
-        "flipped-images": "chipwise.training.tasks.vision.dataset:load_flipped",
-        "flows": "chipwise.training.tasks.diffusion.dataset:load_flows",
-        "picture-questions": "chipwise.training.tasks.multimodal.dataset:load_questions",
-        "requests": "chipwise.training.tasks.ranking.dataset:load_requests",
-        "transcripts": "chipwise.training.tasks.transcripts.dataset:load_transcripts",
-        "spectrograms": "chipwise.training.tasks.speech.dataset:load_spectrograms",
+        "arrays": "chipwise.training.data.arrays:LabelledArrays.load",
+        "images": "chipwise.training.data.images.labelled:LabelledImages.load",
+        "flipped-images": "chipwise.training.data.images.labelled:FlippedImages.load",
+        "flows": "chipwise.training.tasks.diffusion.dataset:FlowImages.load",
+        "picture-questions": "chipwise.training.tasks.multimodal.dataset:PictureQuestions.load",
+        "requests": "chipwise.training.tasks.ranking.dataset:RequestData.load",
+        "transcripts": "chipwise.training.tasks.transcripts.dataset:TranscribedSpectrograms.load",
+        "spectrograms": "chipwise.training.tasks.speech.dataset:LabelledSpectrograms.load",
     },
 )
 """``load(path) -> Dataset`` by kind."""
@@ -66,7 +66,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class HeldOutScore:
     """Quality of a model on held-out data."""
 
     loss: float  # the task's metric as something to minimise: bits per byte, or a share of errors
@@ -119,7 +119,7 @@ class Dataset(Protocol):
 
     def judge(
         self, model: Any, *, split: Split = "validation", most: int | None = None, dtype: torch.dtype | None = None
-    ) -> Judged:
+    ) -> HeldOutScore:
         """Quality of ``model`` on ``split``.
 
         ``most`` limits it to the first part: bytes of text, or examples. ``dtype`` is FP32 unless given.

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from chipwise.core.files import read_text, storage, write_atomic
 from chipwise.errors import DataError, InputError, SpecError, StudyError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.dataset import HeldOutScore, Split
 from chipwise.training.data.text import Corpus
 
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ class TokenData:
         split: Split = "validation",
         most: int | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Judged:
+    ) -> HeldOutScore:
         """Bits per byte of ``split``, or of its first ``most`` bytes; see ``training/loop/evaluate.py``."""
         from chipwise.training.loop.evaluate import evaluate
 
         more = {} if dtype is None else {"dtype": dtype}
         found = evaluate(model, self, split=split, max_bytes=most, **more)
-        return Judged(loss=found.bits_per_byte, perplexity=found.perplexity)
+        return HeldOutScore(loss=found.bits_per_byte, perplexity=found.perplexity)
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:

@@ -1,21 +1,24 @@
-"""The Task protocol, and the table of tasks. One folder each.
+"""What a search asks of a task, and the table of tasks. One folder each.
 
-A search knows no domain: what it needs to know of one it asks its task, which comes in two parts. :class:`Task` is what
-a run file alone tells (metric, defaults, reference designs); it loads nothing heavy. :class:`TaskData` is a task with
-its data in the folder of a run: what trainings read, how an exported file is judged, and what is shipped.
+A search knows no domain. A task comes in two parts: :class:`Task` is a record of settings that need no data (metric,
+defaults, reference designs) and loads nothing heavy; :class:`TaskData` is a task with its data in the folder of a run:
+what trainings read, how an exported file is judged, and what is shipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.tables import Table
+from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
@@ -51,15 +54,15 @@ tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class TaskLabels:
     """What things are called in reports and messages."""
 
     data: str = "text"  # what is learnt: "trained on this text", "the test text"
     entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
     tokens: str = "tokens"  # what the tokens of a training are
-    pace: str = "time per token"  # the metric of time that designs are compared by
+    latency: str = "time per token"  # the metric of time that designs are compared by
     curve: str = "bits per byte"  # unit of a training's curve
-    does: str = "predicts the text"  # what a good model does better
+    verb: str = "predicts the text"  # what a good model does better
     reference: str = "Llama-style transformer"  # what reference designs are
     sound: bool = False  # whether requests are sounds, so that their real-time factor is of interest
     load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
@@ -76,6 +79,14 @@ class Losses:
 
     values: Float64Array
     sizes: Float64Array
+
+    @classmethod
+    def of(cls, values: Float64Array, sizes: Float64Array, alike: NDArray[np.int64] | None = None) -> Losses:
+        """Losses of examples, summed over those whose number in ``alike`` (from 0) is the same."""
+        if alike is None:
+            return cls(values=values, sizes=sizes)
+        lost, size = (np.bincount(alike, each).astype(np.float64) for each in (values, sizes))
+        return cls(values=lost[size > 0], sizes=size[size > 0])
 
     @property
     def loss(self) -> float:
@@ -102,35 +113,71 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """Something to show in a report: HTML without scripts, which may hold SVG and images as data URIs."""
+class Section:
+    """A section of a report: HTML without scripts, which may hold SVG and images as data URIs."""
 
-    name: str  # of its section, such as ``examples``
+    name: str  # such as ``examples``
     title: str
     html: str
     text: str = ""  # Markdown of it for the card; nothing where it is for the report alone
 
 
-class Task(Protocol):
-    """What is asked of a model, as a run file's ``task`` names it. Immutable; importing it loads no torch.
+def _nothing(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
+    yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a run file must say for a task.
 
     Attributes:
+        part: The field of ``space`` that describes what models read; none where every space does.
+        message: The error where it is missing, with an example.
+        departures: Field and error of each other reason why models of a space cannot serve a workload.
+    """
+
+    part: str = ""
+    message: str = ""
+    departures: Callable[[SpaceSpec, Workload], Iterator[tuple[str, str]]] = _nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Task settings that need no data, as a run file's ``task`` names them. Importing one loads no torch.
+
+    Attributes:
+        name: In run files.
+        forms: Kinds of models that it trains, by their names in ``model/kinds``.
         metric: What is minimised or maximised.
-        pace: The metric of time that designs are compared by: ``tpot_p50`` where tokens are generated, ``ttft_p50``
-            where a request is one pass.
-        words: What things are called.
+        latency_metric: The metric of time that designs are compared by: ``tpot_p50`` where tokens are generated,
+            ``ttft_p50`` where a request is one pass.
+        labels: What things are called.
         law: Expected loss by size and data before anything was trained; its level is fitted where it is unknown.
+        needs: What the run file must say.
         defaults: Fields of a run file that may be left out; none where nothing is usual.
+        references: Choices of reference designs around a space: what a careful engineer would draw, in proportions of
+            the field. Values outside the space's lists are allowed.
+        family: What distinguishes reference designs that must be trained to be compared, such as a vocabulary. Of each
+            family the largest design within the limits gets a first training.
+        data: ``module:class`` of its :class:`TaskData`, loaded when a run opens it.
+        report_sections: What a person wants to see, from what :meth:`TaskData.samples` gave and the record kept.
         per_matrix: Whether finalists get a format for each matrix, by measured time and loss, where the space has
             FP32 and narrower formats.
     """
 
+    name: str
+    forms: tuple[str, ...]
     metric: Metric
-    pace: str
-    words: Words
+    latency_metric: str
+    labels: TaskLabels
     law: Law
+    needs: Need
     defaults: Mapping[str, Any]
-    per_matrix: bool
+    references: Callable[[SpaceSpec], Iterator[dict[str, Any]]]
+    family: Callable[[Mapping[str, Any]], Hashable]
+    data: str
+    report_sections: Callable[[Mapping[str, Any]], Sequence[Section]]
+    per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
         """Checks that models of the space can serve the workload.
@@ -138,40 +185,16 @@ class Task(Protocol):
         Raises:
             SpecError: They cannot; the field is named.
         """
-        ...
-
-    def references(self, space: SpaceSpec) -> Iterator[dict[str, Any]]:
-        """Choices of reference designs around a space: what a careful engineer would draw, in proportions of the field.
-
-        Values outside the space's lists are allowed.
-        """
-        ...
-
-    def family(self, choices: Mapping[str, Any]) -> Hashable:
-        """What tells reference designs apart that must be trained to be compared, such as a vocabulary.
-
-        Of each family the largest design within the limits gets a first training.
-        """
-        ...
+        if self.needs.part and getattr(space, self.needs.part) is None:
+            raise SpecError(self.needs.message, field=f"space.{self.needs.part}")
+        for field, message in self.needs.departures(space, workload):
+            raise SpecError(message, field=field)
 
     def open(self, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
-        """The task with its data.
-
-        Args:
-            data: The run file's ``data``.
-            base: Where its relative paths start.
-            folder: Where files that trainings read are kept.
-            space: The run's space.
-
-        Raises:
-            DataError: Data that is missing or too little.
-            MissingExtra: A package that the data comes from is not installed.
-        """
-        ...
-
-    def pictures(self, samples: Mapping[str, Any]) -> Sequence[Picture]:
-        """What a person wants to see, drawn from what :meth:`TaskData.samples` gave and the record kept."""
-        ...
+        """The task with its data; arguments and errors are those of :meth:`TaskData.open`."""
+        module, _, name = self.data.partition(":")
+        kind: type[TaskData] = getattr(importlib.import_module(module), name)
+        return kind.open(data, base=base, folder=folder, space=space)
 
 
 class TaskData(Protocol):
@@ -184,6 +207,22 @@ class TaskData(Protocol):
 
     recipe: Mapping[str, Any]
     quick: int
+
+    @classmethod
+    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+        """The data of a run.
+
+        Args:
+            data: The run file's ``data``.
+            base: Where its relative paths start.
+            folder: Where files that trainings read are kept.
+            space: The run's space.
+
+        Raises:
+            DataError: Data that is missing or too little.
+            MissingExtra: A package that the data comes from is not installed.
+        """
+        ...
 
     def prepare(self) -> None:
         """Makes the files that trainings read, where they are missing.
@@ -210,7 +249,9 @@ class TaskData(Protocol):
         ...
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Losses of the exported graph on ``split``, computed by its runtime. A fresh export may be made beside it.
+        """Losses of the exported graph on ``split``, computed by its runtime.
+
+        May write a temporary export next to the model.
 
         Raises:
             MeasurementError: The graph's outputs are not finite.
@@ -218,7 +259,7 @@ class TaskData(Protocol):
         ...
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Plain JSON from which :meth:`Task.pictures` shows what winner and reference design do with test data."""
+        """Plain JSON from which ``Task.report_sections`` shows what winner and reference design do with test data."""
         ...
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:

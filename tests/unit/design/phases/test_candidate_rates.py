@@ -10,7 +10,7 @@ from test_matrix_formats import RUN, SPACE, SPEC
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.design.phases.candidate_rates import CANDIDATES, candidate_rates
 from chipwise.design.run.spec import run_spec
-from chipwise.training.tasks.ranking.pictures import drawn
+from chipwise.training.tasks.ranking.sections import sections
 
 RATES = {"limit_s": 0.01, "rows": [{"candidates": 512, "p50_s": 2e-3, "p99_s": 3e-3, "requests_per_s": 1234.5}]}
 
@@ -30,7 +30,7 @@ def test_every_number_of_candidates_is_measured(tmp_path: Path) -> None:
 
 
 def test_report_and_card_show_them_with_their_limit() -> None:
-    (shown,) = drawn({"rates": {"winner": RATES, "baseline": RATES}})
+    (shown,) = sections({"rates": {"winner": RATES, "baseline": RATES}})
     for text in (shown.html, shown.text):
         assert "1,234" in text
         assert "99 of 100" in text
@@ -40,5 +40,5 @@ def test_report_and_card_show_them_with_their_limit() -> None:
 
 def test_recall_has_its_interval_in_the_card() -> None:
     rows = [{"length": 10, "recall": 0.4, "std_error": 0.1}]
-    (shown,) = drawn({"recall": {"winner": rows}})
+    (shown,) = sections({"recall": {"winner": rows}})
     assert "| 10 | 40 % ± 16.4 % |" in shown.text.replace("\xa0", " ")  # 1.645 standard errors

@@ -13,7 +13,7 @@ from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.reference_design import reference_designs
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
-from chipwise.training.tasks.text.exported import nats_of
+from chipwise.training.tasks.exported_text import nats_of
 
 LIMITS = parse_constraints({"tpot_p99": "<= 100 us", "tpot_p50": "<= 50 us", "peak_memory": "<= 80 MB"})
 

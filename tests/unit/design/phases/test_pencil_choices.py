@@ -23,7 +23,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.study import Trial
 from chipwise.errors import SpecError
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.training.tasks.text.references import proportions
+from chipwise.training.tasks.references import llama_proportions
 
 NAN = np.nan
 
@@ -259,7 +259,7 @@ def test_llama_proportions_around_a_small_space() -> None:
     64 wide: heads of 32 alone, for two; 1 or 2 deep. 96 wide: three heads of 32; 1, 2 or 3 deep.
     """
     spec = replace(SPEC.space, d_model=(32, 64), depth=(1, 2), vocab_size=(512, 1024), weights=("fp32", "int8"))
-    found = list(proportions(spec))
+    found = list(llama_proportions(spec))
     assert {(c["weights"], c["vocab_size"]) for c in found} == {(w, v) for w in ("fp32", "int8") for v in (512, 1024)}
     one = [c for c in found if (c["weights"], c["vocab_size"]) == ("fp32", 512)]
     shapes = sorted((c["d_model"], c["depth"], c["layers"][0]["heads"], c["layers"][0]["kv_heads"]) for c in one)
@@ -269,7 +269,7 @@ def test_llama_proportions_around_a_small_space() -> None:
     )
     assert {(c["d_model"], c["layers"][0]["ffn_width"]) for c in one} == {(64, 160), (96, 256)}  # 8/3, in 32s
     assert all(len(c["layers"]) == c["depth"] and c["tie_embeddings"] and c["head_size"] == 32 for c in one)
-    wide = list(proportions(replace(spec, d_model=(256,), depth=(1,)), aspect=(128, 256)))
+    wide = list(llama_proportions(replace(spec, d_model=(256,), depth=(1,)), aspect=(128, 256)))
     assert {c["d_model"] for c in wide} == set(range(128, 257, 32))
     assert {c["layers"][0]["kv_heads"] for c in wide if c["d_model"] == 256 and c["head_size"] == 32} == {8, 4, 2}
     assert {c["layers"][0]["heads"] for c in wide if c["head_size"] == 64} == {2, 3, 4}

@@ -18,11 +18,9 @@ from chipwise.design.phases.supernet_prior import designs_to_score, planned_cpu_
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.trials import Candidate, Trials, choice_labels
 from chipwise.design.strategies.study import Study, Trial
+from chipwise.training.tasks import exported_text, token_data
 from chipwise.training.tasks.protocol import Exported, Losses
-from chipwise.training.tasks.text import data as text_data
-from chipwise.training.tasks.text import exported
-from chipwise.training.tasks.text.data import CONTINUATIONS, PROMPT_WORDS, TextData
-from chipwise.training.tasks.text.exported import CONTINUED_TOKENS, continued
+from chipwise.training.tasks.text.data import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, TextData, continued
 
 
 def trial(number: int, bits: float | None, tpot_s: float, **notes: object) -> Candidate:
@@ -99,7 +97,7 @@ def test_bits_are_summed_by_entry_and_differences_have_their_error(monkeypatch) 
     """A stream 0 a b 0 c 0: entries of (a, b, separator) and (c, separator), as five predicted tokens."""
     stream = np.array([0, 5, 6, 0, 7, 0])
     given = {1: np.array([1.0, 2, 3, 4, 5]), 2: np.array([2.0, 2, 2, 2, 2])}
-    monkeypatch.setattr(text_data, "exported_bits", lambda design, weights, *rest: given[weights])
+    monkeypatch.setattr(token_data, "exported_bits", lambda design, weights, *rest: given[weights])
     tokens = SimpleNamespace(held_out=lambda part: (stream, 10), test_bytes=np.array([6, 4]))
     data = text_of(store=SimpleNamespace(tokens=lambda size: tokens))
     noted: dict[int, float] = {}
@@ -189,9 +187,9 @@ def test_a_stream_is_scored_window_by_window_and_no_window_is_empty(length, wind
             return np.zeros((*tokens.shape, 8), np.float32)
 
     monkeypatch.setattr("chipwise.deploy.runtimes.onnxruntime.OnnxRuntimeSession", Even)
-    monkeypatch.setattr(exported, "export", lambda *args, **options: None)
+    monkeypatch.setattr(exported_text, "export", lambda *args, **options: None)
     design = SimpleNamespace(arch=SimpleNamespace(max_tokens=4))
-    found = exported.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
+    found = exported_text.exported_bits(design, {}, np.arange(length) % 8, tmp_path / "judged.onnx")  # type: ignore[arg-type]
     assert seen == windows
     assert found.tolist() == pytest.approx([3.0] * (length - 1))
 

@@ -13,7 +13,7 @@ from chipwise.errors import SpecError
 from chipwise.model.space.designs import design_of, summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.text.references import proportions
+from chipwise.training.tasks.references import llama_proportions
 
 LAYER = {"heads": [2], "kv_heads": [1], "ffn": ["relu"], "ffn_width": [64, 96]}
 
@@ -91,7 +91,7 @@ def test_a_design_drawn_by_hand_without_them_is_nearest_to_layers_of_its_own_for
 
 def test_what_is_drawn_by_hand_has_one_format_of_any_that_may_occur() -> None:
     found = space(("int4", "int8"), d_model=[128])
-    drawn = {design_of(choices, spec=found.spec).weights for choices in proportions(found.spec)}
+    drawn = {design_of(choices, spec=found.spec).weights for choices in llama_proportions(found.spec)}
     assert drawn == {"fp32", "int8", "int4"}
 
 

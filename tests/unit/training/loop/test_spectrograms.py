@@ -12,14 +12,14 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.training.data.arrays import LabelledArrays, save_arrays
-from chipwise.training.tasks.speech.dataset import load_spectrograms
+from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.tasks.speech.dataset import LabelledSpectrograms
 
 
 def saved(path: Path, *, bands: int = 20, frames: int = 100) -> Path:
     part = (np.ones((4, bands, frames), np.float16), np.array([0, 1, 0, 1]))
     held = {"mean": np.zeros((bands, 1), np.float32), "std": np.ones((bands, 1), np.float32)}
-    save_arrays(path, LabelledArrays(train=part, validation=part, test=part, classes=("no", "yes"), **held))
+    LabelledArrays(train=part, validation=part, test=part, classes=("no", "yes"), **held).save(path)
     return path
 
 
@@ -40,7 +40,7 @@ def model(*, bands: int = 20, frames: int = 100, classes: int = 2) -> ArchSpec:
 
 
 def test_other_spectrograms_and_other_words_are_refused(tmp_path: Path) -> None:
-    data = load_spectrograms(saved(tmp_path / "x.npz"))
+    data = LabelledSpectrograms.load(saved(tmp_path / "x.npz"))
     data.require_fit(model())
     with pytest.raises(InputError, match="3 classes"):
         data.require_fit(model(classes=3))
@@ -50,7 +50,7 @@ def test_other_spectrograms_and_other_words_are_refused(tmp_path: Path) -> None:
 
 def test_a_shift_moves_all_bands_and_hides_whole_bands_and_stretches(tmp_path: Path) -> None:
     """Frames are numbered from 1: what is not hidden differs by one number, at most 10; 0 is what is hidden."""
-    data = load_spectrograms(saved(tmp_path / "x.npz"))
+    data = LabelledSpectrograms.load(saved(tmp_path / "x.npz"))
     clips = np.broadcast_to(np.arange(1, 101, dtype=np.float32), (64, 20, 100)).copy()
     found = data.changed(clips, np.random.default_rng(0))
     moved = set()

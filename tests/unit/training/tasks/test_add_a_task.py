@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from chipwise.api.testing.task_suite import TaskSuite
-from chipwise.core.files import build
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.data.dataset import DATASETS, DataFile
-from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.tasks.vision.data import VisionData
-from chipwise.training.tasks.vision.sources import ImagesSpec
-from chipwise.training.tasks.vision.task import VisionTask
+from chipwise.training.tasks.vision.task import VISION
 
 EACH = 30  # of a class
 
@@ -32,14 +27,7 @@ class PlainData(VisionData):
         return DataFile(path=str(self.path), kind="arrays")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainTask(VisionTask):
-    """Tells classes of such images apart."""
-
-    def open(self, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
-        """Reads the images."""
-        assert space.image is not None
-        return PlainData(build(ImagesSpec, dict(data), field="data"), base, folder, space.image)
+PLAIN = replace(VISION, name="plain", data=f"{__name__}:PlainData")
 
 
 def written() -> Path:
@@ -54,7 +42,7 @@ def written() -> Path:
 class TestPlain(TaskSuite):
     """The suite that the page names."""
 
-    task = PlainTask()
+    task = PLAIN
     base = written()
     data: ClassVar[dict[str, Any]] = {"source": "numpy", "path": "set.npz", "validation_share": 0.2}
     space: ClassVar[dict[str, Any]] = {

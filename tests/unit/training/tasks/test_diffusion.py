@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,10 +24,11 @@ from chipwise.model.kinds.denoiser.module import draw
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.arrays import LabelledArrays
 from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.trainer import Recipe, train
 from chipwise.training.tasks.diffusion.data import DrawnSpec, judging_arch
-from chipwise.training.tasks.diffusion.dataset import load_flows
+from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.frechet import Moments, distances
 from chipwise.training.tasks.diffusion.task import DIFFUSION
 from chipwise.training.tasks.protocol import Exported
@@ -109,7 +111,7 @@ def test_an_images_influence_is_what_the_distance_changes_by() -> None:
 
 def test_a_flow_is_learnt_on_straight_paths(opened: Any) -> None:
     """Of a model that says 0, the loss is the mean square of image − noise: 1 + that of images, about."""
-    data, arch = load_flows(opened.path), design().arch
+    data, arch = FlowImages.load(opened.path), design().arch
     batch = data.batch(arch, Recipe(batch_windows=64), 0, seed=0)
     images, _, noise, times, sizes = batch
     assert not sizes.any()
@@ -120,7 +122,7 @@ def test_a_flow_is_learnt_on_straight_paths(opened: Any) -> None:
 
 
 def test_shortcuts_are_taught_on_a_part_of_a_batch_to_be_two_steps_in_one(opened: Any) -> None:
-    data, arch = load_flows(opened.path), design(training="shortcut").arch
+    data, arch = FlowImages.load(opened.path), design(training="shortcut").arch
     batch = data.batch(arch, Recipe(batch_windows=128), 0, seed=0)
     sizes, times = batch[4], batch[3]
     assert int((sizes > 0).sum()) == 32
@@ -145,7 +147,7 @@ def test_shortcuts_are_taught_on_a_part_of_a_batch_to_be_two_steps_in_one(opened
 
 def test_more_steps_are_judged_by_what_they_draw(opened: Any, tmp_path: Path) -> None:
     """The same weights in other steps draw other images; noise alone is farther from images than what was learnt."""
-    data, few, many = load_flows(opened.path), design(steps=1), design(steps=2)
+    data, few, many = FlowImages.load(opened.path), design(steps=1), design(steps=2)
     result = train(many.arch, data, steps=40, seed=0, folder=tmp_path, recipe=Recipe(batch_windows=32))
     noise, _ = data.noise(many.arch, "validation", 640)
     assert result.loss < float(data.distances(noise, "validation").mean())
@@ -158,19 +160,19 @@ def test_more_steps_are_judged_by_what_they_draw(opened: Any, tmp_path: Path) ->
 
 
 def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
-    data = load_flows(opened.path)
+    data = FlowImages.load(opened.path)
     other = build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "classes": 4}})
     with pytest.raises(InputError, match="labels"):
         data.require_fit(design_of(CHOICES, spec=other).arch)
     with pytest.raises(InputError, match="draws images"):
-        data.require_fit(judging_arch(opened.image))
+        data.require_fit(judging_arch(opened.inputs))
     with pytest.raises(SpecError, match="classifier_steps"):
         DrawnSpec(classifier_steps=0)
-    from chipwise.training.data.arrays import save_arrays
-
-    save_arrays(tmp_path / "plain.npz", data)
+    LabelledArrays(**{each.name: getattr(data, each.name) for each in fields(LabelledArrays)}).save(
+        tmp_path / "plain.npz"
+    )
     with pytest.raises(DataError, match="holds no classifier"):
-        load_flows(tmp_path / "plain.npz")
+        FlowImages.load(tmp_path / "plain.npz")
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ from chipwise.model.walk.lower import lower
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.cost.estimate import estimate
 from chipwise.training.loop.trainer import Recipe
-from chipwise.training.tasks.diffusion.dataset import load_flows
-from chipwise.training.tasks.diffusion.pictures import drawn
+from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.references import proportions
+from chipwise.training.tasks.diffusion.sections import sections
 from chipwise.training.tasks.diffusion.task import DIFFUSION
 from chipwise.training.tasks.protocol import Exported
 
@@ -79,7 +79,7 @@ def test_an_image_takes_twice_the_time_of_an_unguided_one() -> None:
 def test_a_tenth_of_the_labels_is_left_out_of_a_guided_training_alone(tmp_path: Path) -> None:
     found = DIFFUSION.open(DATA, base=BASE, folder=tmp_path, space=SPEC)
     found.prepare()
-    data = load_flows(found.path)
+    data = FlowImages.load(found.path)
     batches = [
         [data.batch(arch, Recipe(batch_windows=64), number, seed=0) for number in range(20)]
         for arch in (arch_of(), arch_of(guidance=2.0))
@@ -134,7 +134,7 @@ def test_the_report_says_the_distance_by_guidance() -> None:
     rows = samples["drawn"]["winner"]["guided"]
     assert [row["guidance"] for row in rows] == [1.0, 1.5, 2.0, 3.0, 5.0]
     assert samples["drawn"]["winner"]["rows"][1]["distance"] == pytest.approx(rows[2]["distance"])
-    html = drawn(samples)[0].html
+    html = sections(samples)[0].html
     assert "guided by 2 in two passes a step" in html
     assert "<b>2</b>" in html
 

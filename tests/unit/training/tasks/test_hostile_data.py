@@ -22,13 +22,13 @@ from chipwise.core.fields import build
 from chipwise.design.run.spec import run_spec
 from chipwise.errors import SpecError
 from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.training.data.images.sources import ImagesSpec, read_pixels
+from chipwise.training.data.sound.waves import decoded, endless
 from chipwise.training.tasks.multimodal.sources import QuestionsSpec, read_questions
 from chipwise.training.tasks.ranking.sources import InteractionsSpec, read_interactions
 from chipwise.training.tasks.series.data import read_series
 from chipwise.training.tasks.speech.data import SpeechData
 from chipwise.training.tasks.speech.sources import WordsSpec, parts_of
-from chipwise.training.tasks.speech.waves import decoded, endless
-from chipwise.training.tasks.vision.sources import ImagesSpec, read_pixels
 
 
 def bomb(side: int) -> bytes:

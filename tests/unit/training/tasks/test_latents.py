@@ -39,9 +39,9 @@ from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.terms import terms
 from chipwise.training.loop.evaluate import load_model, read
 from chipwise.training.loop.trainer import Recipe, train
-from chipwise.training.tasks.diffusion.dataset import load_flows
-from chipwise.training.tasks.diffusion.pictures import drawn
+from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.references import proportions
+from chipwise.training.tasks.diffusion.sections import sections
 from chipwise.training.tasks.diffusion.task import DIFFUSION
 from chipwise.training.tasks.protocol import Exported
 
@@ -67,7 +67,7 @@ def learnt(opened: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Weights of a short training."""
     folder = tmp_path_factory.mktemp("training")
     return train(
-        design().arch, load_flows(opened.path), steps=30, seed=0, folder=folder, recipe=Recipe(batch_windows=16)
+        design().arch, FlowImages.load(opened.path), steps=30, seed=0, folder=folder, recipe=Recipe(batch_windows=16)
     )
 
 
@@ -142,8 +142,8 @@ def test_patches_fit_latents_and_are_no_wider_than_models() -> None:
 
 
 def test_an_autoencoder_keeps_images_and_standard_latents(opened: Any) -> None:
-    data = load_flows(opened.path)
-    images, _ = data.part("test")
+    data = FlowImages.load(opened.path)
+    (images,) = data.examples("test")
     codec = data.codecs[2]
     latents = codec.encode(torch.from_numpy(np.ascontiguousarray(images)))
     assert tuple(latents.shape[1:]) == (2, 4, 4)
@@ -156,7 +156,7 @@ def test_an_autoencoder_keeps_images_and_standard_latents(opened: Any) -> None:
 
 
 def test_latents_are_learnt_and_the_decoder_is_not(opened: Any, learnt: Any) -> None:
-    data, arch = load_flows(opened.path), design().arch
+    data, arch = FlowImages.load(opened.path), design().arch
     images, _, noise, *_ = data.batch(arch, Recipe(batch_windows=8), 0, seed=0)
     assert tuple(images.shape) == tuple(noise.shape) == (8, 2, 4, 4)
     weights = read(learnt.weights)
@@ -195,13 +195,13 @@ def test_all_forms_draw_the_same_images(opened: Any, learnt: Any, tmp_path: Path
 
 def test_decoded_images_are_judged_and_shown(opened: Any, learnt: Any, tmp_path: Path) -> None:
     item = Exported(design=design(steps=1), weights=read(learnt.weights), folder=tmp_path)
-    judged = load_flows(opened.path).judge(load_model(item.design.arch, item.weights)).loss
+    judged = FlowImages.load(opened.path).judge(load_model(item.design.arch, item.weights)).loss
     assert opened.losses(item, split="validation").loss == pytest.approx(judged, rel=1e-3)
     samples = opened.samples(item, None)
     found = samples["drawn"]["winner"]["latents"]
     assert found["factor"] == 2
     assert found["real"] < found["distance"]
-    assert "once they were encoded and decoded" in drawn(samples)[0].html
+    assert "once they were encoded and decoded" in sections(samples)[0].html
 
 
 def test_references_draw_latents_too_where_the_space_lists_them() -> None:
@@ -221,4 +221,4 @@ def test_what_cannot_be_is_refused(opened: Any) -> None:
     arch = design().arch
     other = replace(arch, denoiser=replace(arch.denoiser, latents=Latents(factor=4, channels=1)))
     with pytest.raises(InputError, match="autoencoders of 2"):
-        load_flows(opened.path).require_fit(other)
+        FlowImages.load(opened.path).require_fit(other)

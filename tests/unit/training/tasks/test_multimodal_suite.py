@@ -119,7 +119,7 @@ def test_a_table_of_the_users_is_learnt_from(tmp_path: Path) -> None:
     table(tmp_path, rows)
     data = opened(tmp_path, path="qa.jsonl", licence="mine", validation_share=0.2)
     data.prepare()
-    held, summary = data.questions, data.summary()
+    held, summary = data.arrays, data.summary()
     assert held.answers == ("no", "yes")
     assert held.words == ("<nothing>", "<unknown>", "?", "is", "it", "red", "dark")
     assert summary["licence"] == "mine"

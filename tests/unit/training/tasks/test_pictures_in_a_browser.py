@@ -46,7 +46,7 @@ def test_every_picture_of_a_task_is_drawn(
     if hasattr(tests, "spoken"):
         suite.base = tests.spoken(tmp_path / "recordings")  # type: ignore[misc]
     data, item = suite.opened(tmp_path / "data"), suite.exported(tmp_path)
-    pictures = suite.task.pictures(json.loads(json.dumps(data.samples(item, item))))
+    pictures = suite.task.report_sections(json.loads(json.dumps(data.samples(item, item))))
     assert pictures, "a report shows something of every task"
     page = tmp_path / "page.html"
     body = "".join(f"<section><h2>{each.title}</h2>{each.html}</section>" for each in pictures)

@@ -19,7 +19,7 @@ from chipwise.training.loop.trainer import Recipe
 from chipwise.training.tasks.protocol import task_named
 from chipwise.training.tasks.ranking import sources
 from chipwise.training.tasks.ranking.data import recalls
-from chipwise.training.tasks.ranking.dataset import RequestData, load_requests, losses_of, places_of
+from chipwise.training.tasks.ranking.dataset import RequestData, losses_of, places_of
 from chipwise.training.tasks.ranking.sources import InteractionsSpec, read_movielens, read_parquet
 from chipwise.training.tasks.ranking.task import RANKING
 
@@ -80,7 +80,7 @@ def opened(folder: Path, **changes: Any) -> RequestData:
     spec = build(SpaceSpec, SPACE | changes.pop("space", {}))
     found = RANKING.open(DATA | changes, base=BASE, folder=folder, space=spec)
     found.prepare()
-    return load_requests(found.path)  # type: ignore[attr-defined]
+    return RequestData.load(found.path)  # type: ignore[attr-defined]
 
 
 def test_the_table_of_tasks_names_ranking() -> None:

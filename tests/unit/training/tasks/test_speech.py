@@ -16,14 +16,15 @@ from chipwise.api.testing.task_suite import TaskSuite
 from chipwise.core.fields import build
 from chipwise.errors import DataError, SpecError, StudyError
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.images.pixels import grey_png
+from chipwise.training.data.sound import synthesis
+from chipwise.training.data.sound.clips import spectrogram
+from chipwise.training.data.sound.waves import clip_of, decoded, divided, noise, noisy, resampled
 from chipwise.training.tasks.protocol import task_named
-from chipwise.training.tasks.speech import synthesis
 from chipwise.training.tasks.speech.data import SpeechData
-from chipwise.training.tasks.speech.pictures import grey_png, spectrogram
 from chipwise.training.tasks.speech.references import proportions
 from chipwise.training.tasks.speech.sources import WordsSpec, parts_of, recordings
 from chipwise.training.tasks.speech.task import SPEECH
-from chipwise.training.tasks.speech.waves import clip_of, decoded, divided, noise, noisy, resampled
 
 RATE = 16_000
 SPACE: dict[str, Any] = {
@@ -215,10 +216,10 @@ def test_synthetic_speech_is_called_so_wherever_it_is_shown() -> None:
         "confusion": [[1, 0], [2, 1]],
         "classes": ["no", "yes"],
     }
-    found = {picture.name: picture.html for picture in SPEECH.pictures(samples)}
+    found = {picture.name: picture.html for picture in SPEECH.report_sections(samples)}
     assert list(found) == ["spectrograms", "noise", "real_time", "confusion"]
     assert all("synthetic" in html for name, html in found.items() if name != "real_time")
-    assert not any("synthetic" in each.html for each in SPEECH.pictures({**samples, "synthetic": False}))
+    assert not any("synthetic" in each.html for each in SPEECH.report_sections({**samples, "synthetic": False}))
     assert "<yes>" not in found["spectrograms"]
     assert "75.0 %" in found["noise"]
     assert "0.0004" in found["real_time"]  # (100 + 300) µs for a second of audio

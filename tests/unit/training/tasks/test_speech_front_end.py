@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.training.tasks.speech.front_end import (
+from chipwise.training.data.sound.front_end import (
     BINS,
     FLOOR,
     HOP,

@@ -18,18 +18,17 @@ from chipwise.api.testing.task_suite import TaskSuite
 from chipwise.core.fields import build
 from chipwise.errors import DataError, InputError, SpecError
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.sound import synthesis
 from chipwise.training.tasks.protocol import task_named
-from chipwise.training.tasks.speech import synthesis
 from chipwise.training.tasks.transcripts.dataset import (
     TranscribedSpectrograms,
     decoded,
     distance,
     edits_of,
     least_positions,
-    load_transcripts,
 )
-from chipwise.training.tasks.transcripts.pictures import drawn
 from chipwise.training.tasks.transcripts.references import proportions
+from chipwise.training.tasks.transcripts.sections import sections
 from chipwise.training.tasks.transcripts.sources import BLANK_NAME, UtterancesSpec, parts_of, read_utterances, text_of
 from chipwise.training.tasks.transcripts.task import TRANSCRIPTS
 
@@ -260,7 +259,7 @@ def test_what_is_shipped_is_loaded_by_transformers(folder: Path, tmp_path: Path)
     model = transformers.AutoModelForCTC.from_pretrained(tmp_path / "winner", trust_remote_code=True).eval()
     data = opened.data(item.design.arch).load()
     assert isinstance(data, TranscribedSpectrograms)
-    inputs, labels = data.part("test")
+    (inputs,), (_, labels) = data.examples("test"), data.part("test")
     with torch.no_grad():
         expected = load(item.design.arch, item.weights)(torch.from_numpy(inputs))
         found = model(input_features=torch.from_numpy(inputs), labels=torch.from_numpy(labels))
@@ -285,7 +284,7 @@ def test_pictures_show_what_was_said_and_what_is_wrong() -> None:
         "noise": [{"snr_db": 5.0, "utterances": 3, "winner": 0.1}],
         "times": {"clip_s": 3.2, "front_end_s": 0.0016, "winner": 0.0016},
     }
-    shown = {picture.name: picture.html for picture in drawn(samples)}
+    shown = {picture.name: picture.html for picture in sections(samples)}
     assert "said: yes &lt;no&gt;" in shown["spectrograms"]
     assert "winner: yes &lt;no&gt;" in shown["spectrograms"]
     assert "<b>(nothing)</b>" in shown["spectrograms"]
@@ -317,4 +316,4 @@ def test_without_espeak_one_line_says_what_to_install(monkeypatch: pytest.Monkey
 def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "utterances.npz").write_bytes(b"nothing")
     with pytest.raises(DataError, match="not a file of data"):
-        load_transcripts(tmp_path / "utterances.npz")
+        TranscribedSpectrograms.load(tmp_path / "utterances.npz")

@@ -19,12 +19,14 @@ from chipwise.errors import DataError, InputError, SpecError, StudyError
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.images.labelled import FlippedImages, LabelledImages
+from chipwise.training.data.images.pixels import divided
+from chipwise.training.data.images.sources import FASHION, ImagesSpec, LabelledPixels, read_idx, read_pixels
 from chipwise.training.loop.evaluate import load_model, quantised
+from chipwise.training.tasks.array_data import first_and_wrong
 from chipwise.training.tasks.protocol import Exported, task_named
-from chipwise.training.tasks.vision.data import VisionData, chosen, divided
-from chipwise.training.tasks.vision.dataset import LabelledImages
-from chipwise.training.tasks.vision.pictures import drawn
-from chipwise.training.tasks.vision.sources import FASHION, ImagesSpec, LabelledPixels, read_idx, read_pixels
+from chipwise.training.tasks.vision.data import VisionData
+from chipwise.training.tasks.vision.sections import sections
 
 Image = pytest.importorskip("PIL.Image")
 SPACE: dict[str, Any] = {
@@ -138,7 +140,7 @@ def test_missing_data_is_one_line(data: dict[str, str], words: str, tmp_path: Pa
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chipwise.training.tasks.vision.sources.FASHION", Path("/nowhere"))
+    monkeypatch.setattr("chipwise.training.data.images.sources.FASHION", Path("/nowhere"))
     with pytest.raises(DataError, match="apt install dataset-fashion-mnist"):
         read_pixels(ImagesSpec(), Path(), size=28, channels=1)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -197,12 +199,12 @@ def test_a_class_of_few_images_is_refused() -> None:
         divided(found, share=0.1)
 
 
-def labelled(**changes: Any) -> LabelledImages:
+def labelled(kind: type[LabelledImages] = LabelledImages) -> LabelledImages:
     """One image of 6 x 6 whose values are its places."""
     image = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
     part = image, np.zeros(1, np.int64)
     unit = np.ones((1, 1, 1), np.float32)
-    return LabelledImages(train=part, validation=part, test=part, classes=("a",), mean=0 * unit, std=unit, **changes)
+    return kind(train=part, validation=part, test=part, classes=("a",), mean=0 * unit, std=unit)
 
 
 def test_training_shifts_images_by_at_most_two_pixels() -> None:
@@ -217,7 +219,7 @@ def test_training_shifts_images_by_at_most_two_pixels() -> None:
 
 def test_half_of_the_images_are_mirrored_where_labels_allow() -> None:
     many = np.repeat(labelled().train[0], 400, axis=0)
-    found = labelled(flip=True).changed(many, np.random.default_rng(0))
+    found = labelled(FlippedImages).changed(many, np.random.default_rng(0))
     mirrored = np.mean([image[0, 3, 3] < image[0, 3, 2] for image in found])
     assert mirrored == pytest.approx(0.5, abs=0.08)
 
@@ -234,7 +236,7 @@ def test_the_data_in_a_run(npz: Path, tmp_path: Path) -> None:
     loaded = again.data(design.arch).load()
     assert isinstance(loaded, LabelledImages)
     assert not loaded.flip
-    inputs, _ = loaded.part("validation")
+    (inputs,) = loaded.examples("validation")
     assert abs(float(inputs.mean())) < 0.2
     loaded.require_fit(design.arch)
     with pytest.raises(InputError, match="classes"):
@@ -281,14 +283,14 @@ def test_exports_are_judged_shown_and_shipped(npz: Path, tmp_path: Path) -> None
     weights = random_weights(design.arch, seed=1)
     item = exported(tmp_path / "trial", design, weights)
     losses = data.losses(item, split="test")
-    inputs, labels = data.arrays.part("test")
+    (inputs,), (_, labels) = data.arrays.examples("test"), data.arrays.part("test")
     with torch.no_grad():
         logits = load_model(design.arch, weights)(torch.from_numpy(inputs)).numpy()
     np.testing.assert_array_equal(losses.values, logits.argmax(1) != labels)
     samples = data.samples(item, item)
     assert np.sum(samples["confusion"]) == len(labels)
     assert np.trace(samples["confusion"]) == len(labels) - losses.values.sum()
-    pictures = task_named("vision").pictures(json.loads(json.dumps(samples)))
+    pictures = task_named("vision").report_sections(json.loads(json.dumps(samples)))
     assert [picture.name for picture in pictures] == ["images", "confusion"]
     assert all(name in pictures[1].html for name in ("dark", "grey", "light"))
     assert "<script" not in pictures[0].html
@@ -314,7 +316,7 @@ def test_rounded_classifiers_hold_what_their_file_holds() -> None:
 
 def test_wrong_answers_are_shown_in_bold_and_names_are_escaped() -> None:
     samples = {"images": [{"image": "data:,", "label": "<a>", "winner": "<a>", "baseline": "b"}]}
-    html = drawn(samples)[0].html
+    html = sections(samples)[0].html
     assert "<b>b</b>" in html
     assert "&lt;a&gt;" in html
     assert "<a>" not in html
@@ -324,6 +326,6 @@ def test_images_are_chosen_by_class_and_by_error() -> None:
     labels = np.tile(np.arange(5), 20)
     said = labels.copy()
     said[[7, 55]] = 9
-    found = chosen(labels, said)
+    found = first_and_wrong(labels, said, count=20)
     assert set(labels[found[:5]]) == set(range(5))
     assert {7, 55} <= set(found)

@@ -11,7 +11,7 @@ from chipwise.design.report.record import CurvePoint, RunRecord, Trial
 
 def draw(record: RunRecord) -> Plot:
     """Bits per byte over CPU seconds of training, and over tokens."""
-    metric, data = words.asked().metric.title, words.asked().words.data
+    metric, data = words.asked().metric.title, words.asked().labels.data
     dotted = f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike() else ""
     plot = Plot(
         key="curves",
@@ -35,11 +35,11 @@ def draw(record: RunRecord) -> Plot:
 def _alike() -> bool:
     """Whether a training curve has the unit of the metric, so that both fit on one axis."""
     asked = words.asked()
-    return asked.words.curve == asked.metric.title
+    return asked.labels.curve == asked.metric.title
 
 
 def _tokens() -> str:
-    return words.asked().words.tokens
+    return words.asked().labels.tokens
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:
@@ -71,7 +71,7 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     role = record.role(trial)
     points = _points(trial, field)
     training = field == "train_loss"
-    kind = f"training {words.asked().words.data}" if training else "validation"
+    kind = f"training {words.asked().labels.data}" if training else "validation"
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
     tail = detail(record, trial)

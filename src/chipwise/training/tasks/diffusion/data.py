@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic, write_json
-from chipwise.deploy.export.hf import save_pretrained
-from chipwise.deploy.export.onnx import export
+from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -27,14 +24,15 @@ from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.data.arrays import LabelledArrays
-from chipwise.training.data.dataset import DataFile, Split
-from chipwise.training.tasks.diffusion.dataset import DRAWN, Classifier, FlowImages, load_flows, save_flows
+from chipwise.training.data.dataset import Split
+from chipwise.training.data.images.labelled import LabelledImages
+from chipwise.training.data.images.pixels import png, read_parts
+from chipwise.training.data.images.sources import ImagesSpec
+from chipwise.training.tasks.array_data import ArrayData, exported
+from chipwise.training.tasks.diffusion.dataset import DRAWN, Classifier, FlowImages
 from chipwise.training.tasks.diffusion.frechet import Moments
 from chipwise.training.tasks.diffusion.latents import Codec, train_codec
-from chipwise.training.tasks.made import is_made
 from chipwise.training.tasks.protocol import Exported, Losses
-from chipwise.training.tasks.vision.data import png, read_parts
-from chipwise.training.tasks.vision.sources import ImagesSpec
 
 BATCH = 64
 HALF = 127.5  # pixels from 0 to 255 become -1 to 1
@@ -48,7 +46,7 @@ SAMPLER = "sampler.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSpec(ImagesSpec):
-    """The images to draw; see :class:`chipwise.training.tasks.vision.sources.ImagesSpec`."""
+    """The images to draw; see :class:`chipwise.training.data.images.sources.ImagesSpec`."""
 
     classifier_steps: int = 300  # of training the classifier on whose features distances are taken
     autoencoder_steps: int = 600  # of training an autoencoder, where the space lists latents
@@ -61,77 +59,54 @@ class DrawnSpec(ImagesSpec):
             raise SpecError(f"must be at least 1, not {self.autoencoder_steps}", field="autoencoder_steps")
 
 
-class DiffusionData:
-    """See :class:`chipwise.training.tasks.protocol.TaskData`.
-
-    Args:
-        spec: Where images come from.
-        base: Where its paths start.
-        folder: Where the file of images is kept.
-        image: The size, channels and classes that the space is for.
-    """
+class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
+    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02, "table_rate": 0.006}
     quick = DRAWN
+    spec_type, part, dataset, kind, name = DrawnSpec, "image", FlowImages, "flows", "flows"
 
-    def __init__(self, spec: DrawnSpec, base: Path, folder: Path, image: ImageSpace) -> None:
-        self.spec, self.base, self.folder, self.image = spec, base, folder, image
-
-    @property
-    def path(self) -> Path:
-        """The file of images and classifier."""
-        return self.folder / "flows.npz"
+    def identity(self) -> str:
+        """A digest of all that the file is made of."""
+        image = self.inputs
+        return digest([self.spec, image.size, image.channels, image.classes, *self._factors])
 
     @property
-    def facts(self) -> Path:
-        """What the file was made of: source, licence, how well the classifier does."""
-        return self.folder / "flows.json"
+    def _factors(self) -> list[int]:
+        """Sides in pixels of the latents that the space lists."""
+        return [factor for factor in self.inputs.latents if factor > 1]
 
-    def prepare(self) -> None:
-        """Reads the images, trains the classifier on them, and writes both once."""
-        latents = [factor for factor in self.image.latents if factor > 1]
-        wanted = digest([self.spec, self.image.size, self.image.channels, self.image.classes, *latents])
-        if is_made(self.facts, wanted, entries="images"):
-            return
-        found, parts = read_parts(self.spec, self.base, self.image)
+    def make(self) -> tuple[FlowImages, Mapping[str, Any]]:
+        """Reads the images, and trains the classifier on them that judges what is drawn."""
+        found, parts = read_parts(self.spec, self.base, self.inputs)
         half = np.full((1, 1, 1), HALF, np.float32)
         arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        data = LabelledArrays(**arrays)
+        data = LabelledImages(**arrays)
         classifier, error = self._classifier(data)
         splits: tuple[Split, ...] = ("validation", "test")
-        moments = {split: Moments.of(classifier.features(data.part(split)[0])) for split in splits}
-        codecs = {factor: self._codec(data, factor) for factor in latents}
-        save_flows(self.path, FlowImages(**arrays, classifier=classifier, moments=moments, codecs=codecs))
-        facts = {"source": found.source, "licence": found.licence, "classifier_error": error, "identity": wanted}
-        write_json(self.facts, facts)  # last: the file of images is whole
+        moments = {split: Moments.of(classifier.features(data.examples(split)[0])) for split in splits}
+        codecs = {factor: self._codec(data, factor) for factor in self._factors}
+        made = FlowImages(**arrays, classifier=classifier, moments=moments, codecs=codecs)
+        return made, {"source": found.source, "licence": found.licence, "classifier_error": error}
 
     def _codec(self, data: LabelledArrays, factor: int) -> Codec:
         """An autoencoder of the training images."""
         chosen = np.random.default_rng(0).permutation(len(data.train[0]))[:LEARNT_FROM]
         images = data.scaled(data.train[0][chosen])
-        asked = Latents(factor=factor, channels=self.image.channels)
+        asked = Latents(factor=factor, channels=self.inputs.channels)
         return train_codec(images, asked, steps=self.spec.autoencoder_steps, seed=0)
 
     def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
         """The classifier, and its share of errors on validation data. The same on every run of a machine."""
         from chipwise.training.loop.evaluate import read
         from chipwise.training.loop.trainer import Recipe, train
-        from chipwise.training.tasks.vision.dataset import LabelledImages
 
-        arch = judging_arch(self.image)
-        images = LabelledImages(
-            train=data.train,
-            validation=data.validation,
-            test=data.test,
-            classes=data.classes,
-            mean=data.mean,
-            std=data.std,
-        )
+        arch = judging_arch(self.inputs)
         result = train(
             arch,
-            images,
+            data,
             steps=self.spec.classifier_steps,
             seed=0,
             folder=self.folder / "classifier",
@@ -140,36 +115,11 @@ class DiffusionData:
         )
         return Classifier(arch=arch, weights=read(result.weights)), result.loss
 
-    @cached_property
-    def arrays(self) -> FlowImages:
-        """The images of all parts, and the classifier."""
-        return load_flows(self.path)
-
-    def summary(self) -> Mapping[str, Any]:
-        """Images and bytes of each part, source and licence."""
-        facts = read_mapping(self.facts)
-        found = {"name": self.spec.source, "source": facts["source"], "licence": facts["licence"]}
-        for name, (inputs, labels) in (
-            ("train", self.arrays.train),
-            ("val", self.arrays.validation),
-            ("test", self.arrays.test),
-        ):
-            found |= {f"entries_{name}": len(labels), f"bytes_{name}": int(inputs.nbytes)}
-        return found
-
-    def data(self, arch: ArchSpec) -> DataFile:
-        """The images as flows."""
-        return DataFile(path=str(self.path), kind="flows")
-
-    def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions of a batch of images."""
-        return BATCH * arch.max_tokens
-
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
         """Bytes of an image over its patches."""
-        each = self.image.size**2 * self.image.channels
+        each = self.inputs.size**2 * self.inputs.channels
         patch = space.values(rows, "patch").astype(np.int64) * space.factors(rows)
-        return np.asarray(each / (self.image.size // patch) ** 2, np.float64)
+        return np.asarray(each / (self.inputs.size // patch) ** 2, np.float64)
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
         """The distance, image by image, of what the exported graph draws, one image at a time as it serves them.
@@ -185,18 +135,10 @@ class DiffusionData:
 
     def _drawn(self, item: Exported, split: Split) -> NDArray[np.float32]:
         """Images (n, C, Y, X) by the exported graph."""
-        from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
-
-        path = item.folder / "judged.onnx"
-        with storage(path):
-            export(item.design, item.weights, path)
-        try:
-            session = OnnxDenoiser(path)
-            noise, labels = self.arrays.noise(item.design.arch, split, DRAWN)
+        noise, labels = self.arrays.noise(item.design.arch, split, DRAWN)
+        with exported(item) as session:
             pairs = zip(noise, labels, strict=True)
             return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
-        finally:
-            path.unlink(missing_ok=True)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """An image of each label by number of steps, of winner and reference design, with distances and flow losses.
@@ -249,7 +191,7 @@ class DiffusionData:
 
     def _rebuilt(self, factor: int) -> dict[str, Any]:
         """How far real test images are from themselves once they were latents, beside the part's own images."""
-        images = self.arrays.part("test", COMPARED)[0]
+        images = self.arrays.examples("test", slice(COMPARED))[0]
         rebuilt = self.arrays.codecs[factor].rebuilt(images)
         return {
             "factor": factor,
@@ -260,9 +202,12 @@ class DiffusionData:
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
         """The Hugging Face folder with the names of the labels, and a sampler for ``model.onnx`` that needs numpy."""
-        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
-        write_json(folder / "config.json", read_mapping(folder / "config.json") | {"labels": list(self.arrays.classes)})
+        super().ship(item, folder, files)
         write_atomic(folder / SAMPLER, read_bytes(Path(__file__).with_name(SAMPLER)))
+
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+        """The names of the labels."""
+        return {"config.json": {"labels": list(self.arrays.classes)}}
 
 
 def judging_arch(image: ImageSpace) -> ArchSpec:

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +26,13 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.files import build
-from chipwise.errors import DataError, InputError
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
-from chipwise.training.data.arrays import LabelledArrays, read_arrays, save_arrays
-from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.data.dataset import HeldOutScore, Split
 from chipwise.training.tasks.diffusion.frechet import Moments, distances
 from chipwise.training.tasks.diffusion.latents import Codec
 
@@ -48,7 +47,7 @@ ROWS = 128  # of them at a time
 SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
 DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
 FINEST = 5  # halvings of the smallest step that is taught: 1/32
-SEEDS = {"validation": 1, "test": 2}
+SEEDS: Mapping[Split, int] = {"validation": 1, "test": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,10 +185,10 @@ class FlowImages(LabelledArrays):
         split: Split = "validation",
         most: int | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Judged:
+    ) -> HeldOutScore:
         """The Fréchet distance of images that ``model`` draws in its steps."""
         images = self.drawn(model, split=split, most=most, dtype=dtype)
-        return Judged(loss=float(self.distances(images, split).mean()))
+        return HeldOutScore(loss=float(self.distances(images, split).mean()))
 
     def drawn(
         self,
@@ -222,15 +221,50 @@ class FlowImages(LabelledArrays):
         """Mean square of the velocity's error on held-out images, at times spread evenly."""
         import torch
 
-        images, labels = self.part(split, most)
+        rows = slice(min(most, DRAWN))
+        (images,), labels = self.examples(split, rows), self.part(split)[1][rows]
         noise, _ = self.noise(model.arch, split, len(labels))
-        images, labels = images[: len(noise)], labels[: len(noise)]
         codec = self._codec(model.arch)
         images = images if codec is None else codec.encode(torch.from_numpy(np.ascontiguousarray(images))).numpy()
         times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
         parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times, 0 * times)]
         with torch.no_grad():
             return float(self.loss(model, parts, torch.float32))
+
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """Classifier, moments and autoencoders before what all labelled arrays hold."""
+        held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
+        held |= {f"classifier.{name}": value for name, value in self.classifier.weights.items()}
+        for split, moments in self.moments.items():
+            held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
+        for factor, codec in self.codecs.items():
+            held[f"codec.{factor}"] = np.array(json.dumps(plain(codec.latents)))
+            held |= {f"codec.{factor}.{name}": value for name, value in codec.weights.items()}
+        return {**held, **super().fields()}
+
+    @classmethod
+    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+        """The data set of a file's arrays."""
+        if "classifier" not in file:
+            raise ValueError("holds no classifier to judge images by")
+        arrays = LabelledArrays.of_fields(file)
+
+        def below(start: str) -> dict[str, NDArray[Any]]:
+            return {name.removeprefix(start): file[name] for name in file if name.startswith(start)}
+
+        arch = from_data(json.loads(str(file["classifier"])), file="the classifier's architecture")
+        return cls(
+            **{each.name: getattr(arrays, each.name) for each in fields(arrays)},
+            classifier=Classifier(arch=arch, weights=below("classifier.")),
+            moments={split: Moments(**below(f"moments.{split}.")) for split in SEEDS},
+            codecs={
+                factor: Codec(
+                    latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))), weights=below(f"codec.{factor}.")
+                )
+                for factor in FACTORS
+                if f"codec.{factor}" in file
+            },
+        )
 
 
 def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, sizes: Tensor) -> Tensor:
@@ -243,47 +277,3 @@ def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, 
         first: Tensor = model(moving, times, labels, told)
         second: Tensor = model(moving + half[:, None, None, None] * first, times + half, labels, told)
     return (first + second).detach() / 2
-
-
-def save_flows(path: Path, data: FlowImages) -> None:
-    """Writes a data set for :func:`load_flows`."""
-    held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(data.classifier.arch)))}
-    held |= {f"classifier.{name}": value for name, value in data.classifier.weights.items()}
-    for split, moments in data.moments.items():
-        held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
-    for factor, codec in data.codecs.items():
-        held[f"codec.{factor}"] = np.array(json.dumps(plain(codec.latents)))
-        held |= {f"codec.{factor}.{name}": value for name, value in codec.weights.items()}
-    save_arrays(path, data, **held)
-
-
-def load_flows(path: str | Path) -> FlowImages:
-    """The data set of a file.
-
-    Raises:
-        DataError: The file is missing or is not what :func:`save_flows` writes.
-    """
-    fields = dict(read_arrays(path))
-    with np.load(path, allow_pickle=False) as file:
-        if "classifier" not in file:
-            raise DataError(f"{path}: holds no classifier to judge images by; delete it and it is made again")
-        weights = {name.partition(".")[2]: file[name] for name in file.files if name.startswith("classifier.")}
-        arch = from_data(json.loads(str(file["classifier"])), file=str(path))
-        moments: dict[Split, Moments] = {
-            split: Moments(mean=file[f"moments.{split}.mean"], covariance=file[f"moments.{split}.covariance"])
-            for split in ("validation", "test")
-        }
-        codecs = {
-            factor: Codec(
-                latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))),
-                weights={
-                    name.removeprefix(f"codec.{factor}."): file[name]
-                    for name in file.files
-                    if name.startswith(f"codec.{factor}.")
-                },
-            )
-            for factor in FACTORS
-            if f"codec.{factor}" in file
-        }
-    judge = Classifier(arch=arch, weights=weights)
-    return FlowImages(**fields, classifier=judge, moments=moments, codecs=codecs)

@@ -19,7 +19,7 @@ from typing import Any
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED, UNSHIFTED
 from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, PIXELS, SHIFT, SOLVER
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.vision import references
+from chipwise.training.tasks.references import deit_proportions
 
 ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
 FEWEST = 4  # steps of a plain flow: with fewer, images are blurred
@@ -33,7 +33,7 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
     assert spec.image is not None
     enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
     image = spec.image
-    for choices in references.proportions(spec, aspect=ASPECT):
+    for choices in deit_proportions(spec, aspect=ASPECT):
         for factor, steps in itertools.product(image.latents, enough):
             values = choices["patch"] ** image.axes * image.channels * factor
             if choices["d_model"] < values:  # too narrow to carry a patch's noise

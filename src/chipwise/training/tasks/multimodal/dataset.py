@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.files import storage, write_atomic
-from chipwise.errors import DataError, InputError
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.arrays import ROWS, errors_of, shuffled
-from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.arrays import ALL, PARTS, ArrayDataset, errors_of, rows_of_batch
+from chipwise.training.data.dataset import Split
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from chipwise.training.loop.trainer import Recipe
 
-PARTS = ("train", "validation", "test")
+FIELDS = ("images", "image", "words", "answers")  # of a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +36,10 @@ class QuestionPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PictureQuestions:
+class PictureQuestions(ArrayDataset):
     """See :class:`chipwise.training.data.dataset.Dataset`; a model's metric is the share of wrong answers."""
 
+    packed: ClassVar[bool] = False
     train: QuestionPart
     validation: QuestionPart
     test: QuestionPart
@@ -71,21 +69,12 @@ class PictureQuestions:
         if asked != given:
             raise InputError(f"the model reads images and questions of {asked}, the data has {given}")
 
-    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions of a batch."""
-        return recipe.batch_windows * arch.max_tokens
-
-    def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions that the model's layers see of one example."""
-        return arch.max_tokens
-
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
         """Scaled images, words and answers of so many questions; every epoch has its own order."""
         import torch
 
-        part, count = self.train, len(self.train.answers)
-        places = [divmod(i, count) for i in range(number * recipe.batch_windows, (number + 1) * recipe.batch_windows)]
-        rows = np.array([shuffled(seed, epoch, count)[place] for epoch, place in places])
+        part = self.train
+        rows = rows_of_batch(number, recipe.batch_windows, len(part.answers), seed=seed)
         images = self.scaled(part.images[part.image[rows]])
         return tuple(torch.from_numpy(each) for each in (images, part.words[rows], part.answers[rows]))
 
@@ -103,72 +92,44 @@ class PictureQuestions:
             logits = model(images, words)
         return torch.nn.functional.cross_entropy(logits.float(), answers)
 
-    def shown_loss(self, loss: float) -> float:
-        """Nats per answer, as they are."""
-        return loss
-
-    def judge(
-        self,
-        model: Any,
-        *,
-        split: Split = "validation",
-        most: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Judged:
-        """The share of wrong answers among the first ``most`` questions."""
-        import torch
-
-        part = self.part(split)
-        device, count, wrong = next(model.parameters()).device, len(part.answers[:most]), 0.0
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            for start in range(0, count, ROWS):
-                rows = slice(start, min(start + ROWS, count))
-                images = torch.from_numpy(self.scaled(part.images[part.image[rows]])).to(device)
-                logits = model(images, torch.from_numpy(part.words[rows]).to(device)).float().cpu().numpy()
-                wrong += float(errors_of(logits, part.answers[rows]).sum())
-        return Judged(loss=wrong / count)
-
     def part(self, split: Split) -> QuestionPart:
         """The part that selects models, or the one that selects nothing."""
         return self.validation if split == "validation" else self.test
 
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Questions of each part, and bytes of its images."""
+        for part in (self.train, self.validation, self.test):
+            yield len(part.answers), int(part.images.nbytes)
 
-def save_questions(path: Path, data: PictureQuestions) -> None:
-    """Writes a data set for :func:`load_questions`."""
-    held: dict[str, NDArray[Any]] = {
-        "mean": data.mean, "std": data.std, "words": np.array(data.words), "answers": np.array(data.answers),
-    }  # fmt: skip
-    for name in PARTS:
-        part: QuestionPart = getattr(data, name)
-        held |= {f"{name}_{field}": getattr(part, field) for field in ("images", "image", "words", "answers")}
-    stream = io.BytesIO()
-    np.savez(stream, **held)  # type: ignore[arg-type]  # noise hardly shrinks, and each training reads it
-    with storage(path):
-        write_atomic(path, stream.getvalue())
+    def count(self, split: Split) -> int:
+        """Questions of a part."""
+        return len(self.part(split).answers)
 
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+        """Scaled images, and words."""
+        part = self.part(split)
+        return self.scaled(part.images[part.image[rows]]), part.words[rows]
 
-def load_questions(path: str | Path) -> PictureQuestions:
-    """The data set of a file.
+    def metric(
+        self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
+    ) -> tuple[Float64Array, Float64Array]:
+        """1 for each question whose answer is not the likeliest, else 0."""
+        return errors_of(outputs, self.part(split).answers[rows])
 
-    Raises:
-        DataError: The file is missing or is not what :func:`save_questions` writes.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            parts = {
-                name: QuestionPart(
-                    **{field: file[f"{name}_{field}"] for field in ("images", "image", "words", "answers")}
-                )
-                for name in PARTS
-            }
-            return PictureQuestions(
-                **parts,
-                mean=file["mean"],
-                std=file["std"],
-                words=tuple(map(str, file["words"])),
-                answers=tuple(map(str, file["answers"])),
-            )
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of data") from None
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """Images, words and answers of each part, scales, and the names of words and answers."""
+        held: dict[str, NDArray[Any]] = {
+            "mean": self.mean, "std": self.std, "words": np.array(self.words), "answers": np.array(self.answers),
+        }  # fmt: skip
+        return held | {f"{name}_{field}": getattr(getattr(self, name), field) for name in PARTS for field in FIELDS}
+
+    @classmethod
+    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+        """The data set of a file's arrays."""
+        return cls(
+            **{name: QuestionPart(**{field: file[f"{name}_{field}"] for field in FIELDS}) for name in PARTS},
+            mean=file["mean"],
+            std=file["std"],
+            words=tuple(map(str, file["words"])),
+            answers=tuple(map(str, file["answers"])),
+        )

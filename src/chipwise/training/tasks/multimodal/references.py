@@ -16,13 +16,13 @@ from typing import Any
 
 from chipwise.model.kinds.image.choices import IMAGE_IN, JOIN, NO_MERGE, PREFIX
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.vision.references import proportions as of_vision
+from chipwise.training.tasks.references import deit_proportions
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
     """Designs around a space, as choices, for a token a patch and for joined patches where they fit."""
     assert spec.image is not None
-    for choices in of_vision(spec):
+    for choices in deit_proportions(spec):
         choices["pooling"] = "last"
         for merge in (NO_MERGE, JOIN):
             if merge == NO_MERGE or (spec.image.size // choices["patch"]) % 2 == 0:

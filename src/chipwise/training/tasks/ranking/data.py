@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,121 +10,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.digest import digest
-from chipwise.core.files import read_mapping, storage, write_json
-from chipwise.deploy.export.hf import save_pretrained
-from chipwise.deploy.export.onnx import export
-from chipwise.errors import DataError, MeasurementError, SpecError
+from chipwise.core.files import read_mapping
+from chipwise.errors import DataError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.choices import RankingSpace
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.data.dataset import DataFile, Split
-from chipwise.training.tasks.made import is_made
+from chipwise.training.data.dataset import Split
+from chipwise.training.tasks.array_data import ArrayData
 from chipwise.training.tasks.protocol import Exported, Losses
-from chipwise.training.tasks.ranking.dataset import (
-    RequestData,
-    learnt_positions,
-    load_requests,
-    losses_of,
-    places_of,
-    save_requests,
-)
+from chipwise.training.tasks.ranking.dataset import BYTES, RequestData, learnt_positions, places_of
 from chipwise.training.tasks.ranking.sources import Interactions, InteractionsSpec, read_interactions
 
-QUICK = 1_000  # requests that short trainings are judged on
 FEWEST = 20  # requests of a part
 SHOWN = 6  # requests in the report
 LISTED = 5  # candidates of each
 LISTS = (1, 5, 10, 20)  # lengths of lists whose recall is shown
 BATCH = 32
-BYTES = 8  # of an item's number
 
 
-class RankingData:
-    """See :class:`chipwise.training.tasks.protocol.TaskData`.
-
-    Args:
-        spec: Where interactions come from.
-        base: Where its paths start.
-        folder: Where the file of requests is kept.
-        ranking: What requests hold.
-    """
+class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
+    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, Any] = {"batch_windows": BATCH}
-    quick = QUICK
+    quick = 1_000  # requests
+    spec_type, part, dataset, kind, name = InteractionsSpec, "ranking", RequestData, "requests", "requests"
+    identifying = ("items", "history", "candidates", "tags", "bag")
 
-    def __init__(self, spec: InteractionsSpec, base: Path, folder: Path, ranking: RankingSpace) -> None:
-        self.spec, self.base, self.folder, self.ranking = spec, base, folder, ranking
-
-    @property
-    def path(self) -> Path:
-        """The file of interactions and requests."""
-        return self.folder / "requests.npz"
-
-    @property
-    def facts(self) -> Path:
-        """What the file was made of: source, licence, names of items and tags."""
-        return self.folder / "requests.json"
-
-    def prepare(self) -> None:
-        """Reads the interactions, divides them by time and writes them once."""
-        ranking = self.ranking
-        wanted = digest([self.spec, ranking.items, ranking.history, ranking.candidates, ranking.tags, ranking.bag])
-        if is_made(self.facts, wanted, entries="requests"):
-            return
+    def make(self) -> tuple[RequestData, Mapping[str, Any]]:
+        """Reads the interactions and divides them by time; the facts hold the names of items and tags."""
         found = read_interactions(self.spec, self.base)
-        data = divided(found, self.spec, ranking)
-        with storage(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        save_requests(self.path, data)
         names = {"items": list(found.names), "tags": list(found.tag_names)}
-        facts = {"source": found.source, "licence": found.licence, "names": names, "identity": wanted}
-        write_json(self.facts, facts)  # last: the file of requests is whole
-
-    @cached_property
-    def requests(self) -> RequestData:
-        """The data set."""
-        return load_requests(self.path)
-
-    def summary(self) -> Mapping[str, Any]:
-        """Interactions that are learnt, requests of the other parts, source and licence."""
-        facts, data = read_mapping(self.facts), self.requests
-        found = {"name": self.spec.source, "source": facts["source"], "licence": facts["licence"]}
-        for name, entries, each in (
-            ("train", data.learnt, 1),
-            ("val", len(data.validation), data.validation.shape[1]),
-            ("test", len(data.test), data.test.shape[1]),
-        ):
-            found |= {f"entries_{name}": entries, f"bytes_{name}": entries * each * BYTES}
-        return found
-
-    def data(self, arch: ArchSpec) -> DataFile:
-        """The interactions and requests."""
-        return DataFile(path=str(self.path), kind="requests")
+        facts = {"source": found.source, "licence": found.licence, "names": names}
+        return divided(found, self.spec, self.inputs), facts
 
     def step_tokens(self, arch: ArchSpec) -> int:
         """Positions of a batch."""
-        return BATCH * learnt_positions(self.ranking.history)
+        return BATCH * learnt_positions(self.inputs.history)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
         """Bytes of an item's number."""
         return np.full(len(rows), float(BYTES))
 
-    def losses(self, item: Exported, *, split: Split) -> Losses:
-        """1 less NDCG@10 of the exported graph; requests of one person stand together."""
-        values = losses_of(self._scores(item, split))
-        if not np.isfinite(values).all():
-            raise MeasurementError(f"{item.folder}: the exported model's scores are not finite")
-        users = self.requests.validation_users if split == "validation" else self.requests.test_users
-        _, who = np.unique(users, return_inverse=True)
-        return by_person(values, who)
+    def alike(self, split: Split) -> NDArray[np.int64]:
+        """Requests of one person stand together."""
+        users = self.arrays.validation_users if split == "validation" else self.arrays.test_users
+        return np.unique(users, return_inverse=True)[1]
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test requests with what is ranked highest, and recall of lists of several lengths with intervals."""
-        data, names = self.requests, read_mapping(self.facts)["names"]["items"]
-        scores = {"winner": self._scores(winner, "test")}
-        if reference is not None:
-            scores["baseline"] = self._scores(reference, "test")
+        data, names = self.arrays, read_mapping(self.facts)["names"]["items"]
+        scores, _ = self.answered(winner, reference)
         chosen = np.unique(np.linspace(0, len(data.test) - 1, SHOWN).astype(int))
         shown = []
         for row in chosen.tolist():
@@ -146,23 +80,13 @@ class RankingData:
         }
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """A folder for ``AutoModel``, with the names of items and tags by number."""
-        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
-        write_json(folder / "items.json", read_mapping(self.facts)["names"])
-        np.save(folder / "tags.npy", self.requests.tags, allow_pickle=False)
+        """A folder for ``AutoModel``, with the names of items and tags by number, and the tags of each item."""
+        super().ship(item, folder, files)
+        np.save(folder / "tags.npy", self.arrays.tags, allow_pickle=False)
 
-    def _scores(self, item: Exported, split: Split) -> NDArray[np.float32]:
-        """Scores (m, candidates) by the exported graph, one request at a time as it serves them."""
-        from chipwise.deploy.runtimes.onnxruntime import OnnxRanker
-
-        path = item.folder / "judged.onnx"
-        with storage(path):
-            export(item.design, item.weights, path)
-        try:
-            session = OnnxRanker(path)
-            return np.stack([session.prefill(one[None])[0].copy() for one in self.requests.part(split)])
-        finally:
-            path.unlink(missing_ok=True)
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+        """The names of items and tags."""
+        return {"items.json": read_mapping(self.facts)["names"]}
 
 
 def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[str, float]]:
@@ -170,15 +94,9 @@ def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[st
     _, who = np.unique(users, return_inverse=True)
     rows = []
     for length in LISTS:
-        found = by_person((places <= length).astype(float), who)
+        found = Losses.of((places <= length).astype(float), np.ones(len(places)), who)
         rows.append({"length": length, "recall": found.loss, "std_error": found.std_error or 0.0})
     return rows
-
-
-def by_person(values: Float64Array, who: NDArray[np.intp]) -> Losses:
-    """Losses of requests (m,) summed over the people who asked, numbered from 0 on."""
-    sums: Float64Array = np.bincount(who, values).astype(np.float64)
-    return Losses(values=sums, sizes=np.bincount(who).astype(np.float64))
 
 
 def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) -> RequestData:

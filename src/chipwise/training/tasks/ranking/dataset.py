@@ -10,24 +10,21 @@ References:
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.files import storage, write_atomic
-from chipwise.errors import DataError, InputError
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.training.data.dataset import Judged, Split
+from chipwise.training.data.arrays import ALL, ArrayDataset
+from chipwise.training.data.dataset import Split
 
 if TYPE_CHECKING:
     import torch
@@ -38,11 +35,11 @@ if TYPE_CHECKING:
 TOP = 10  # places of a list that count
 PLACES = 16  # positions of a history that a batch learns from
 DRAWN = 7  # candidates beside the right one, of each
-ROWS = 64  # requests at a time, where a model is judged
+BYTES = 8  # of an item's number
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestData:
+class RequestData(ArrayDataset):
     """Interactions in order of time, and the requests that models are judged on.
 
     Attributes:
@@ -57,6 +54,7 @@ class RequestData:
         history: Items of a request's history.
     """
 
+    rows: ClassVar[int] = 64
     users: NDArray[np.int64]
     items: NDArray[np.int64]
     tags: NDArray[np.int64]
@@ -83,9 +81,9 @@ class RequestData:
             if has != wants:
                 raise InputError(f"the model has {has} {name}, the data {wants}")
 
-    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions of a batch: histories and candidates."""
-        return recipe.batch_windows * learnt_positions(self.history)
+    def example_tokens(self, arch: ArchSpec) -> int:
+        """Positions of one example of a batch: its history and candidates."""
+        return learnt_positions(self.history)
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
         """Batch number ``number``: ids, places and weights.
@@ -145,31 +143,40 @@ class RequestData:
         nats = -torch.log_softmax(scores.float().view(*places.shape, count), dim=-1)[..., 0]
         return (nats * weights).sum() / weights.sum().clamp(min=1)
 
-    def shown_loss(self, loss: float) -> float:
-        """Nats per item, as they are."""
-        return loss
+    def part(self, split: Split) -> NDArray[np.int64]:
+        """Requests (m, history + candidates) of a part."""
+        return self.validation if split == "validation" else self.test
 
-    def part(self, split: Split, most: int | None = None) -> NDArray[np.int64]:
-        """Requests (m, history + candidates, 1 + bag) of ``split``, the first ``most`` of them."""
-        return self.with_tags((self.validation if split == "validation" else self.test)[:most])
+    def sizes(self) -> Iterator[tuple[int, int]]:
+        """Interactions that are learnt, and requests of the other parts; bytes of their items' numbers."""
+        yield self.learnt, self.learnt * BYTES
+        for part in (self.validation, self.test):
+            yield len(part), part.size * BYTES
 
-    def judge(
-        self,
-        model: Any,
-        *,
-        split: Split = "validation",
-        most: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Judged:
-        """1 less the mean NDCG of the first ten places."""
-        import torch
+    def count(self, split: Split) -> int:
+        """Requests of a part."""
+        return len(self.part(split))
 
-        requests, device, lost = self.part(split, most), next(model.parameters()).device, 0.0
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            for start in range(0, len(requests), ROWS):
-                ids = torch.from_numpy(requests[start : start + ROWS]).to(device)
-                lost += float(losses_of(model(ids).float().cpu().numpy()).sum())
-        return Judged(loss=lost / len(requests))
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+        """Requests (m, history + candidates, 1 + bag)."""
+        return (self.with_tags(self.part(split)[rows]),)
+
+    def metric(
+        self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
+    ) -> tuple[Float64Array, Float64Array]:
+        """1 less NDCG of the first ten places, of each request."""
+        return losses_of(outputs), np.ones(len(outputs))
+
+    def fields(self) -> Mapping[str, NDArray[Any]]:
+        """All attributes."""
+        return {each.name: np.asarray(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+        """The data set of a file's arrays."""
+        held = {each.name: file[each.name].astype(np.int64) for each in fields(cls)}
+        values: dict[str, Any] = {name: int(value) if value.ndim == 0 else value for name, value in held.items()}
+        return cls(**values)
 
 
 def learnt_positions(history: int) -> int:
@@ -191,29 +198,3 @@ def losses_of(scores: NDArray[np.floating]) -> Float64Array:
     places = places_of(scores)
     lost = 1 - np.where(places <= TOP, 1 / np.log2(1.0 + places), 0.0)
     return np.where(np.isfinite(scores).all(axis=1), lost, np.nan)
-
-
-def save_requests(path: Path, data: RequestData) -> None:
-    """Writes a data set for :func:`load_requests`."""
-    held = {name: np.asarray(getattr(data, name)) for name in RequestData.__dataclass_fields__}
-    stream = io.BytesIO()
-    np.savez_compressed(stream, **held)  # type: ignore[arg-type]
-    with storage(path):
-        write_atomic(path, stream.getvalue())
-
-
-def load_requests(path: str | Path) -> RequestData:
-    """The data set of a file.
-
-    Raises:
-        DataError: The file is missing or is not what :func:`save_requests` writes.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            held: dict[str, Any] = {name: file[name].astype(np.int64) for name in RequestData.__dataclass_fields__}
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of data") from None
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
-    fields: dict[str, Any] = {name: int(value) if value.ndim == 0 else value for name, value in held.items()}
-    return RequestData(**fields)

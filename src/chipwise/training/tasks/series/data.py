@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from chipwise.core.digest import digest
 from chipwise.core.files import build, read_text, storage, write_atomic, write_json
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.errors import DataError, SpecError, StudyError
+from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.data.tokenizer import TokenData, load_tokens
 from chipwise.training.tasks.protocol import Exported
-from chipwise.training.tasks.text.data import TextData
+from chipwise.training.tasks.token_data import TokenTaskData
 
 MOST_VALUE = 1e100  # its square is a number still
 SHOWN, FEWEST = 3, 200  # series whose forecasts are drawn; values that a series needs
@@ -99,12 +100,13 @@ class SeriesStore:
                 write_atomic(stamp, mine)
 
 
-class SeriesData(TextData):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`; trainings and losses are those of a text of so many
-    tokens."""
+class SeriesData(TokenTaskData[SeriesStore]):
+    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    def __init__(self, store: SeriesStore) -> None:
-        self.store: Any = store
+    @classmethod
+    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+        """Reads the series."""
+        return cls(SeriesStore(*read_series(data, base), folder, space.vocab_size))
 
     def summary(self) -> Mapping[str, Any]:
         """Series and values of each part; a value counts 8 bytes."""

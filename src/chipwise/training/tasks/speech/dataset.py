@@ -7,12 +7,12 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.training.data.arrays import LabelledArrays, read_arrays
+from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.data.sound.clips import stretches
 
 SHIFT = 0.1  # of all frames, at most, in each direction
 HIDDEN_TIME, HIDDEN_BANDS = 0.2, 0.15  # of all frames and bands, at most
@@ -31,20 +31,3 @@ class LabelledSpectrograms(LabelledArrays):
         hidden_T = stretches(count, frames, HIDDEN_TIME, random)[:, None, :]
         hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
         return np.where(hidden_T | hidden_M, np.float32(0), found)
-
-
-def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
-    """A stretch of 0 to ``share`` of ``length`` places for each of ``count`` examples, (count, length)."""
-    sizes = random.integers(0, int(share * length) + 1, count)
-    starts = random.integers(0, length - sizes + 1)
-    places = np.arange(length)
-    return (places >= starts[:, None]) & (places < (starts + sizes)[:, None])
-
-
-def load_spectrograms(path: str | Path) -> LabelledSpectrograms:
-    """The spectrograms of a file that :func:`chipwise.training.data.arrays.save_arrays` wrote.
-
-    Raises:
-        DataError: The file is missing or is not what was written.
-    """
-    return LabelledSpectrograms(**read_arrays(path))

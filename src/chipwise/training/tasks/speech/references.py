@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.vision import references
+from chipwise.training.tasks.references import deit_proportions
 
 HEAD_SIZES = (64, 32, 16)  # KWT has 64; narrower models have narrower heads
 ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; shallower ones up to twice that
@@ -21,4 +21,4 @@ ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
     """KWT-proportioned designs around a space, as choices: those of images but for the aspect."""
-    return references.proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)
+    return deit_proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)

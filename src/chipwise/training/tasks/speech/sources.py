@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError, SpecError
-from chipwise.training.tasks.speech import synthesis
-from chipwise.training.tasks.speech.front_end import ROWS, log_mel
-from chipwise.training.tasks.speech.kept import Part
-from chipwise.training.tasks.speech.waves import clip_of, decoded, divided, endless, noisy
+from chipwise.training.data.sound import synthesis
+from chipwise.training.data.sound.clips import MOST_BYTES, Part, mixed
+from chipwise.training.data.sound.waves import decoded, divided, endless
 
-MOST_BYTES = 2**28  # of one recording, which is read whole
 SPEAKER = "_nohash_"  # what follows the speaker in the file names of Speech Commands
 FEWEST = 6  # recordings of the rarest word
 
@@ -141,29 +139,3 @@ def _part(
     _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
     cut = sum(each.endless for each in heard)
     return Part(inputs=spectra, labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64), endless=cut)
-
-
-def mixed(
-    sounds: Sequence[NDArray[np.float32]],
-    snr_db: Sequence[float],
-    random: np.random.Generator,
-    *,
-    copies: int,
-    bands: int,
-    length: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
-    """Clips of every sound ``copies`` times with noise, mixed.
-
-    Returns:
-        The number of each clip's sound (n,), its ratio to noise in dB (n,), and spectrograms (n, bands, frames).
-    """
-    order = random.permutation(len(sounds) * copies) % len(sounds)
-    ratios = np.resize(np.array(snr_db or (np.nan,), np.float64), len(order))
-    spectra = []
-    for start in range(0, len(order), ROWS):
-        clips = []
-        for index, ratio in zip(order[start : start + ROWS], ratios[start : start + ROWS], strict=True):
-            clip = clip_of(sounds[index], length, random)
-            clips.append(clip if np.isnan(ratio) else noisy(clip, float(ratio), random))
-        spectra.append(log_mel(np.stack(clips), bands=bands).astype(np.float16))
-    return order, ratios, np.concatenate(spectra)

@@ -4,68 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.deploy.export.gguf import export_if_possible
 from chipwise.deploy.export.hf import save_pretrained
-from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.data.dataset import DataFile, Split
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
-from chipwise.training.tasks.protocol import Exported, Losses
-from chipwise.training.tasks.text.exported import continued, exported_bits
+from chipwise.training.tasks.protocol import Exported
+from chipwise.training.tasks.token_data import TokenTaskData
 
-QUICK_BYTES = 100_000  # short trainings are judged on the first part of the validation text
-CONTINUATIONS, PROMPT_WORDS = 10, 8
+CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
 
 
-class TextData:
-    """See :class:`chipwise.training.tasks.protocol.TaskData`.
+class TextData(TokenTaskData[TokenStore]):
+    """See :class:`chipwise.training.tasks.protocol.TaskData`; a tokenizer is trained for each vocabulary."""
 
-    Args:
-        store: Tokenised text by vocabulary size.
-    """
-
-    recipe: Mapping[str, Any] = {}
-    quick = QUICK_BYTES
-
-    def __init__(self, store: TokenStore) -> None:
-        self.store = store
-
-    def prepare(self) -> None:
-        """Trains the largest tokenizer, cuts the smaller ones from it, and encodes the text with each."""
-        self.store.prepare()
+    @classmethod
+    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+        """Reads the text."""
+        return cls(TokenStore(load_corpus(data, base=base), folder, space.vocab_size))
 
     def summary(self) -> Mapping[str, Any]:
         """Entries and bytes of each part."""
         return self.store.corpus.summary()
-
-    def data(self, arch: ArchSpec) -> DataFile:
-        """The text in the tokens of the model's vocabulary."""
-        return DataFile(path=str(self.store.tokens_path(arch.vocab_size)))
-
-    def step_tokens(self, arch: ArchSpec) -> int:
-        """Tokens of a batch of windows."""
-        from chipwise.training.loop.trainer import tokens_per_step
-
-        return tokens_per_step(arch)
-
-    def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """UTF-8 bytes of a token, by vocabulary."""
-        each = {size: self.store.tokens(size).bytes_per_token for size in self.store.sizes}
-        return np.array([each[int(size)] for size in space.values(rows, "vocab_size")])
-
-    def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Bits of each entry, its separator included, and its bytes."""
-        data = self.store.tokens(item.design.arch.vocab_size)
-        stream, _ = data.held_out(split)
-        bits = exported_bits(item.design, item.weights, stream, item.folder / "judged.onnx")
-        ends = np.flatnonzero(stream[1:] == 0)
-        sizes = data.validation_bytes if split == "validation" else data.test_bytes
-        return Losses(values=np.add.reduceat(bits, np.r_[0, ends[:-1] + 1]), sizes=sizes.astype(float))
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Greedy continuations of the beginnings of test entries by winner and reference design."""
@@ -91,3 +55,17 @@ class TextData:
         tokenizer = self.store.tokenizer_path(item.design.arch.vocab_size)
         save_pretrained(item.design.arch, item.weights, tokenizer, folder, dict(files))
         export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer)
+
+
+def continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
+    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
+    ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
+    written: list[int] = []
+    logits = session.prefill(np.array([[0, *ids]], np.int64))
+    for _ in range(min(CONTINUED_TOKENS, longest - len(ids) - 1)):
+        token = int(np.argmax(logits[0]))
+        if token == 0:  # the separator ends an entry
+            break
+        written.append(token)
+        logits = session.decode(np.array([[token]], np.int64))
+    return str(tokenizer.decode(written))

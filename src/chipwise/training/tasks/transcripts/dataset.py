@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.arrays import ROWS, read_arrays
-from chipwise.training.data.dataset import Judged, Split
-from chipwise.training.tasks.speech.dataset import LabelledSpectrograms, stretches
+from chipwise.training.data.arrays import ALL, LabelledArrays
+from chipwise.training.data.dataset import Split
+from chipwise.training.data.sound.clips import stretches
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +33,7 @@ TIMES = 2  # stretches of time that are hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranscribedSpectrograms(LabelledSpectrograms):
+class TranscribedSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames), labels (n, characters).
 
     ``classes`` are the characters, the blank's name before them.
@@ -44,7 +43,7 @@ class TranscribedSpectrograms(LabelledSpectrograms):
         """Raises InputError for a model of other spectrograms, of other characters, or with too few positions."""
         if arch.classes != len(self.classes):
             raise InputError(f"the model tells {arch.classes} characters apart, the data has {len(self.classes)}")
-        LabelledSpectrograms.require_fit(self, arch)
+        LabelledArrays.require_fit(self, arch)
         if arch.head != "ctc":
             raise InputError(f"{arch.name} does not transcribe: its head is {arch.head}")
         needed = max(int(least_positions(labels).max()) for _, labels in (self.train, self.validation, self.test))
@@ -75,24 +74,12 @@ class TranscribedSpectrograms(LabelledSpectrograms):
         said = (labels != BLANK).sum(1)
         return torch.nn.functional.ctc_loss(chances, labels, heard, said.cpu(), blank=BLANK, zero_infinity=True)
 
-    def judge(
-        self,
-        model: Any,
-        *,
-        split: Split = "validation",
-        most: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Judged:
-        """Edits over characters of all texts, by greedy decoding."""
-        import torch
-
-        inputs, labels = self.part(split, most)
-        device, edits = next(model.parameters()).device, 0.0
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            for start in range(0, len(labels), ROWS):
-                logits = model(torch.from_numpy(inputs[start : start + ROWS]).to(device)).float().cpu().numpy()
-                edits += float(edits_of(logits, labels[start : start + ROWS]).sum())
-        return Judged(loss=edits / int((labels != BLANK).sum()))
+    def metric(
+        self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
+    ) -> tuple[Float64Array, Float64Array]:
+        """Edits of each text by greedy decoding, and its characters."""
+        labels = self.part(split)[1][rows]
+        return edits_of(outputs, labels), (labels != BLANK).sum(1).astype(np.float64)
 
     def text(self, labels: Sequence[int] | NDArray[np.int64]) -> str:
         """The text of some labels, without blanks."""
@@ -141,12 +128,3 @@ def distance(said: Sequence[Any], wanted: Sequence[Any]) -> int:
         for j, other in enumerate(wanted, 1):
             before, costs[j] = costs[j], min(costs[j] + 1, costs[j - 1] + 1, before + (one != other))
     return costs[-1]
-
-
-def load_transcripts(path: str | Path) -> TranscribedSpectrograms:
-    """The data set of a file that :func:`chipwise.training.data.arrays.save_arrays` wrote.
-
-    Raises:
-        DataError: The file is missing or is not what was written.
-    """
-    return TranscribedSpectrograms(**read_arrays(path))

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError, SpecError
-from chipwise.training.tasks.speech import synthesis
-from chipwise.training.tasks.speech.front_end import RATE_HZ
-from chipwise.training.tasks.speech.kept import Part
-from chipwise.training.tasks.speech.sources import MOST_BYTES, mixed
-from chipwise.training.tasks.speech.waves import decoded, divided, endless, trimmed
+from chipwise.training.data.sound import synthesis
+from chipwise.training.data.sound.clips import MOST_BYTES, Part, mixed
+from chipwise.training.data.sound.front_end import RATE_HZ
+from chipwise.training.data.sound.waves import decoded, divided, endless, trimmed
 from chipwise.training.tasks.transcripts.dataset import BLANK
 
 FEWEST = 20  # utterances in all

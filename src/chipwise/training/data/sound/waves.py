@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.errors import DataError
-from chipwise.training.tasks.speech.front_end import RATE_HZ
+from chipwise.training.data.sound.front_end import RATE_HZ
 
 QUIET = 0.02  # of the loudest sample; what is quieter at both ends is silence
 LOUDNESS = 0.1  # root mean square of a clip's word

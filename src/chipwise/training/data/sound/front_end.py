@@ -96,7 +96,7 @@ def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]
     """What a program must compute before the model, as plain data; ``mean`` and ``std`` are of each band."""
     return {
         "what": "log10 of mel power, then (x - mean) / std of each band; "
-        "chipwise.training.tasks.speech.front_end.log_mel",
+        "chipwise.training.data.sound.front_end.log_mel",
         "sampling_rate": RATE_HZ,
         "samples": frames * HOP,
         "hop_length": HOP,

@@ -79,12 +79,12 @@ SOURCES = Table(
     "image source",
     "chipwise.image_sources",
     {
-        "fashion-mnist": "chipwise.training.tasks.vision.sources:read_fashion",
-        "digits": "chipwise.training.tasks.vision.sources:read_digits",
-        "folder": "chipwise.training.tasks.vision.sources:read_folder",
-        "idx": "chipwise.training.tasks.vision.sources:read_idx_files",
-        "numpy": "chipwise.training.tasks.vision.sources:read_numpy",
-        "parquet": "chipwise.training.tasks.vision.sources:read_parquet",
+        "fashion-mnist": "chipwise.training.data.images.sources:read_fashion",
+        "digits": "chipwise.training.data.images.sources:read_digits",
+        "folder": "chipwise.training.data.images.sources:read_folder",
+        "idx": "chipwise.training.data.images.sources:read_idx_files",
+        "numpy": "chipwise.training.data.images.sources:read_numpy",
+        "parquet": "chipwise.training.data.images.sources:read_parquet",
     },
 )
 """``read(spec, base, size, channels) -> LabelledPixels`` by source."""

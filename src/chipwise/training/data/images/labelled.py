@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.training.data.arrays import LabelledArrays, read_arrays
+from chipwise.training.data.arrays import LabelledArrays
 
 SHIFT = 2  # most pixels, in each direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledImages(LabelledArrays):
-    """See :class:`chipwise.training.data.arrays.LabelledArrays`; ``flip`` mirrors every second image of a batch."""
+    """See :class:`chipwise.training.data.arrays.LabelledArrays`; training shifts images."""
 
-    flip: bool = False
+    flip: ClassVar[bool] = False
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
         """Images shifted by up to two pixels each way (edges repeated), and mirrored by chance with ``flip``."""
@@ -33,19 +32,7 @@ class LabelledImages(LabelledArrays):
         return np.ascontiguousarray(found)
 
 
-def load_images(path: str | Path) -> LabelledImages:
-    """The images of a file that :func:`chipwise.training.data.arrays.save_arrays` wrote; training shifts them.
+class FlippedImages(LabelledImages):
+    """The same; training mirrors every second image of a batch too."""
 
-    Raises:
-        DataError: The file is missing or is not what was written.
-    """
-    return LabelledImages(**_fields(path))
-
-
-def load_flipped(path: str | Path) -> LabelledImages:
-    """The same; training mirrors them too. Raises as :func:`load_images`."""
-    return LabelledImages(**_fields(path), flip=True)
-
-
-def _fields(path: str | Path) -> dict[str, Any]:
-    return dict(read_arrays(path))
+    flip: ClassVar[bool] = True

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from chipwise.training.tasks.protocol import Picture
+from chipwise.training.tasks.protocol import Section
 
 PIXELS = 56  # of a shown image
 WHO = (("winner", "Winner"), ("baseline", "Reference design"))
 
 
-def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
+def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
     """The section ``drawn``, as far as the samples hold it."""
     if not samples.get("drawn"):
         return []
@@ -28,7 +28,7 @@ def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
         cells = "".join(_cell(image, label) for image, label in zip(samples["real"], labels, strict=True))
         parts.append(f"<h3>Real images</h3><div style='overflow-x:auto'><table><tr>{cells}</tr></table></div>")
     note = f"<p>The classifier that distances are taken on was trained here; {escape(str(samples['judge']))}.</p>"
-    return [Picture(name="drawn", title="What it draws", html="".join([*parts, note]))]
+    return [Section(name="drawn", title="What it draws", html="".join([*parts, note]))]
 
 
 def _table(name: str, found: Mapping[str, Any], labels: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from chipwise.core import units
 from chipwise.core.statistics import Z90
-from chipwise.training.tasks.protocol import Picture
+from chipwise.training.tasks.protocol import Section
+from chipwise.training.tasks.sections import shown
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # head and rows
 RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over people."
@@ -17,10 +18,9 @@ RATES_NOTE = (
     "did is in it. Requests/s: most for which 99 of 100 are answered within {limit}, where requests come at random "
     "(Poisson) and wait their turn."
 )
-WHO = (("winner", "winner"), ("baseline", "reference"))
 
 
-def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
+def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
     """The sections ``lists`` and ``recall``, as far as the samples hold them."""
     found = []
     if samples.get("requests"):
@@ -30,28 +30,27 @@ def drawn(samples: Mapping[str, Any]) -> Sequence[Picture]:
             "place.</p>"
         )
         html = note + "".join(_request(item) for item in samples["requests"])
-        found.append(Picture(name="lists", title="What it ranks first", html=html))
+        found.append(Section(name="lists", title="What it ranks first", html=html))
     if samples.get("recall"):
         title = "How often the next item is found"
         found.append(_tables("recall", title, RECALL_NOTE, [_recall(samples["recall"])]))
     if samples.get("rates"):
-        shown = [(name, samples["rates"][who]) for who, name in WHO if who in samples["rates"]]
-        tables = [_rates(name, each["rows"]) for name, each in shown]
-        note = RATES_NOTE.format(limit=units.show(shown[0][1]["limit_s"], "time"))
+        rates = [(name, samples["rates"][who]) for who, name in shown(samples["rates"])]
+        tables = [_rates(name, each["rows"]) for name, each in rates]
+        note = RATES_NOTE.format(limit=units.show(rates[0][1]["limit_s"], "time"))
         found.append(_tables("rates", "Requests a second by number of candidates", note, tables))
     return found
 
 
 def _request(item: Mapping[str, Any]) -> str:
     cells = []
-    for who, name in WHO:
-        if who in item:
-            entries = (f"<b>{escape(e)}</b>" if e == item["next"] else escape(e) for e in item[who]["list"])
-            body = "".join(f"<li>{entry}</li>" for entry in entries)
-            cells.append(
-                f"<div><strong>{name}</strong> (place {int(item[who]['place'])})"
-                f'<ol style="margin:.2em 0 0;padding-left:1.6em">{body}</ol></div>'
-            )
+    for who, name in shown(item):
+        entries = (f"<b>{escape(e)}</b>" if e == item["next"] else escape(e) for e in item[who]["list"])
+        body = "".join(f"<li>{entry}</li>" for entry in entries)
+        cells.append(
+            f"<div><strong>{name}</strong> (place {int(item[who]['place'])})"
+            f'<ol style="margin:.2em 0 0;padding-left:1.6em">{body}</ol></div>'
+        )
     history = escape(" · ".join(item["history"]))
     return (
         f'<section style="margin:0 0 1.2em"><p style="margin:0 0 .3em">{history} → <b>{escape(item["next"])}</b></p>'
@@ -59,7 +58,7 @@ def _request(item: Mapping[str, Any]) -> str:
     )
 
 
-def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Picture:
+def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Section:
     """Tables as HTML, and as Markdown for the card. The first cell of a row is its head."""
     html, text = [f"<p>{escape(note)}</p>"], [note]
     for head, rows in tables:
@@ -73,23 +72,22 @@ def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Pictur
         html.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
         lines = [head, ["---"] * len(head), *rows]
         text.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    return Picture(name=name, title=title, html="".join(html), text="\n\n".join(text))
+    return Section(name=name, title=title, html="".join(html), text="\n\n".join(text))
 
 
 def _recall(recalls: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
-    shown = [(who, name) for who, name in WHO if who in recalls]
-    rows = []
-    for number, first in enumerate(recalls[shown[0][0]]):
+    models, rows = shown(recalls), []
+    for number, first in enumerate(recalls[models[0][0]]):
         row = [str(int(first["length"]))]
-        for who, _ in shown:
+        for who, _ in models:
             value, half = recalls[who][number]["recall"], Z90 * recalls[who][number]["std_error"]
             row.append(f"{units.show(value, 'share')} ± {units.show(half, 'share')}")
         rows.append(row)
-    return ["first", *(name for _, name in shown)], rows
+    return ["first", *(name for _, name in models)], rows
 
 
 def _rates(name: str, rows: Sequence[Mapping[str, float]]) -> Table:
-    shown = [
+    lines = [
         [
             f"{int(row['candidates']):,}",
             *(units.show(row[key], "time", digits=3) for key in ("p50_s", "p99_s")),
@@ -97,4 +95,4 @@ def _rates(name: str, rows: Sequence[Mapping[str, float]]) -> Table:
         ]
         for row in rows
     ]
-    return [f"candidates, {name}", "request, P50", "request, P99", "requests/s"], shown
+    return [f"candidates, {name}", "request, P50", "request, P99", "requests/s"], lines

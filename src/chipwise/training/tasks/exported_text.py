@@ -1,4 +1,4 @@
-"""What exported graphs of text models cost and write, computed by ONNX Runtime with every position's logits."""
+"""Bits that exported graphs of text models need for tokens, computed by ONNX Runtime with every position's logits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from chipwise.deploy.export.onnx import export
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.training.data.tokenizer import Tokens
-
-CONTINUED_TOKENS = 32
 
 
 def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:
@@ -53,17 +51,3 @@ def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> F
     np.exp(shifted, out=shifted)
     found: Float64Array = np.log(shifted.sum(axis=1, dtype=np.float64)) - picked
     return found
-
-
-def continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
-    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
-    written: list[int] = []
-    logits = session.prefill(np.array([[0, *ids]], np.int64))
-    for _ in range(min(CONTINUED_TOKENS, longest - len(ids) - 1)):
-        token = int(np.argmax(logits[0]))
-        if token == 0:  # the separator ends an entry
-            break
-        written.append(token)
-        logits = session.decode(np.array([[token]], np.int64))
-    return str(tokenizer.decode(written))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.errors import DataError
-from chipwise.training.tasks.speech.waves import decoded
+from chipwise.training.data.sound.waves import decoded
 
 PROGRAM = "espeak-ng"
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp")

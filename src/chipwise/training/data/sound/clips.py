@@ -1,0 +1,79 @@
+"""Spoken clips with noise as spectrograms: parts of a data set, which parts are hidden in training, and drawings."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.training.data.images.pixels import grey_png
+from chipwise.training.data.sound.front_end import ROWS, log_mel
+from chipwise.training.data.sound.waves import clip_of, noisy
+
+MOST_BYTES = 2**28  # of one recording, which is read whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Spectrograms (n, bands, frames) in FP16, labels (n, …), ratios to noise (NaN without), and speakers."""
+
+    inputs: NDArray[np.float16]
+    labels: NDArray[np.int64]
+    snr_db: NDArray[np.float64]
+    speakers: NDArray[np.int64]  # numbers from 0, (n,)
+    endless: int = 0  # recordings whose files state no length
+
+
+def fields_of(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """The parts of a data set, and mean and deviation of each band over what is learnt."""
+    learnt = parts["train"].inputs.astype(np.float32)
+    return {
+        **{name: (part.inputs, part.labels) for name, part in parts.items()},
+        "mean": learnt.mean((0, 2))[:, None],
+        "std": np.maximum(learnt.std((0, 2)), 1e-2)[:, None],
+    }
+
+
+def mixed(
+    sounds: Sequence[NDArray[np.float32]],
+    snr_db: Sequence[float],
+    random: np.random.Generator,
+    *,
+    copies: int,
+    bands: int,
+    length: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
+    """Clips of every sound ``copies`` times with noise, mixed.
+
+    Returns:
+        The number of each clip's sound (n,), its ratio to noise in dB (n,), and spectrograms (n, bands, frames).
+    """
+    order = random.permutation(len(sounds) * copies) % len(sounds)
+    ratios = np.resize(np.array(snr_db or (np.nan,), np.float64), len(order))
+    spectra = []
+    for start in range(0, len(order), ROWS):
+        clips = []
+        for index, ratio in zip(order[start : start + ROWS], ratios[start : start + ROWS], strict=True):
+            clip = clip_of(sounds[index], length, random)
+            clips.append(clip if np.isnan(ratio) else noisy(clip, float(ratio), random))
+        spectra.append(log_mel(np.stack(clips), bands=bands).astype(np.float16))
+    return order, ratios, np.concatenate(spectra)
+
+
+def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
+    """A stretch of 0 to ``share`` of ``length`` places for each of ``count`` examples, (count, length)."""
+    sizes = random.integers(0, int(share * length) + 1, count)
+    starts = random.integers(0, length - sizes + 1)
+    places = np.arange(length)
+    return (places >= starts[:, None]) & (places < (starts + sizes)[:, None])
+
+
+def spectrogram(bands_MT: NDArray[np.floating]) -> str:
+    """A log-mel spectrogram as a PNG data URI; the loudest value is dark, low bands lie below."""
+    low, high = float(bands_MT.min()), float(bands_MT.max())
+    shades = 255 - np.round(255 * (bands_MT[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
+    return f"data:image/png;base64,{base64.b64encode(grey_png(shades)).decode()}"

@@ -1,0 +1,192 @@
+"""What tasks have in common whose data is one file of arrays in the folder of a run, and whose request is one pass."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.digest import digest
+from chipwise.core.files import build, read_mapping, storage, write_json
+from chipwise.deploy.export.hf import save_pretrained
+from chipwise.deploy.export.onnx import export
+from chipwise.errors import MeasurementError, StudyError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.arrays import ArrayDataset
+from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.tasks.protocol import Exported, Losses
+
+SpecT = TypeVar("SpecT")
+InputsT = TypeVar("InputsT")
+DatasetT = TypeVar("DatasetT", bound=ArrayDataset)
+
+
+class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
+    """Base of :class:`chipwise.training.tasks.protocol.TaskData` whose trainings read one file of arrays.
+
+    Args:
+        spec: Where the data comes from.
+        base: Where its paths start.
+        folder: Where the file of arrays is kept.
+        inputs: What the space says of a model's inputs.
+
+    Attributes:
+        spec_type: How ``data`` of a run file is read.
+        part: The field of a run file's ``space`` that describes inputs.
+        dataset: What the file holds.
+        kind: Its row in ``DATASETS``.
+        name: Of the files, and of their entries in messages.
+        identifying: Fields of ``inputs`` that the file depends on.
+    """
+
+    recipe: Mapping[str, Any]
+    quick: int
+    spec_type: type[SpecT]
+    part: str
+    dataset: type[DatasetT]
+    kind: str
+    name: str
+    identifying: tuple[str, ...]
+
+    def __init__(self, spec: SpecT, base: Path, folder: Path, inputs: InputsT) -> None:
+        self.spec, self.base, self.folder, self.inputs = spec, base, folder, inputs
+
+    @classmethod
+    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+        """The data of a run."""
+        return cls(build(cls.spec_type, data, field="data"), base, folder, getattr(space, cls.part))
+
+    @property
+    def path(self) -> Path:
+        """The file of arrays."""
+        return self.folder / f"{self.name}.npz"
+
+    @property
+    def facts(self) -> Path:
+        """What the file was made of: source, licence, and what else its task needs to know."""
+        return self.folder / f"{self.name}.json"
+
+    def identity(self) -> str:
+        """A digest of all that the file is made of."""
+        return digest([self.spec, *(getattr(self.inputs, field) for field in self.identifying)])
+
+    def prepare(self) -> None:
+        """Makes the file of arrays once."""
+        identity = self.identity()
+        if self.facts.exists():
+            if read_mapping(self.facts).get("identity") != identity:
+                raise StudyError(f"{self.folder}: holds other {self.name}; start again with --restart")
+            return
+        made, facts = self.make()
+        with storage(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        made.save(self.path)
+        write_json(self.facts, {**facts, "identity": identity})  # last: the file of arrays is whole
+
+    @abstractmethod
+    def make(self) -> tuple[DatasetT, Mapping[str, Any]]:
+        """The data set, and the facts about it: at least ``source`` and ``licence``."""
+
+    @cached_property
+    def arrays(self) -> DatasetT:
+        """The data set of the file."""
+        return self.dataset.load(self.path)
+
+    def summary(self) -> Mapping[str, Any]:
+        """Entries and bytes of each part, source and licence."""
+        facts = read_mapping(self.facts)
+        found = {"name": getattr(self.spec, "source"), "source": facts["source"], "licence": facts["licence"]}  # noqa: B009
+        for part, (entries, size) in zip(("train", "val", "test"), self.arrays.sizes(), strict=True):
+            found |= {f"entries_{part}": entries, f"bytes_{part}": size}
+        return found
+
+    def data(self, arch: ArchSpec) -> DataFile:
+        """The file of arrays."""
+        return DataFile(path=str(self.path), kind=self.kind)
+
+    def step_tokens(self, arch: ArchSpec) -> int:
+        """Positions of a batch."""
+        return int(self.recipe["batch_windows"]) * arch.max_tokens
+
+    def losses(self, item: Exported, *, split: Split) -> Losses:
+        """What the exported graph loses on each example, one at a time as it serves them; see :meth:`alike`."""
+        values, sizes = self.arrays.metric(self.outputs(item, split)[0], split)
+        if not np.isfinite(values).all():
+            raise MeasurementError(f"{item.folder}: the exported model's outputs are not finite")
+        return Losses.of(values, sizes, self.alike(split))
+
+    def alike(self, split: Split) -> NDArray[np.int64] | None:
+        """Numbers of what examples have in common, such as a speaker: these are what the uncertainty counts."""
+        return None
+
+    def outputs(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
+        """Outputs (n, …) of the exported graph for each example of a part, and the median seconds of a pass."""
+        count = self.arrays.count(split)
+        with exported(item) as session:
+            return one_by_one(session, (self.arrays.examples(split, slice(i, i + 1)) for i in range(count)))
+
+    def answered(
+        self, winner: Exported, reference: Exported | None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, float]]:
+        """Outputs for test data, and median seconds of a pass, of ``winner`` and ``baseline``."""
+        items = {"winner": winner} | ({} if reference is None else {"baseline": reference})
+        found = {who: self.outputs(item, "test") for who, item in items.items()}
+        return {who: given for who, (given, _) in found.items()}, {who: taken for who, (_, taken) in found.items()}
+
+    def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
+        """The Hugging Face folder, and :meth:`shipped`."""
+        save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
+        for name, content in self.shipped(item.design.arch).items():
+            held = read_mapping(folder / name) if name == "config.json" else {}
+            write_json(folder / name, {**held, **content})
+
+    @abstractmethod
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+        """JSON files of the Hugging Face folder by name; ``config.json`` is added to the model's own."""
+
+
+@contextmanager
+def exported(item: Exported) -> Iterator[Any]:
+    """A session of a fresh export of the design, which lies beside its trial meanwhile."""
+    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
+
+    path = item.folder / "judged.onnx"
+    with storage(path):
+        export(item.design, item.weights, path)
+    try:
+        yield OnnxRuntime().open(path, capacity=1, batch=1, threads=1, options={})
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def one_by_one(session: Any, requests: Iterable[tuple[NDArray[Any], ...]]) -> tuple[NDArray[np.float32], float]:
+    """Outputs (n, …) for requests of one example each, and the median seconds of a pass."""
+    found, seconds = [], []
+    for request in requests:
+        start = time.perf_counter()
+        found.append(session.prefill(*request)[0].copy())
+        seconds.append(time.perf_counter() - start)
+    return np.stack(found), float(np.median(seconds))
+
+
+def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count: int) -> list[int]:
+    """Examples to show: half of ``count`` the first of each label in turn, half the first that are wrong."""
+    turns = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    first = [int(rows[turn]) for turn in range(count) for rows in turns if turn < len(rows)][: count // 2]
+    wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first]
+    return first + wrong[: count - len(first)]
+
+
+def confusion(labels: NDArray[np.int64], said: NDArray[np.int64], classes: int) -> list[list[int]]:
+    """Counts by label (rows) and answer (columns)."""
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (labels, said), 1)
+    return counts.tolist()

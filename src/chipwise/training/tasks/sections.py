@@ -1,0 +1,76 @@
+"""Pieces of HTML that the sections of tasks share: figures with answers in a grid, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+WHO = (("winner", "winner"), ("baseline", "reference"))
+"""Names in samples of the models that are shown, and what a report calls them."""
+
+
+def shown(holder: Mapping[str, Any], who: Sequence[tuple[str, str]] = WHO) -> list[tuple[str, str]]:
+    """The models that ``holder`` has an answer of."""
+    return [(key, name) for key, name in who if key in holder]
+
+
+def answers(item: Mapping[str, Any], right: object, who: Sequence[tuple[str, str]] = WHO) -> list[str]:
+    """What each model answered, a wrong answer in bold."""
+    found = []
+    for key, name in shown(item, who):
+        answer = escape(str(item[key])) or "(nothing)"
+        found.append(f"{name}: {answer if item[key] == right else f'<b>{answer}</b>'}")
+    return found
+
+
+def figure(
+    image: object, alt: str, caption: Sequence[str], *, size: tuple[int, int], room: str, pixelated: bool = False
+) -> str:
+    """An image (a data URI) of ``size`` pixels over the lines of its caption, which are HTML as is ``alt``.
+
+    Args:
+        image: The data URI.
+        alt: What the image shows.
+        caption: Lines.
+        size: Width and height in pixels.
+        room: Width of the figure in CSS, such as ``9em``.
+        pixelated: Whether single pixels stay visible.
+    """
+    style = ' style="image-rendering:pixelated"' if pixelated else ""
+    return (
+        f'<figure style="margin:0;width:{room};font-size:.85em">'
+        f'<img src="{escape(str(image), quote=True)}" width="{size[0]}" height="{size[1]}" alt="{alt}"{style}>'
+        f"<figcaption>{'<br>'.join(caption)}</figcaption></figure>"
+    )
+
+
+def grid(note: str, figures: Iterable[str]) -> str:
+    """A paragraph, and figures side by side below it."""
+    return f'<p>{note}</p><div style="display:flex;flex-wrap:wrap;gap:12px">{"".join(figures)}</div>'
+
+
+def table(note: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A paragraph, and a table of HTML cells below it; the first cell of each row is its head."""
+    first, *columns = head
+    heads = "".join(f"<th scope='col'>{name}</th>" for name in columns)
+    lines = (
+        f"<tr><th scope='row'>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, *cells in rows
+    )
+    return f"<p>{note}</p><table><thead><tr><th>{first}</th>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def confusion_table(counts: Sequence[Sequence[int]], classes: Sequence[str], *, entries: str = "test images") -> str:
+    """Rows are labels, columns what the winner says; shades are shares of the row."""
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in classes)
+    rows = []
+    for name, row in zip(classes, counts, strict=True):
+        total = sum(row) or 1
+        cells = []
+        for said, count in zip(classes, row, strict=True):
+            share = count / total
+            colour = f"rgba(0,114,178,{share:.2f})" if said == name else f"rgba(213,94,0,{min(1.0, 3 * share):.2f})"
+            cells.append(f'<td style="background:{colour};text-align:right">{count or ""}</td>')
+        rows.append(f"<tr><th scope='row'>{escape(name)}</th>{''.join(cells)}</tr>")
+    note = f"<p>Rows: the label. Columns: what the winner says. Counts of {entries}.</p>"
+    return f"{note}<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -1,0 +1,149 @@
+"""What tasks about recordings of speech have in common: facts about their clips, and samples with noise and times."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.files import read_mapping
+from chipwise.errors import counted
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.hf_vit import labels_of
+from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.data.dataset import Split
+from chipwise.training.data.sound.clips import Part, spectrogram
+from chipwise.training.data.sound.front_end import HOP_S, described, front_end_s
+from chipwise.training.tasks.array_data import ArrayData
+
+SAMPLE_BYTES = 2  # of a recording
+
+
+class SoundSpec(Protocol):
+    """The fields of a run file's ``data`` that both tasks have."""
+
+    @property
+    def source(self) -> str:
+        """``espeak`` or ``folder``."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """The folder."""
+        ...
+
+    @property
+    def snr_db(self) -> Sequence[float]:
+        """Speech over noise, in turn."""
+        ...
+
+    @property
+    def licence(self) -> str:
+        """Of the recordings."""
+        ...
+
+
+class SoundInputs(Protocol):
+    """The fields of a run file's space that both tasks have."""
+
+    @property
+    def size(self) -> int:
+        """Frames of a clip."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """Bands of a frame."""
+        ...
+
+
+SpecT = TypeVar("SpecT", bound=SoundSpec)
+InputsT = TypeVar("InputsT", bound=SoundInputs)
+DatasetT = TypeVar("DatasetT", bound=LabelledArrays)
+
+
+class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
+    """Base of tasks whose data is clips of speech with noise, of speakers who are in one part alone."""
+
+    identifying = ("size", "channels")
+
+    def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, Any]:
+        """What clips were made of; ``note`` says more of their source."""
+        spec, synthetic = self.spec, self.spec.source == "espeak"
+        source = "espeak-ng" if synthetic else f"recordings of the user ({spec.path})"
+        if endless := sum(part.endless for part in parts.values()):
+            note += f"; {counted(endless, 'file')} without a stated length, read to the end"
+        noise = f", noise at {', '.join(f'{ratio:g}' for ratio in spec.snr_db)} dB" if spec.snr_db else ""
+        return {
+            "source": source + noise + note,
+            "licence": "made by this run" if synthetic else spec.licence,
+            "synthetic": synthetic,
+            "test_snr_db": parts["test"].snr_db.tolist() if spec.snr_db else [],
+            "speakers": {name: part.speakers.tolist() for name, part in parts.items() if name != "train"},
+        }
+
+    def summary(self) -> Mapping[str, Any]:
+        """Clips and bytes of each part, source and licence."""
+        synthetic = read_mapping(self.facts)["synthetic"]
+        return {**super().summary(), **({"name": "synthetic speech"} if synthetic else {})}
+
+    def alike(self, split: Split) -> NDArray[np.int64]:
+        """Speakers: clips of one voice are alike."""
+        return np.array(read_mapping(self.facts)["speakers"][split])
+
+    @abstractmethod
+    def clip(self, row: int) -> Mapping[str, Any]:
+        """What is shown of a test clip beside its spectrogram."""
+
+    def sound_samples(
+        self,
+        rows: Sequence[int],
+        said: Mapping[str, Sequence[str]],
+        lost: Mapping[str, tuple[Float64Array, Float64Array]],
+        pass_s: Mapping[str, float],
+        *,
+        entries: str,
+    ) -> dict[str, Any]:
+        """Samples of both tasks: test clips with answers, a share by noise, and times.
+
+        Args:
+            rows: The clips.
+            said: The answer of each model to every test clip.
+            lost: The numerator and denominator of each model's share, clip by clip.
+            pass_s: Seconds of a pass of each model.
+            entries: What is counted.
+        """
+        facts, inputs = read_mapping(self.facts), self.arrays.test[0]
+        ratios = np.array(facts["test_snr_db"], np.float64)
+        return {
+            "clips": [
+                {"image": spectrogram(inputs[i].astype(np.float32)), **self.clip(i)}
+                | {who: answers[i] for who, answers in said.items()}
+                | ({"snr_db": float(ratios[i])} if len(ratios) else {})
+                for i in rows
+            ],
+            "synthetic": facts["synthetic"],
+            "noise": [
+                {"snr_db": ratio, entries: int(held.sum())}
+                | {who: float(values[held].sum() / sizes[held].sum()) for who, (values, sizes) in lost.items()}
+                for ratio in sorted(set(ratios.tolist()), reverse=True)
+                if (held := ratios == ratio).any()
+            ],
+            "times": {
+                "clip_s": self.inputs.size * HOP_S,
+                "front_end_s": front_end_s(self.inputs.size, bands=self.inputs.channels),
+                **pass_s,
+            },
+        }
+
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+        """The names of the classes, and what the front end must compute before the model."""
+        data = self.arrays
+        return {
+            "config.json": labels_of(arch, data.classes),
+            "front_end.json": described(self.inputs.size, data.mean, data.std),
+        }

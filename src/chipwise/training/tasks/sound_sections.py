@@ -1,0 +1,56 @@
+"""What reports show of tasks about sound alike: answers by noise, and times against the sound's length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chipwise.training.tasks.protocol import Section
+from chipwise.training.tasks.sections import shown, table
+
+WHO = (("winner", "winner"), ("baseline", "reference design"))
+
+
+def synthetic_note(samples: Mapping[str, Any]) -> str:
+    """A sentence after others where the speech is synthetic."""
+    return " The speech is synthetic (espeak-ng)." if samples.get("synthetic") else ""
+
+
+def noise_section(rows: Sequence[Mapping[str, Any]], title: str, note: str, *, sound: str, entries: str) -> Section:
+    """The section ``noise``: a share of each model by the ratio of sound to noise.
+
+    Args:
+        rows: With ``snr_db``, the count of ``entries`` and the share of each model.
+        title: Of the section.
+        note: Above the table.
+        sound: What is louder than the noise.
+        entries: What is counted.
+    """
+    who = shown(rows[0], WHO)
+    lines = [
+        (f"{float(row['snr_db']):g} dB", int(row[entries]), *(f"{100 * float(row[key]):.1f} %" for key, _ in who))
+        for row in rows
+    ]
+    head = [f"{sound} over noise", entries, *(name for _, name in who)]
+    return Section(name="noise", title=title, html=table(note, head, lines))
+
+
+def times_section(times: Mapping[str, float]) -> Section:
+    """The section ``real_time``: times of model and front end, and the real-time factor of both and of the model."""
+    clip_s, front_s = times["clip_s"], times["front_end_s"]
+    lines = [
+        (
+            name,
+            f"{1e6 * times[key]:.0f}",
+            f"{1e6 * front_s:.0f}",
+            f"{(front_s + times[key]) / clip_s:.2g}",
+            f"{times[key] / clip_s:.2g}",
+        )
+        for key, name in shown(times, WHO)
+    ]
+    note = (
+        f"Seconds of computing for each second of audio, measured on the machine that judged the exported files "
+        f"(medians; clips of {clip_s:g} s; the front end is NumPy, outside the exported graph)."
+    )
+    head = ["", "model, µs a clip", "front end, µs a clip", "real-time factor", "of the model alone"]
+    return Section(name="real_time", title="Real-time factor", html=table(note, head, lines))
