@@ -22,13 +22,13 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.published import images
 from chipwise.model.published.common import attention
 from chipwise.model.published.fields import Fields
-from chipwise.model.published.sound import FRAMES_PER_S
 
 Tower = tuple[dict[str, Any], Projector]
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {  # of fields that published configs leave to transformers' classes

@@ -15,10 +15,10 @@ from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.arch.rates import FRAMES_PER_S, SAMPLES_PER_S
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.published.fields import Fields
 
-SAMPLES_PER_S, FRAMES_PER_S = 16_000.0, 100.0
 SECONDS = 10.0
 """Of a request to a model that reads sounds of any length, unless it is asked otherwise."""
 NEUTRAL = (

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.denoiser.denoiser import MOST_GUIDANCE, MOST_SHIFT, UNGUIDED, UNSHIFTED, Denoiser, Solver
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
@@ -22,7 +23,6 @@ DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
 SOLVER, SHIFT = "solver", "shift"  # choices where any but euler, or 1, is listed
 LATENTS, PIXELS = "latents", 1  # a choice where anything but pixels is listed
 GUIDANCE = "guidance"  # a choice where any but 1 is listed
-FRAMES_PER_S = 100  # of signals in time
 FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
 QUESTION_CHOICES = ("merge",)  # of spaces with questions
 IMAGE_IN = "image_in"  # a choice where anything but the prefix is listed

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.mixers import ConvModule
-from chipwise.model.kinds.image.choices import FRAMES_PER_S
+from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import SoundStem
 
@@ -81,7 +81,7 @@ class SoundSpace:
         strides = (1, 2) if choices["stride"] == 2 else (2, 2)
         return SoundStem(
             seconds=self.seconds,
-            rate=float(FRAMES_PER_S),
+            rate=FRAMES_PER_S,
             channels=self.channels,
             convs=tuple(frame_conv(d_model, stride) for stride in strides),
         )
