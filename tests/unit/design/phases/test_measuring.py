@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from toy_run import SPACE, SPEC
 
 from chipwise.design.limits import parse_constraints
+from chipwise.design.phases import measuring
 from chipwise.design.phases.limits import no_slower_than, within
 from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.reference_design import reference_designs
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
+from chipwise.errors import MeasurementError
+from chipwise.predict.cost.spending import Rates, spent
 from chipwise.training.tasks.exported_text import nats_of
 
 LIMITS = parse_constraints({"tpot_p99": "<= 100 us", "tpot_p50": "<= 50 us", "peak_memory": "<= 80 MB"})
@@ -107,3 +111,224 @@ def test_cross_entropy_by_hand() -> None:
     assert nats_of(logits, np.array([0, 1, 2])) == pytest.approx(np.log([8.0, 4.0, 1.6]), abs=1e-5)
     assert (logits == before).all()
     assert nats_of(row[None], np.array([2])) == pytest.approx([np.log(1.6)], abs=1e-12)
+
+
+class Timed:
+    """A machine: everything takes its width in microseconds a token; what was measured is its noise level."""
+
+    measures, limits = True, ()
+
+    def __init__(self, *levels: float, unsure: float = 0.0, spread: float = 1.0) -> None:
+        self.levels, self._unsure, self._spread, self.measured, self.learnt = iter(levels), unsure, spread, 0, 0
+
+    def predict(self, design):
+        value = design.arch.d_model * 1e-6
+        return {name: [value, value / self._spread, value * self._spread] for name in ("tpot_p50", "tpot_p99")}
+
+    def unsure(self, design) -> float:
+        return self._unsure
+
+    def learn(self, measured) -> None:
+        self.learnt += 1
+
+    def measure(self, design, folder) -> tuple[float, int]:
+        self.measured += 1
+        if (level := next(self.levels)) < 0:
+            raise MeasurementError("no finite logits")
+        return level, design.arch.d_model
+
+
+def timed(monkeypatch, target: Timed, *, limit: str = "<= 1 ms", mode: str = "hybrid", folder=None):
+    """A measurer, the trials and a way to add one of a width; a measurement is its level and the width."""
+
+    def notes(found, rates, *, final, sound_s):
+        assert not final
+        level, width = found
+        values = {"tpot_p50": width * 1e-6, "tpot_p99": width * 1e-6}
+        return {"measured": values, "loudness": level, "clean": level < 1, "settled": values}
+
+    monkeypatch.setattr(measuring, "measurement_notes", notes)
+    spec = dataclasses.replace(SPEC, constraints={"tpot_p99": limit}, profiling=mode)
+    labels = choice_labels(SPACE)
+    study = Study(None, name="toy", directions=["minimize"] * len(spec.goals), identity="i", choices=labels)
+    trials = Trials(study, spec, SPACE)
+    rows = {SPACE.design(row).arch.d_model: row for row in SPACE.sample(50, np.random.default_rng(0))}
+    measurer = CandidateMeasurer(trials, spec, folder or SimpleNamespace(trial=lambda number: None), target)
+
+    def add(width: int, *, reference: bool = False):
+        predicted = target.predict(SPACE.design(rows[width]))
+        if reference:
+            return trials[trials.add_reference(SPACE.choices(rows[width]), predicted=predicted)]
+        return trials[trials.add(rows[width], predicted=predicted)]
+
+    return measurer, trials, add
+
+
+def test_what_is_wanted_is_measured_though_its_prediction_leaves_no_doubt(monkeypatch) -> None:
+    """96 µs of 1 ms: nothing to find out, unless somebody wants it."""
+    target = Timed(0.5)
+    measurer, trials, add = timed(monkeypatch, target)
+    item = add(96)
+    assert measurer.within_limits(item)
+    assert (target.measured, trials[item.number].notes.measured_because) == (0, None)
+    assert trials[item.number].notes.believed_now == target.predict(item.design)
+    assert measurer.measure(item, "it leads")
+    assert (target.measured, trials[item.number].notes.measured_because) == (1, "it leads")
+    assert measurer.within_limits(item)  # known by now
+    assert target.measured == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "limit", "mode", "reason"),
+    [
+        (Timed(0.5), "<= 1 ms", "measured", "every candidate is measured"),
+        (Timed(0.5, unsure=0.99), "<= 1 ms", "hybrid", "nothing like it was measured"),
+        (Timed(0.5, spread=2.0), "<= 100 us", "hybrid", "its interval straddles tpot_p99 <= 100 us"),
+    ],
+)
+def test_without_being_wanted_a_reason_is_found(monkeypatch, target, limit: str, mode: str, reason: str) -> None:
+    measurer, trials, add = timed(monkeypatch, target, limit=limit, mode=mode)
+    item = add(64)
+    assert measurer.measure(item)
+    assert trials[item.number].notes.measured_because == reason
+    assert target.learnt == 2  # at first, and from this
+
+
+def test_a_reference_design_is_measured_where_measurements_count_at_all(monkeypatch) -> None:
+    for mode, measured in (("hybrid", 1), ("simulated", 0)):
+        target = Timed(0.5)
+        measurer, _, add = timed(monkeypatch, target, mode=mode)
+        assert measurer.measure(add(64, reference=True))
+        assert target.measured == measured
+
+
+def test_the_quieter_of_two_measurements_counts(monkeypatch) -> None:
+    """At the third one everything takes as long, but the machine is as loud as at the second: that one stays."""
+    target = Timed(3.0, 2.0, 2.0, 2.5)
+    measurer, trials, add = timed(monkeypatch, target)
+    number = add(96).number
+    for because, kept, learnt in (("a", "a", 2), ("b", "b", 3), ("c", "b", 3), ("d", "b", 3)):
+        assert measurer.measure(trials[number], because)
+        assert (trials[number].notes.measured_because, target.learnt) == (kept, learnt)
+    assert trials[number].notes.loudness == 2.0
+
+
+def test_what_cannot_be_measured_fails_with_the_reason(monkeypatch) -> None:
+    measurer, trials, add = timed(monkeypatch, Timed(-1.0))
+    item = add(96)
+    assert measurer.measure(item, "wanted") is False
+    assert (trials[item.number].alive, trials[item.number].notes.reason) == (False, "no finite logits")
+
+
+@pytest.mark.parametrize(("level", "good"), [(0.5, False), (3.0, True)])
+def test_a_busy_machine_proves_nothing_against_a_candidate(monkeypatch, level: float, good: bool) -> None:
+    """128 µs are measured and 80 µs allowed, of which 64 µs and headroom were expected."""
+
+    class Hopeful(Timed):
+        def predict(self, design):
+            return {name: [64e-6, 64e-6, 64e-6] for name in ("tpot_p50", "tpot_p99")}
+
+    measurer, trials, add = timed(monkeypatch, Hopeful(level), limit="<= 80 us")
+    item = add(128)
+    assert measurer.measure(item, "wanted") == good
+    assert trials[item.number].notes.within == good
+
+
+def test_candidates_are_held_to_the_pace_of_the_reference_that_was_trained_longest(monkeypatch) -> None:
+    """Two reference designs of 32 and 96 µs: the slower one counts until the other is trained; none is its own cap."""
+    target = Timed(*[0.5] * 9)
+    measurer, trials, add = timed(monkeypatch, target, mode="measured")
+    assert measurer.beyond(add(128)) == 0
+    first, second = add(32, reference=True), add(96, reference=True)
+    for item in (first, second):
+        assert measurer.measure(item)
+    item = add(64)
+    assert measurer.measure(item)
+    assert measurer.beyond(item) == 0  # 64 µs of 96
+    trials.trained(first.number, {"rung": 0, "cpu_s": 1.0, "tokens": 1, "loss": 1.0, "quantised_loss": 1.0, "curve": []})
+    assert measurer.beyond(item) == pytest.approx(1.0)  # 64 of 32
+    assert not measurer._judge(item.number)
+    assert measurer.beyond(trials[second.number]) == 0
+    trials.note(first.number, earlier=True)
+    assert measurer.beyond(item) == 0
+
+
+def test_what_was_measured_under_other_limits_is_judged_and_not_measured_again(monkeypatch) -> None:
+    target = Timed()
+    measurer, trials, add = timed(monkeypatch, target, limit="<= 80 us")
+    for width, good in ((64, True), (96, False)):
+        item = add(width)
+        trials.note(item.number, measured={"tpot_p50": width * 1e-6, "tpot_p99": width * 1e-6}, clean=True)
+        assert measurer.within_limits(item) == good
+    tail = add(32)
+    for final, good in ((False, False), (True, True)):  # 70 µs of 80 are more than 85 % of them
+        trials.note(tail.number, measured={"tpot_p99": 70e-6, "tpot_p50": 1e-6}, clean=True, final=final, within=None)
+        assert measurer.within_limits(trials[tail.number]) == good
+
+
+def test_watts_are_joules_over_the_walls_of_all_rounds() -> None:
+    def measured(energy_j, **environment):
+        return SimpleNamespace(energy_j=energy_j, environment=environment)
+
+    assert measuring.measured_w(measured(30.0, wall_s=2.0)) == 15.0
+    assert measuring.measured_w(measured(30.0, wall_s=9.0, rounds=[{"wall_s": 2.0}, {"wall_s": 4.0}])) == 5.0
+    assert measuring.measured_w(measured(30.0, rounds=[{"wall_s": 2.0}, {}])) is None
+    assert measuring.measured_w(measured(30.0)) is None
+    assert measuring.measured_w(measured(None, wall_s=2.0)) is None
+
+
+class Taken:
+    """A measurement whose median is 4 ms as taken and 5 ms corrected, of 4 to 6 ms; P99s are unbounded or missing."""
+
+    encodes, drift, clean, reasons, noise_level, runtime_version = False, None, True, ("loud",), 0.5, "1.2"
+    workload, energy_j = SPEC.workload, 30.0
+    environment: ClassVar[dict[str, float]] = {"wall_s": 2.0}
+
+    def metric(self, name: str) -> float:
+        return self._of(name, 4e-3)
+
+    def corrected(self, name: str) -> float:
+        return self._of(name, 5e-3)
+
+    def settled(self, name: str) -> float:
+        return self._of(name, 6e-3)
+
+    def _of(self, name: str, value: float) -> float:
+        if name == "ttft_p99":
+            raise MeasurementError("too few samples")
+        return value
+
+    def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
+        if name == "ttft_p99":
+            raise MeasurementError("too few samples")
+        return (5e-3, 4e-3, None if name == "tpot_p99" else 6e-3)
+
+
+@pytest.mark.parametrize(("final", "seconds", "scale"), [(False, 5e-3, 1.0), (True, 4e-3, 0.8)])
+def test_notes_of_a_measurement_by_hand(monkeypatch, final: bool, seconds: float, scale: float) -> None:
+    """As taken where it is final, else corrected; bounds on the same footing; 15 W; a request of half a second of sound
+    takes a hundredth, or 0.8 % of it."""
+    for name in ("metric", "corrected", "settled"):
+        monkeypatch.setattr(measuring.Measurement, name, getattr(Taken, name))
+    rates = Rates(usd_per_s=2.0)
+    found = measuring.measurement_notes(Taken(), rates, final=final, sound_s=0.5)  # type: ignore[arg-type]
+    assert found["measured"]["tpot_p50"] == seconds
+    assert "ttft_p99" not in found["measured"]
+    metered = spent(seconds, seconds, SPEC.workload, Rates(power_w=15.0, usd_per_s=2.0))
+    assert metered.items() <= found["measured"].items()
+    assert len(metered) >= 2
+    assert found["measured"]["rtf"] == pytest.approx(seconds / 0.5)
+    bounds = found["measured_bounds"]
+    assert bounds["tpot_p50"] == pytest.approx([4e-3 * scale, 6e-3 * scale])
+    assert bounds["tpot_p99"] == [pytest.approx(4e-3 * scale), None]
+    assert bounds["rtf"] == pytest.approx([8e-3 * scale, 12e-3 * scale])
+    assert "ttft_p99" not in bounds
+    assert found["settled"]["tpot_p50"] == 6e-3
+    assert found["drift"] is None
+    assert (found["clean"], found["final"], found["loudness"]) == (True, final, 0.5)
+    assert (found["unclean_because"], found["runtime_version"]) == (("loud",), "1.2")
+    monkeypatch.setattr(Taken, "clean", False)
+    monkeypatch.setattr(Taken, "encodes", True)
+    other = measuring.measurement_notes(Taken(), rates, final=final)  # type: ignore[arg-type]
+    assert other["final"] is False
+    assert not {*metered, "rtf"} & {*other["measured"], *other["measured_bounds"]}

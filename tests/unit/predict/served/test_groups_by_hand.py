@@ -392,3 +392,46 @@ def test_kernels_that_differ_in_sizes_are_timed_together_and_each_gets_its_own()
     assert together.figures[0, 0] == together.figures[0, 3]  # 64 rows of the same product
     assert op_at(many, 2) == replace(many, m=4096)
     assert op_at(small, 2) == small
+
+
+def test_only_prompts_that_share_a_pass_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group has a prefill and a decode step; of a decoder with others in flight also the pass that prompts share.
+
+    A text encoder reads all its texts in one pass, however many there are, and one request has no other to wait for.
+    """
+    timed: list[int] = []
+    real = groups.time_passes
+
+    def counting(passes: Any, **options: Any) -> Any:
+        timed.append(len(passes))
+        return real(passes, **options)
+
+    monkeypatch.setattr(groups, "time_passes", counting)
+    many = group(runtime="sglang", batch=9, prompt_tokens=100, new_tokens=31)
+    alone = group(runtime="sglang", batch=1, prompt_tokens=100, new_tokens=31)
+    texts = group(runtime="sglang", model="bert-base-uncased", batch=9, prompt_tokens=100)
+    assert [bool(np.any(each.together > 1)) for each in (many, alone, texts)] == [True, False, True]
+    found = [groups.time_groups([each])[0] for each in (many, alone, texts)]
+    assert timed == [3, 2, 2]
+    shared = [each.prompts is not each.prefill for each in found if isinstance(each, groups.Kernels)]
+    assert shared == [True, False, False]
+    assert len(groups.time_groups([many, alone, texts])) == 3
+    assert timed[-1] == 7
+
+
+def test_groups_that_a_device_cannot_run_do_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five groups the second and the last cannot be run: each of the others has its own times."""
+    known = [group(runtime="sglang", batch=n, prompt_tokens=100, new_tokens=31) for n in range(1, 6)]
+    known = [replace(each, setting=replace(each.setting)) for each in known]
+    errors = {id(known[1].setting): "two", id(known[4].setting): "five"}
+
+    def answering(passes: Any, **options: Any) -> Any:
+        for each in passes:
+            if id(each.setting) in errors:
+                raise Unsupported(errors[id(each.setting)])
+        return [int(np.ravel(each.step.batch)[0]) for each in passes]
+
+    monkeypatch.setattr(groups, "time_passes", answering)
+    found = groups.time_groups(known)
+    assert [str(each) if isinstance(each, Unsupported) else each.decode for each in found] == [1, "two", 3, 4, "five"]
+    assert [each.prompts for each in found if not isinstance(each, Unsupported)] == [1, 2, 3]  # of those that wait
