@@ -195,6 +195,26 @@ def test_a_walk_is_adam_down_the_expected_loss(monkeypatch: pytest.MonkeyPatch, 
     assert ended == pytest.approx(at, abs=2e-3)
 
 
+def test_a_walk_stays_finite_where_one_goal_is_far_past_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first goal varies by 10,000 spans and the second by less than one: the soft maximum is the first alone."""
+    problem = Problem(cardinalities=np.array([2, 3]), goals=COSTED, free=lambda rows: (rows[:, :1] * 0.5, rows[:, :0]))
+    walker = Gradient(problem, seed=0)
+    monkeypatch.setattr(gradient, "gumbel", still)
+    monkeypatch.setattr(gradient, "_STEPS", 2)
+    goals = np.zeros((len(walker._free), 2))
+    goals[1:6, 0] = [1.0, 2.0, 3.0, 1.0, 2.0]
+    goals[1:6, 1] = [0.0, 0.5, 0.0, 0.0, 0.0]
+    no_limits = np.zeros((len(goals), 0))
+
+    def walked(second: float) -> np.ndarray:
+        walker.rng = np.random.default_rng(7)
+        return walker._walk(goals * [1.0, second], no_limits, np.zeros(2), np.array([1e-4, 1.0]))
+
+    ended = walked(1.0)
+    assert np.isfinite(ended).all()
+    assert ended == pytest.approx(walked(0.0))
+
+
 def test_walks_end_at_the_least_loss_and_begin_in_all_strata(monkeypatch: pytest.MonkeyPatch) -> None:
     _, ended, table = walked(monkeypatch, limits=np.zeros((6, 0)), steps=100)
     assert table.rows(ended).tolist() == [[1, 0]] * len(ended)
