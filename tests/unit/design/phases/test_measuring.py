@@ -245,7 +245,8 @@ def test_candidates_are_held_to_the_pace_of_the_reference_that_was_trained_longe
     item = add(64)
     assert measurer.measure(item)
     assert measurer.beyond(item) == 0  # 64 µs of 96
-    trials.trained(first.number, {"rung": 0, "cpu_s": 1.0, "tokens": 1, "loss": 1.0, "quantised_loss": 1.0, "curve": []})
+    rung = {"rung": 0, "cpu_s": 1.0, "tokens": 1, "loss": 1.0, "quantised_loss": 1.0, "curve": []}
+    trials.trained(first.number, rung)
     assert measurer.beyond(item) == pytest.approx(1.0)  # 64 of 32
     assert not measurer._judge(item.number)
     assert measurer.beyond(trials[second.number]) == 0
@@ -264,17 +265,6 @@ def test_what_was_measured_under_other_limits_is_judged_and_not_measured_again(m
     for final, good in ((False, False), (True, True)):  # 70 µs of 80 are more than 85 % of them
         trials.note(tail.number, measured={"tpot_p99": 70e-6, "tpot_p50": 1e-6}, clean=True, final=final, within=None)
         assert measurer.within_limits(trials[tail.number]) == good
-
-
-def test_watts_are_joules_over_the_walls_of_all_rounds() -> None:
-    def measured(energy_j, **environment):
-        return SimpleNamespace(energy_j=energy_j, environment=environment)
-
-    assert measuring.measured_w(measured(30.0, wall_s=2.0)) == 15.0
-    assert measuring.measured_w(measured(30.0, wall_s=9.0, rounds=[{"wall_s": 2.0}, {"wall_s": 4.0}])) == 5.0
-    assert measuring.measured_w(measured(30.0, rounds=[{"wall_s": 2.0}, {}])) is None
-    assert measuring.measured_w(measured(30.0)) is None
-    assert measuring.measured_w(measured(None, wall_s=2.0)) is None
 
 
 class Taken:

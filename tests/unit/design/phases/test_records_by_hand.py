@@ -11,7 +11,7 @@ import pytest
 from toy_run import SPACE, SPEC
 
 from chipwise.design.limits import parse_constraints, parse_objectives
-from chipwise.design.phases import findings, law_run, measuring, run_record, training_plan
+from chipwise.design.phases import findings, law_run, measuring, reference_design, run_record, training_plan
 from chipwise.design.phases.measurement_choice import _ends, _tightest, next_of, next_to_measure
 from chipwise.design.phases.reference_design import LEAST_TOKENS, TRAINED_FLOPS, most_parameters
 from chipwise.design.phases.training_plan import TrainingPlan
@@ -397,3 +397,139 @@ def test_families_of_reference_designs_hold_one_proportion() -> None:
         ratios = [min(law_run.RATIOS, key=lambda each, c=c: abs(c["d_model"] / c["depth"] - each)) for c in family]
         assert len(set(ratios)) == 1
         assert all(c["depth"] == max(1, round(c["d_model"] / ratios[0])) for c in family)
+
+
+class Recorded(list):
+    """Trials of reference designs by number."""
+
+    def all(self) -> list[Any]:
+        return list(self)
+
+    def note(self, number: int, **notes: Any) -> None:
+        vars(self[number].notes).update(notes)
+
+    def add_reference(self, choices: Any, *, predicted: Any) -> int:
+        self.append(reference(len(self), choices["d_model"], choices["family"]))
+        assert predicted == {"size": choices["d_model"]}
+        return len(self) - 1
+
+
+def reference(number: int, width: int, family: str = "a", *, alive: bool = True, earlier: bool = False) -> Any:
+    notes = SimpleNamespace(choices={"d_model": width, "family": family}, earlier=earlier)
+    return SimpleNamespace(number=number, is_reference=True, alive=alive, notes=notes)
+
+
+def largest(monkeypatch, trials: Recorded, good: set[int], others: Any = None) -> tuple[int | None, list[int]]:
+    """Width of the reference design that is found among 9, 8, … 1, and the widths that were asked for."""
+    asked: list[int] = []
+
+    def judge(item: Any) -> bool:
+        asked.append(item.notes.choices["d_model"])
+        return asked[-1] in good
+
+    sizes = [({"d_model": width, "family": "a"}, {"size": width}) for width in range(9, 0, -1)]
+    monkeypatch.setattr(reference_design, "_largest_first", lambda spec, target, family: sizes)
+    monkeypatch.setattr(reference_design, "design_of", lambda choices, *, spec, name: choices["d_model"])
+    spec: Any = SimpleNamespace(space=None, asked=SimpleNamespace(family=lambda choices: choices["family"]))
+    measurer: Any = SimpleNamespace(within_limits=judge)
+    found = reference_design.largest_within(trials, spec, None, "a", measurer=measurer, others=others)  # type: ignore[arg-type]
+    return (None if found is None else found.notes.choices["d_model"]), asked
+
+
+def test_the_largest_reference_design_within_the_limits_is_found_in_four_measurements_or_none(monkeypatch) -> None:
+    assert largest(monkeypatch, Recorded(), {9, 8}) == (9, [9])
+    assert largest(monkeypatch, Recorded(), {7, 6}) == (7, [9, 8, 7])
+    assert largest(monkeypatch, Recorded(), {6}) == (6, [9, 8, 7, 6])
+    assert largest(monkeypatch, Recorded(), {5}) == (None, [9, 8, 7, 6])
+    elsewhere = SimpleNamespace(keeps_limits=lambda width: width < 8)
+    assert largest(monkeypatch, Recorded(), {9, 7}, elsewhere) == (7, [7])
+    assert largest(monkeypatch, Recorded(), {9}, SimpleNamespace(keeps_limits=lambda width: False)) == (None, [])
+
+
+def test_what_was_tried_is_asked_again_and_not_added_twice(monkeypatch) -> None:
+    """Those of another family, of earlier limits and candidates do not count; one that failed counts as tried."""
+    known = [reference(0, 9), reference(1, 8, alive=False), reference(2, 9, "b"), reference(3, 5, earlier=True)]
+    trials = Recorded(known)
+    assert largest(monkeypatch, trials, {7}) == (7, [9, 7])
+    assert [item.notes.choices["d_model"] for item in trials] == [9, 8, 9, 5, 7]
+    assert largest(monkeypatch, trials, {7}) == (7, [9, 7])
+    assert len(trials) == 5
+    assert largest(monkeypatch, trials, {5}) == (None, [9, 7, 6])  # four of the family by now
+    assert known[3].notes.earlier is True
+
+
+def test_a_reference_design_of_earlier_limits_becomes_one_again(monkeypatch) -> None:
+    trials = Recorded([reference(0, 8, earlier=True), reference(1, 9, alive=False, earlier=True)])
+    assert largest(monkeypatch, trials, {8}) == (8, [9, 8])
+    assert (trials[0].notes.earlier, trials[1].notes.earlier) == (False, True)
+    assert len(trials) == 3  # 9 anew: the trial of earlier limits had failed
+
+
+def test_each_family_has_its_reference_design_where_one_keeps_the_limits(monkeypatch) -> None:
+    asked: Any = SimpleNamespace(
+        references=lambda space: [{"family": name} for name in ("b", "a", "b", "c")],
+        family=lambda choices: choices["family"],
+    )
+    monkeypatch.setattr(
+        reference_design,
+        "largest_within",
+        lambda trials, spec, target, family, **options: None if family == "a" else f"largest of {family}",
+    )
+    spec: Any = SimpleNamespace(asked=asked, space=None)
+    found: Any = reference_design.reference_designs(None, spec, None, measurer=None)  # type: ignore[arg-type]
+    assert found == ["largest of b", "largest of c"]
+
+
+def test_what_a_budget_was_and_what_of_it_was_used(monkeypatch) -> None:
+    monkeypatch.setattr(run_record, "charged", lambda items, allowance: 7.0 * len(items))
+    known: Any = [candidate(), candidate()]
+    memory = {"spent": {"training": 3.0}}
+    for whole, device in ((True, "cpu"), (False, "cuda")):
+        allowance = SimpleNamespace(whole=whole, total=60.0, unit="tokens")
+        spec: Any = SimpleNamespace(allowance=allowance, train=SimpleNamespace(trains_on=device))
+        found = run_record._budget(spec, memory, known)
+        assert found.spent == {"training": 3.0}
+        assert found.device == ("cpu" if whole else "gpu")
+        if whole:
+            assert found.cpu_s == 60.0
+            assert found.charged is None
+        else:
+            assert (found.unit, found.allowed, found.charged) == ("tokens", 60.0, 14.0)
+        assert run_record._budget(spec, {}, known).spent == {}
+
+
+def test_what_a_search_by_law_says_of_its_answer() -> None:
+    assert run_record._law({}) is None
+    held = {"source": "s", "tokens": 1e9, "notes": ["n"], "change": None}
+    for plan, line in ((None, None), ({"headline": "8 days"}, "8 days"), ("older", None)):
+        found = run_record._law({"law": held} | ({} if plan is None else {"plan": plan}))
+        assert found is not None
+        assert (found.source, found.tokens, found.plan) == ("s", 1e9, line)
+
+
+def test_the_target_of_a_run_in_its_record() -> None:
+    """Another device has the title of what stands for it; this machine its processor, and the runtime that was used."""
+    there: Any = SimpleNamespace(
+        target=SimpleNamespace(local=False, device="l4", runtime="vllm"), confidence_share=0.9, targets=()
+    )
+    unopened = run_record._target(there, [], None, None)
+    assert (unopened.device, unopened.runtime, unopened.title, unopened.measures, unopened.confidence) == (
+        "l4", "vllm", "l4", False, 0.9,
+    )  # fmt: skip
+    for measures in (True, False):
+        opened: Any = SimpleNamespace(title="NVIDIA L4", measures=measures)
+        told_of = run_record._target(there, [], None, opened)
+        assert (told_of.title, told_of.measures) == ("NVIDIA L4", measures)
+    machine = SimpleNamespace(cpu="core", cores=4, instructions=("avx2",))
+    profile: Any = SimpleNamespace(machine=machine, runtime_version="1.0")
+    for targets, confidence in (((), None), (("l4",), 0.9)):
+        here: Any = SimpleNamespace(
+            target=SimpleNamespace(local=True, device="local", runtime="onnxruntime", threads=2),
+            confidence_share=0.9,
+            targets=targets,
+        )
+        items = [candidate(runtime_version="0.9"), candidate(runtime_version="2.0", measured={"tpot_p50": 1.0})]
+        found = run_record._target(here, items, profile, None)
+        assert (found.cpu, found.cores, found.threads, found.confidence) == ("core", 4, 2, confidence)
+        assert found.runtime_version == "2.0"
+        assert run_record._target(here, items[:1], profile, None).runtime_version == "1.0"

@@ -14,6 +14,7 @@ import pytest
 from chipwise.design.limits import parse_constraints
 from chipwise.design.phases import task_evaluation
 from chipwise.design.phases.task_evaluation import TaskEvaluation, run_side_by_side
+from chipwise.errors import MissingExtra, SpecError
 from chipwise.model.arch.arch import uniform
 from chipwise.training.evaluations.classifier import _FILES, FOLDER
 from chipwise.training.evaluations.worker import TaskJob
@@ -159,3 +160,65 @@ def test_a_floor_is_missed_where_it_is_broken_or_was_not_evaluated() -> None:
     reached = {"accuracy@organ": 0.6, "accuracy@other": 0.5}
     assert [floor.metric for floor in found.missed(SimpleNamespace(reached=reached))] == ["accuracy@organ"]  # type: ignore[arg-type]
     assert len(found.missed(SimpleNamespace(reached={}))) == 2  # type: ignore[arg-type]
+
+
+def tasks_of(*files: Path, constraints: dict[str, str] | None = None) -> Any:
+    """A run with these files as tasks."""
+    wanted = parse_constraints(constraints or {}, tasks=[path.stem for path in files])
+    items = [SimpleNamespace(label=path.stem, kind=None, where=lambda folder, path=path: str(path)) for path in files]
+    return SimpleNamespace(tasks=items, folder=None, floors=wanted)
+
+
+def test_tasks_are_read_by_name_and_a_floor_is_on_the_metric_that_a_task_has(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"text,label\n{rows}")
+    files = tmp_path / "mine.csv", tmp_path / "other.csv"
+    found = task_evaluation.load_tasks(tasks_of(*files, constraints={"accuracy@mine": ">= 0.7"}))
+    assert list(found) == ["mine", "other"]
+    assert found["mine"].metric == "accuracy"
+    with pytest.raises(SpecError, match="its floor is on accuracy@other") as raised:
+        task_evaluation.load_tasks(tasks_of(*files, constraints={"spearman@other": ">= 0.7"}))
+    assert raised.value.field == "constraints.spearman@other"
+
+
+def test_seconds_of_tasks_are_those_of_three_contenders_and_a_tenth(monkeypatch) -> None:
+    monkeypatch.setattr("chipwise.training.evaluations.evaluate.expected_cpu_s", float)
+    assert task_evaluation.planned_cpu_s({"a": 10.0, "b": 20.0}) == pytest.approx(3.1 * 30)  # type: ignore[dict-item]
+    assert task_evaluation.planned_cpu_s({}) == 0
+
+
+def test_a_job_is_of_the_longest_training_in_the_trials_own_folder(tmp_path: Path) -> None:
+    found = object.__new__(TaskEvaluation)
+    found._spec = tasks_of(tmp_path / "first.csv", tmp_path / "mine.csv")
+    found._folder = SimpleNamespace(
+        trial=lambda number: tmp_path / "trials" / str(number),
+        training=lambda arch: tmp_path / "trainings" / str(arch.d_model),
+        corpus=tmp_path / "corpus",
+    )
+    rungs = [SimpleNamespace(weights="short.safetensors"), SimpleNamespace(weights="long.safetensors")]
+    item: Any = SimpleNamespace(number=3, design=SimpleNamespace(arch=ARCH, weights="int4"), rungs=rungs)
+    made = found._job(item, "mine")
+    assert (made.task, made.kind, made.form) == (str(tmp_path / "mine.csv"), None, "int4")
+    assert made.weights == str(tmp_path / "trainings" / "32" / "long.safetensors")
+    assert made.folder == str(tmp_path / "trials" / "3" / FOLDER / "mine")
+    assert made.tokenizer.startswith(str(tmp_path / "corpus"))
+    assert "256" in made.tokenizer.removeprefix(str(tmp_path))
+
+
+def test_a_task_without_its_package_has_no_bag_of_words(monkeypatch) -> None:
+    def missing(task: Any) -> Any:
+        raise MissingExtra("datasets", "tasks")
+
+    monkeypatch.setattr("chipwise.training.evaluations.baseline.baseline", missing)
+    said: list[str] = []
+    tasks: Any = {"a": SimpleNamespace(identity="a1")}
+    found = task_evaluation.bag_of_words(tasks, {"b": {"value": 1}}, on_progress=said.append)
+    assert found["b"] == {"value": 1}
+    assert "datasets" in found["a"]["failed"]
+    assert said == ["a bag of words on a"]
+
+
+def test_nothing_to_judge_starts_no_worker(monkeypatch) -> None:
+    monkeypatch.setattr(task_evaluation, "WorkerPool", lambda *args, **options: pytest.fail("started"))
+    assert run_side_by_side({}, workers=3) == []

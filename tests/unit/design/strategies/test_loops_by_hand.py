@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from chipwise.core.workers import Event
+from chipwise.design.strategies import executors
 from chipwise.design.strategies.executors import InProcess, Outcome, Processes, attempt, executor
 from chipwise.design.strategies.optimise import _Loop, _variable
+from chipwise.design.strategies.references import reference_to
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from chipwise.design.strategies.wrappers import FullTrials, SoftLimits, at_share, designs
-from chipwise.errors import InputError
+from chipwise.errors import InputError, MissingExtra
 
 
 class Inner:
@@ -207,6 +211,134 @@ def test_a_time_limit_or_a_second_worker_needs_processes() -> None:
             assert pool.idle == workers
         finally:
             pool.close()
+
+
+class FakeRay:
+    """A cluster whose tasks end in the order in which they were begun, one at a time; the second one's worker dies."""
+
+    class exceptions:  # noqa: N801
+        class RayError(Exception):
+            pass
+
+    def __init__(self, *, connected: bool) -> None:
+        self.connected, self.begun, self.done, self.options = connected, 0, [], {}
+
+    def is_initialized(self) -> bool:
+        return self.connected
+
+    def init(self, **options: Any) -> None:
+        self.done.append(f"began with {options['num_cpus']}")
+        assert not any(value for name, value in options.items() if name != "num_cpus")
+
+    def remote(self, **options: Any) -> Any:
+        assert options == {"num_cpus": 1, "max_retries": 0}
+        return lambda function: SimpleNamespace(remote=lambda *given: self._begin(lambda: function(*given)))
+
+    def _begin(self, work: Any) -> tuple[int, Any]:
+        self.begun += 1
+        return self.begun, work
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def wait(self, tasks: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        assert timeout == 0.5
+        return tasks[:num_returns], tasks[num_returns:]
+
+    def get(self, task: Any) -> Any:
+        if task[0] == 2:
+            raise self.exceptions.RayError
+        return task[1]()
+
+    def cancel(self, task: Any, *, force: bool) -> None:
+        assert force
+        self.done.append(f"cancelled {task[0]}")
+
+    def shutdown(self) -> None:
+        self.done.append("ended")
+
+
+@pytest.mark.parametrize(
+    ("connected", "done"), [(True, ["cancelled 4"]), (False, ["began with 2", "cancelled 4", "ended"])]
+)
+def test_tasks_of_a_cluster_and_whose_cluster_it_is(
+    monkeypatch: pytest.MonkeyPatch, connected: bool, done: list[str]
+) -> None:
+    ray = FakeRay(connected=connected)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    def evaluate(row: np.ndarray) -> float:
+        return 10.0 / int(row[0])
+
+    there = executor(evaluate, 2, on="ray", timeout_s=None)
+    assert (there.idle, there.poll(0.5)) == (2, [])
+    there.submit(7, np.array([5]))
+    there.submit(8, np.array([1]))
+    assert there.idle == 0
+    (first,) = there.poll(0.5)
+    assert (first.job, first.kind, first.data.objectives, first.died) == (7, "result", [2.0], False)
+    assert there.idle == 1
+    (second,) = there.poll(0.5)
+    assert (second.job, second.kind, second.data, second.died) == (8, "failed", {"message": "its worker died"}, True)
+    there.submit(9, np.array([0]))
+    (third,) = there.poll(0.5)
+    assert (third.job, third.kind, third.died) == (9, "failed", False)
+    assert third.data["message"].startswith("ZeroDivisionError")
+    there.submit(10, np.array([1]))
+    there.close()
+    assert ray.done == done
+
+
+def test_a_cluster_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match="ray"):
+        executor(len, 1, on="ray", timeout_s=None)  # type: ignore[arg-type]
+
+
+class Pool:
+    """Worker processes that answer as they are told."""
+
+    def __init__(self, command: list[str], workers: int, **options: Any) -> None:
+        self.command, self.workers, self.options = command, workers, options
+        self.unfinished, self.given, self.closed, self.events = 0, [], False, []
+
+    def submit(self, job: Any) -> int:
+        self.unfinished += 1
+        self.given.append(job)
+        return 100 + len(self.given)
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        self.unfinished -= len(self.events)
+        return self.events
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_events_of_worker_processes_are_of_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "WorkerPool", Pool)
+    there = Processes(math.fsum, 3, timeout_s=9.0)  # type: ignore[arg-type]
+    pool: Any = there._pool
+    assert (pool.workers, pool.options["silence_s"], pool.options["echo"], pool.options["environment"]) == (
+        3,
+        9,
+        True,
+        {},
+    )
+    assert pool.options["setup"] == reference_to(math.fsum)
+    for trial in (7, 8):
+        there.submit(trial, np.array([trial, 1]))
+    assert (there.idle, pool.given) == (1, [{"row": [7, 1]}, {"row": [8, 1]}])
+    pool.events = [
+        Event(job=102, kind="result", data={"objectives": [1.0], "violations": [2.0]}),
+        Event(job=101, kind="failed", data={"message": "hung"}, died=True),
+    ]
+    ended, dead = there.poll(0.0)
+    assert (ended.job, ended.data, ended.died) == (8, Outcome(objectives=[1.0], violations=[2.0]), False)
+    assert (dead.job, dead.kind, dead.data, dead.died) == (7, "failed", {"message": "hung"}, True)
+    assert there.idle == 3
+    there.close()
+    assert pool.closed
 
 
 def outcome(problem: Problem, objectives: Any, violations: Any = ()) -> tuple[Any, Any, str]:
