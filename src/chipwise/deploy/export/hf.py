@@ -2,7 +2,7 @@
 
 A model that transformers computes with its own code is saved as such (Llama, mostly; BERT; ViT). Any other one brings
 ``modeling_chipwise.py`` along (or that of encoders, image classifiers or denoisers), found by ``auto_map`` and loaded
-with ``trust_remote_code=True``.
+with ``trust_remote_code=True``, and ``chipwise_blocks.py``, which that file imports.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chipwise.deploy.export.tokenizer_files import read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import to_data
+from chipwise.model.kinds import table
 from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.hf import bert_config, bert_name, from_bert, is_bert
 from chipwise.model.kinds.form import Modelling
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_SHARED = "chipwise_blocks"  # what the modelling files import
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
 _BLOCKS = {
     "attention_norm": "input_layernorm",
@@ -103,8 +105,9 @@ def save_pretrained(
     elif form is DECODER and family_of(arch) is not None:
         config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
     else:
-        config, module = _own_config(arch), modelling_of(arch).file
-        write_atomic(target / module, next((Path(__file__).parents[2] / "model/kinds").rglob(module)).read_bytes())
+        config = _own_config(arch)
+        for file, code in _own_code(arch).items():
+            write_atomic(target / file, code)
     config["dtype"] = "float32"
     if tokenizer_path is not None:
         tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is ENCODER)
@@ -128,6 +131,14 @@ def modelling_of(arch: ArchSpec) -> Modelling:
     if form.modelling is None:
         raise Unsupported(f"{arch.name} cannot be saved: chipwise has no modelling file for a {form.name}")
     return form.modelling(arch)
+
+
+def _own_code(arch: ArchSpec) -> dict[str, str]:
+    """The modelling file and what it shares with those of other kinds, by their names in a folder."""
+    kinds, file = Path(table.__file__).parent, modelling_of(arch).file
+    code = next(kinds.rglob(file)).read_text(encoding="utf-8")
+    beside = code.replace(f"from {table.__package__}.{_SHARED}", f"from .{_SHARED}")
+    return {file: beside, f"{_SHARED}.py": (kinds / f"{_SHARED}.py").read_text(encoding="utf-8")}
 
 
 def _own_config(arch: ArchSpec) -> dict[str, Any]:

@@ -108,10 +108,12 @@ def test_uniform_models_need_no_code_of_ours(attention: dict, model_type: str, t
 
 def test_our_modelling_file_imports_nothing_of_ours(tmp_path) -> None:
     save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path)
-    code = (tmp_path / "modeling_chipwise.py").read_text()
-    imported = {line.split()[1].split(".")[0] for line in code.splitlines() if line.startswith(("import ", "from "))}
+    code = [(tmp_path / name).read_text() for name in ("modeling_chipwise.py", "chipwise_blocks.py")]
+    lines = [line for file in code for line in file.splitlines()]
+    imported = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
     standard = {"__future__", "collections", "dataclasses", "itertools", "typing"}
-    assert imported == standard | {"torch", "transformers"}
+    assert imported == standard | {"torch", "transformers", ""}
+    assert [line for line in lines if line.startswith("from .")] == ["from .chipwise_blocks import ("]
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_chipwise.ChipwiseForCausalLM"
 

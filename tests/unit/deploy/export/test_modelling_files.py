@@ -6,6 +6,7 @@ Models are drawn from the conformance suites, saved as Hugging Face folders and 
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -24,7 +25,7 @@ from chipwise.api.testing.image_suite import crossing_archs, image_archs, inputs
 from chipwise.api.testing.ranking_suite import random_requests, ranking_archs
 from chipwise.api.testing.sound_suite import random_sounds, sound_archs
 from chipwise.api.testing.specs import arch_specs
-from chipwise.deploy.export.hf import modelling_of, save_pretrained
+from chipwise.deploy.export.hf import load_pretrained, modelling_of, save_pretrained
 from chipwise.errors import ChipwiseError
 from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec
@@ -172,6 +173,43 @@ def test_folders_compute_what_torch_computes(form: Form, by_name: bool, examples
         check(arch, tmp_path_factory.mktemp("folder") if by_name else folder, by_name=by_name)
 
     each()
+
+
+@pytest.mark.parametrize("name", ["decoder", "question", "denoiser"])
+def test_a_folder_needs_its_own_files_alone(name: str, tmp_path) -> None:
+    """Loaded from any path, its classes come from copies of its two files; saved again, both are there again."""
+    arch = EXAMPLES[name]
+    first, again = tmp_path / "a" / "folder", tmp_path / "b" / "other-name"
+    save_pretrained(arch, dict(module(arch).state_dict()), None, first)
+    auto = getattr(transformers, modelling_of(arch).auto)
+    model = auto.from_pretrained(first, trust_remote_code=True).eval()
+    files = {Path(inspect.getfile(type(part))) for part in model.modules() if "chipwise" in type(part).__module__}
+    assert {file.name for file in files} == {modelling_of(arch).file, "chipwise_blocks.py"}
+    assert not any(file.is_relative_to(Path(kinds.__file__).parent) for file in files)
+    model.save_pretrained(again)
+    assert {file.name for file in first.glob("*.py")} == {file.name for file in again.glob("*.py")}
+    inputs = KINDS[form_of(arch)].asked(arch)
+    with torch.no_grad():
+        found = auto.from_pretrained(again, trust_remote_code=True).eval()(**inputs)
+        torch.testing.assert_close(KINDS[form_of(arch)].result(found), KINDS[form_of(arch)].result(model(**inputs)))
+
+
+def test_a_folder_of_one_modelling_file_is_loaded(tmp_path) -> None:
+    """As they were written before files shared their blocks."""
+    arch, ours = EXAMPLES["decoder"], module(EXAMPLES["decoder"])
+    save_pretrained(arch, dict(ours.state_dict()), None, tmp_path)
+    head, shared = tmp_path / "modeling_chipwise.py", tmp_path / "chipwise_blocks.py"
+    before, _, after = head.read_text().partition("from .chipwise_blocks import (")
+    own = shared.read_text().replace("from __future__ import annotations\n", "")
+    head.write_text(before + own + after.partition(")")[2])
+    shared.unlink()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    tokens = random_tokens(arch, length=9)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens)[0], atol=TOLERANCE, rtol=TOLERANCE)
+    read, weights = load_pretrained(tmp_path)
+    assert read == arch
+    assert weights.keys() == dict(ours.named_parameters()).keys()
 
 
 def others(value: Any, hint: Any) -> list[Any]:

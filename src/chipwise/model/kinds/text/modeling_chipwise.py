@@ -1,13 +1,13 @@
 """A decoder language model whose layers may all differ, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
 
-Self-contained: it needs torch and transformers. ``config.arch`` says what the layers are: each has an attention block,
+Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the layers are: each has an attention block,
 a feed-forward block, or both, every one behind its norm and added to the residual stream; a layer may use the weights
 of an earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -15,43 +15,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-}
+from chipwise.model.kinds.chipwise_blocks import (
+    ChipwiseConfig,
+    FeedForwardBlock,
+    Projections,
+    TextModel,
+    make_norm,
+)
 
-
-class ChipwiseConfig(PretrainedConfig):
-    """``arch`` is the architecture as plain data; the usual fields are derived from it."""
-
-    model_type = "chipwise"
-    keys_to_ignore_at_inference = ("past_key_values",)
-
-    def __init__(self, arch: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        self.arch = arch
-        if arch is not None:
-            attentions = [layer["attention"] for layer in arch["layers"] if layer["attention"]]
-            self.vocab_size = arch["vocab_size"]
-            self.hidden_size = arch["d_model"]
-            convs = sum(bool(layer.get(f"{block}_conv")) for layer in arch["layers"] for block in ("attention", "ffn"))
-            # A cache that generation makes has so many slots: convolutions take some beside the attentions.
-            kwargs["num_hidden_layers"] = max(len(arch["layers"]), len(attentions) + convs)
-            self.num_attention_heads = max((block["heads"] for block in attentions), default=1)
-            self.max_position_embeddings = arch["max_tokens"]
-            kwargs["tie_word_embeddings"] = arch["tie_embeddings"]
-        super().__init__(**kwargs)
-
-
-def make_norm(arch: dict[str, Any]) -> nn.Module:
-    """The norm over the model's width."""
-    if arch["norm"] == "rmsnorm":
-        return nn.RMSNorm(arch["d_model"], eps=arch["norm_eps"])
-    return nn.LayerNorm(arch["d_model"], eps=arch["norm_eps"], bias=arch["norm_bias"])
+__all__ = ["ChipwiseConfig", "ChipwiseForCausalLM"]
 
 
 @dataclass(frozen=True)
@@ -90,31 +65,21 @@ class ShortConv(nn.Module):
         return x_BTD + sum(weight_KD[tap] * seen[:, tap : tap + tokens] for tap in range(taps))
 
 
-class AttentionBlock(nn.Module):
+class DecoderAttentionBlock(Projections):
     """Grouped-query self-attention with rotary positions or none."""
 
-    def __init__(self, block: dict[str, Any], arch: dict[str, Any]) -> None:
-        super().__init__()
-        d_model, size = arch["d_model"], block["head_size"]
-        self.heads, self.kv_heads, self.head_size = block["heads"], block["kv_heads"], size
+    def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
+        super().__init__(block, arch, number)
         self.window, self.theta = block["window"], arch["rope_theta"] if block["rope"] else None
-        self.q = nn.Linear(d_model, self.heads * size, bias=block["qkv_bias"])
-        self.k = nn.Linear(d_model, self.kv_heads * size, bias=block["qkv_bias"])
-        self.v = nn.Linear(d_model, self.kv_heads * size, bias=block["qkv_bias"])
-        self.out = nn.Linear(self.heads * size, d_model, bias=block["out_bias"])
-        self.q_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
-        self.k_norm = nn.RMSNorm(size, eps=arch["norm_eps"]) if block["qk_norm"] else None
+        self.q_norm = nn.RMSNorm(self.head_size, eps=arch["norm_eps"]) if block["qk_norm"] else None
+        self.k_norm = nn.RMSNorm(self.head_size, eps=arch["norm_eps"]) if block["qk_norm"] else None
 
     def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slot: int) -> Tensor:
         """The block's output; new keys and values go to ``slot`` of ``cache``."""
         position_BT, visible = at.position, at.visible
-        batch, tokens, _ = x_BTD.shape
-        q = self.q(x_BTD).view(batch, tokens, self.heads, self.head_size)
-        k = self.k(x_BTD).view(batch, tokens, self.kv_heads, self.head_size)
-        v_BNSH = self.v(x_BTD).view(batch, tokens, self.kv_heads, self.head_size).transpose(1, 2)
+        q_BNTH, k_BNSH, v_BNSH = (self.by_heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q_BNTH, k_BNSH = q.transpose(1, 2), k.transpose(1, 2)
+            q_BNTH, k_BNSH = self.q_norm(q_BNTH), self.k_norm(k_BNSH)
         if self.theta is not None:
             step = torch.arange(0, self.head_size, 2, dtype=torch.float64, device=x_BTD.device)
             angle = position_BT.double()[..., None] * self.theta ** (-step / self.head_size)
@@ -122,36 +87,16 @@ class AttentionBlock(nn.Module):
         if cache is not None:
             k_BNSH, v_BNSH = cache.update(k_BNSH, v_BNSH, slot)
         if self.window is not None:
-            total = visible.shape[-1]
+            tokens, total = visible.shape[-2:]
             query = torch.arange(total - tokens, total, device=x_BTD.device)[:, None]
             visible = visible & (torch.arange(total, device=x_BTD.device)[None] > query - self.window)
-        grouped = self.heads != self.kv_heads
-        y = F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=visible, enable_gqa=grouped)
-        return self.out(y.transpose(1, 2).reshape(batch, tokens, self.heads * self.head_size))
-
-
-class FeedForwardBlock(nn.Module):
-    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
-
-    def __init__(self, block: dict[str, Any], d_model: int) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[block["activation"]]
-        width, bias = block["width"], block["bias"]
-        self.gate = nn.Linear(d_model, width, bias=bias) if block["gated"] else None
-        self.up = nn.Linear(d_model, width, bias=bias)
-        self.down = nn.Linear(width, d_model, bias=bias)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """The block's output, without the residual."""
-        if self.gate is None:
-            return self.down(self.activation(self.up(x_BTD)))
-        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+        return self.attend(q_BNTH, k_BNSH, v_BNSH, visible)
 
 
 class DecoderLayer(nn.Module):
     """One pre-norm residual layer."""
 
-    def __init__(self, layer: dict[str, Any], arch: dict[str, Any]) -> None:
+    def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
         self.attention_conv, self.ffn_conv = (
@@ -159,9 +104,10 @@ class DecoderLayer(nn.Module):
             for name in ("attention_conv", "ffn_conv")
         )
         if layer["attention"] is not None:
-            self.attention_norm, self.attention = make_norm(arch), AttentionBlock(layer["attention"], arch)
+            self.attention = DecoderAttentionBlock(layer["attention"], arch, number)
+            self.attention_norm = make_norm(arch)
         if layer["ffn"] is not None:
-            self.ffn_norm, self.ffn = make_norm(arch), FeedForwardBlock(layer["ffn"], arch["d_model"])
+            self.ffn_norm, self.ffn = make_norm(arch), FeedForwardBlock(layer["ffn"], arch, number)
 
     def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slots: Iterator[int]) -> Tensor:
         """The residual stream after the layer, which takes the next ``slots`` of ``cache``."""
@@ -178,23 +124,19 @@ class DecoderLayer(nn.Module):
         return x_BTD
 
 
-class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
+class ChipwiseForCausalLM(TextModel, GenerationMixin):
     """The model with its head; the head is the token table where they are tied."""
 
-    config_class = ChipwiseConfig
     _no_split_modules = ("DecoderLayer",)
-    _supports_sdpa = True
 
     def __init__(self, config: ChipwiseConfig) -> None:
         super().__init__(config)
-        arch = config.arch
-        if arch is None:
-            raise ValueError("the config holds no arch, so there is no model to build")
+        arch = self.arch
         owners = {i: layer for i, layer in enumerate(arch["layers"]) if layer["shares"] is None}
         self.embedding = nn.Embedding(arch["vocab_size"], arch["d_model"])
         learned = arch["positions"] == "learned"
         self.positions = nn.Embedding(arch["max_tokens"], arch["d_model"]) if learned else None
-        self.layers = nn.ModuleDict({str(i): DecoderLayer(layer, arch) for i, layer in owners.items()})
+        self.layers = nn.ModuleDict({str(i): DecoderLayer(layer, arch, i) for i, layer in owners.items()})
         self.order = [str(i if layer["shares"] is None else layer["shares"]) for i, layer in enumerate(arch["layers"])]
         self.remembers = any(
             layer["attention"] is not None or layer.get("attention_conv") or layer.get("ffn_conv")
@@ -203,14 +145,6 @@ class ChipwiseForCausalLM(PreTrainedModel, GenerationMixin):
         self.norm = make_norm(arch)
         self.head = None if arch["tie_embeddings"] else nn.Linear(arch["d_model"], arch["vocab_size"], bias=False)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """The token table."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replaces the token table."""
-        self.embedding = value
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The head; None where it is the token table."""

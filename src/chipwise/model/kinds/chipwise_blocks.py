@@ -1,0 +1,229 @@
+"""What the modelling files of all kinds of models share: norm, attention, feed-forward, residual layer, config.
+
+It needs torch and transformers alone: Hugging Face folders hold a copy beside the modelling file that imports it.
+Axes: B batch, T tokens, S tokens that they see, N heads, H head size, D width, Y and X rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # of its spec, the architecture and a layer's number
+HIDDEN = -1e9  # added to the scores of positions that do not see each other
+
+
+class ChipwiseConfig(PretrainedConfig):
+    """``arch`` is the architecture as plain data; the usual fields are derived from it."""
+
+    model_type = "chipwise"
+    keys_to_ignore_at_inference = ("past_key_values",)
+
+    def __init__(self, arch: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self.arch = arch
+        if arch is not None:
+            kwargs = _fields(arch) | kwargs
+            blocks = [
+                layer.get(name) for layer in arch["layers"] for name in ("attention", "attention_conv", "ffn_conv")
+            ]
+            # A cache that generation makes has so many slots: convolutions take some beside the attentions.
+            kwargs["num_hidden_layers"] = max(len(arch["layers"]), sum(bool(block) for block in blocks))
+            kwargs["tie_word_embeddings"] = arch["tie_embeddings"]
+        super().__init__(**kwargs)
+
+
+def _fields(arch: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a config by the names that transformers has for them."""
+    stem, denoiser = arch.get("stem") or {}, arch.get("denoiser")
+    fields = {name: stem[name] for name in ("image_size", "items", "history", "bag") if name in stem}
+    if "patch" in stem:
+        fields |= {"patch_size": stem["patch"], "num_channels": stem["channels"]}
+    elif "channels" in stem:
+        fields["num_mel_bins"] = stem["channels"]
+    if denoiser is not None:
+        fields |= {"num_inference_steps": denoiser["steps"], "guidance_scale": denoiser.get("guidance", 1.0)}
+    attentions = [layer["attention"] for layer in arch["layers"] if layer["attention"]]
+    return fields | {
+        "vocab_size": arch["vocab_size"],
+        "hidden_size": arch["d_model"],
+        "num_attention_heads": max((block["heads"] for block in attentions), default=1),
+        "max_position_embeddings": arch["max_tokens"],
+    }
+
+
+class ArchModel(PreTrainedModel):
+    """A model of an architecture, which a subclass builds from ``arch``."""
+
+    config_class = ChipwiseConfig
+    _no_split_modules = ("ResidualLayer",)
+    _supports_sdpa = True
+
+    def __init__(self, config: ChipwiseConfig) -> None:
+        super().__init__(config)
+        if config.arch is None:
+            raise ValueError("the config holds no arch, so there is no model to build")
+        self.arch: dict[str, Any] = config.arch
+
+
+class TextModel(ArchModel):
+    """A model that reads tokens by its table ``embedding``."""
+
+    embedding: nn.Embedding
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token table."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the token table."""
+        self.embedding = value
+
+
+def make_norm(arch: dict[str, Any]) -> nn.Module:
+    """The norm over the model's width."""
+    if arch["norm"] == "rmsnorm":
+        return nn.RMSNorm(arch["d_model"], eps=arch["norm_eps"])
+    return nn.LayerNorm(arch["d_model"], eps=arch["norm_eps"], bias=arch["norm_bias"])
+
+
+class Projections(nn.Module):
+    """The matrices of an attention block, and attention with them."""
+
+    def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
+        super().__init__()
+        d_model, bias = arch["d_model"], block["qkv_bias"]
+        self.heads, self.kv_heads, self.head_size = block["heads"], block["kv_heads"], block["head_size"]
+        width, kv_width = self.heads * self.head_size, self.kv_heads * self.head_size
+        self.q = nn.Linear(d_model, width, bias=bias)
+        self.k = nn.Linear(d_model, kv_width, bias=bias)
+        self.v = nn.Linear(d_model, kv_width, bias=bias)
+        self.out = nn.Linear(width, d_model, bias=block["out_bias"])
+
+    def by_heads(self, x_BTD: Tensor) -> Tensor:
+        """Queries, keys or values as (B, N, T, H)."""
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
+
+    def attend(self, q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The block's output; ``mask`` says what is seen, or is added to the scores."""
+        grouped = self.heads != self.kv_heads
+        y_BNTH = F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=mask, enable_gqa=grouped)
+        return self.out(y_BNTH.transpose(1, 2).flatten(2))
+
+
+class AttentionBlock(Projections):
+    """Every position sees all others."""
+
+    def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The block's output, without the residual."""
+        q, k, v = (self.by_heads(part(x_BTD)) for part in (self.q, self.k, self.v))
+        return self.attend(q, k, v, mask)
+
+
+class WindowAttentionBlock(AttentionBlock):
+    """Every position sees all others of its image, or of its square of patches, filled up at the far edges.
+
+    Squares of every second layer are moved by half of one where the block says so.
+    """
+
+    def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
+        super().__init__(block, arch, number)
+        self.square = block.get("square")
+        self.shift = self.square // 2 if self.square and block.get("shift") and number % 2 else 0
+
+    def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The block's output, without the residual; ``mask`` is added to the scores."""
+        if self.square is None:
+            return super().forward(x_BTD, mask)
+        batch, tokens, width = x_BTD.shape
+        grid, side = int(tokens**0.5), self.square
+        count = -(-grid // side)
+        room = count * side - grid
+        x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
+        if self.shift:
+            x = torch.roll(x, (-self.shift, -self.shift), (1, 2))
+            apart = self.hidden(count, side, x).repeat(batch, 1, 1)[:, None]
+            mask = apart if mask is None else mask + apart
+        parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
+        y = super().forward(parts.reshape(-1, side * side, width), mask)
+        y = y.reshape(batch, count, count, side, side, width).transpose(2, 3)
+        y = y.reshape(batch, count * side, count * side, width)
+        if self.shift:
+            y = torch.roll(y, (self.shift, self.shift), (1, 2))
+        return y[:, :grid, :grid].reshape(batch, tokens, width)
+
+    def hidden(self, count: int, side: int, like: Tensor) -> Tensor:
+        """What hides positions from each other that only the move brought together, (squares, side², side²)."""
+        filled = count * side
+        place = torch.arange(filled, device=like.device)
+        region = (place >= filled - side).long() + (place >= filled - self.shift).long()
+        both = (region[:, None] * 3 + region).reshape(count, side, count, side).transpose(1, 2)
+        both = both.reshape(count * count, side * side)
+        return torch.where(both[:, :, None] == both[:, None], 0.0, HIDDEN).to(like.dtype)
+
+
+def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
+    """The values of each patch of images (B, C, Y, X), or of each slice of signals (B, C, X)."""
+    if x_BCYX.ndim == 3:
+        batch, channels, frames = x_BCYX.shape
+        parts = x_BCYX.reshape(batch, channels, frames // edge, edge)
+        return parts.transpose(1, 2).reshape(batch, -1, channels * edge)
+    batch, channels, rows, columns = x_BCYX.shape
+    parts = x_BCYX.reshape(batch, channels, rows // edge, edge, columns // edge, edge)
+    return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
+
+
+class FeedForwardBlock(nn.Module):
+    """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
+
+    def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[block["activation"]]
+        d_model, width, bias = arch["d_model"], block["width"], block["bias"]
+        self.gate = nn.Linear(d_model, width, bias=bias) if block["gated"] else None
+        self.up = nn.Linear(d_model, width, bias=bias)
+        self.down = nn.Linear(width, d_model, bias=bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The block's output, without the residual."""
+        if self.gate is None:
+            return self.down(self.activation(self.up(x_BTD)))
+        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
+
+
+class ResidualLayer(nn.Module):
+    """Blocks, each behind its norm and added to the residual stream, or with its norm after the sum.
+
+    ``kinds`` are the classes of the blocks by their names, in the order in which they run.
+    """
+
+    def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int, kinds: dict[str, Block]) -> None:
+        super().__init__()
+        self.after = arch.get("norm_place") == "post"
+        self.blocks = [name for name in kinds if layer.get(name) is not None]
+        for name in self.blocks:
+            setattr(self, name, kinds[name](layer[name], arch, number))
+            setattr(self, f"{name}_norm", make_norm(arch))
+
+    def forward(self, x_BTD: Tensor, **beside: Tensor | None) -> Tensor:
+        """The residual stream after the layer; ``beside`` is what a block of that name takes beside the stream."""
+        for name in self.blocks:
+            block, norm = getattr(self, name), getattr(self, f"{name}_norm")
+            inputs = (beside[name],) if name in beside else ()
+            x_BTD = norm(x_BTD + block(x_BTD, *inputs)) if self.after else x_BTD + block(norm(x_BTD), *inputs)
+        return x_BTD
+
+
+def make_layers(arch: dict[str, Any], **kinds: Block) -> nn.ModuleDict:
+    """The layers by their numbers, of these classes of blocks."""
+    return nn.ModuleDict({str(i): ResidualLayer(layer, arch, i, kinds) for i, layer in enumerate(arch["layers"])})
