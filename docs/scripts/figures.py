@@ -1,4 +1,4 @@
-"""Rewrites the sample outputs and counts in README.md and docs/ from the program itself: ``make figures``.
+"""Rewrites the sample outputs, counts and pictures of README.md and docs/ from the program itself: ``make figures``.
 
 A sample output is a code block after ``<!-- output: COMMAND -->`` (``lines=12`` keeps the first twelve lines); a text
 file, such as the end of a long search, after ``<!-- file: PATH -->``. A count, or a figure of the tables in
@@ -44,7 +44,7 @@ def _content(kind: str, what: str, lines: int, before: str) -> str:
 
 @functools.cache
 def output_of(command: str) -> str:
-    """What a ``chipwise`` command prints at 80 columns."""
+    """Output of a ``chipwise`` command at 80 columns."""
     words = command.split()
     assert words[0] == "chipwise", command
     environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
@@ -56,7 +56,7 @@ def output_of(command: str) -> str:
 
 @functools.cache
 def counts() -> dict[str, str]:
-    """Numbers of things that ship."""
+    """Counts of what is bundled, and figures of the tables in benchmarks/."""
     import chipwise
     from chipwise.design.strategies.algorithms import STRATEGIES
     from chipwise.hardware.runtime import RUNTIMES
@@ -122,7 +122,7 @@ def _winner_figures() -> dict[str, str]:
 
 
 def main() -> int:
-    """Rewrites the pages, or with ``--check`` names those that are stale."""
+    """Rewrites pages and pictures, or with ``--check`` names those that are stale."""
     stale = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -131,6 +131,14 @@ def main() -> int:
             stale.append(page)
             if "--check" not in sys.argv:
                 page.write_text(new, encoding="utf-8")
+    sys.path.insert(0, str(Path(__file__).parent))
+    from pictures import pictures
+
+    for path, drawn in pictures().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != drawn:
+            stale.append(path)
+            if "--check" not in sys.argv:
+                path.write_text(drawn, encoding="utf-8")
     for page in stale:
         print(f"{'stale' if '--check' in sys.argv else 'wrote'}: {page.relative_to(ROOT)}")
     return int(bool(stale) and "--check" in sys.argv)

@@ -1,4 +1,4 @@
-"""A task of another package, as docs/add-a-task.md says: own data of the kind ``arrays``, and a row in the tables."""
+"""A task of another package (docs/how-to/add-a-task.md): own data of the kind ``arrays``, and a row in the tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestPlain(TaskSuite):
 
 
 def test_the_page_lists_every_kind_of_data() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "add-a-task.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "add-a-task.md").read_text(encoding="utf-8")
     table = page.partition("| kind |")[2].partition("\n\n")[0]
     listed = {
         name
