@@ -98,7 +98,6 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
             ],
         }
     ),
-    "laboratory": lambda: chipwise.laboratory_times(LLAMA, device="rtx-a6000"),
     "printed estimate": lambda: printed("estimate", "gpt2", "--device", "l4", "--kernels"),
     "printed explanation": lambda: printed("explain", "gpt2", "--device", "l4", "--prompt", "256"),
     "printed comparison": lambda: printed("compare", "gpt2", QWEN, "--device", "l4,l40s"),

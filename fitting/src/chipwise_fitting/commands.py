@@ -13,6 +13,7 @@ from chipwise.core.files import check_output
 from chipwise.errors import InputError, MissingExtra, SpecError, UnknownName
 from chipwise.predict.kernels.bounded import DATA
 from chipwise.predict.served import batching
+from chipwise_fitting import laboratory
 from chipwise_fitting.score import LeaveOut, Row, Score, scores
 
 FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")
@@ -71,7 +72,7 @@ def fit(
     reports = []
     for kind in kinds or FITS:
         module = importlib.import_module(f"chipwise_fitting.{kind}")
-        own = batching.DATA.parent if kind in _OF_SERVING else DATA
+        own = laboratory.DATA.parent if kind == "layers" else batching.DATA.parent if kind in _OF_SERVING else DATA
         on_progress(f"{kind}: writing to {out or own}")
         reports.append(str(module.fit(root, out or own, progress=on_progress)))
     return reports

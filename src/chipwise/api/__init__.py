@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
-    from chipwise.api.explanations import explain, explain_measured, sensitivity
+    from chipwise.api.explanations import explain, sensitivity
     from chipwise.api.exports import Exported, export
     from chipwise.api.kits import import_measurements, kit
     from chipwise.api.measured_parts import MeasuredParts, measure_parts
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.telemetry import teach
-    from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures, laboratory_times
+    from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
     from chipwise.design.report.record import RunRecord
     from chipwise.design.run.spec import RunSpec
@@ -67,13 +67,11 @@ __all__ = [
     "estimate_training",
     "evaluate",
     "explain",
-    "explain_measured",
     "explain_pictures",
     "export",
     "export_subnetwork",
     "import_measurements",
     "kit",
-    "laboratory_times",
     "learn",
     "load_run",
     "lower",
@@ -98,7 +96,7 @@ __all__ = [
 _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.catalogue": ("devices", "models", "models_on", "runtimes"),
     "chipwise.api.cost_models": ("calibrate", "learn"),
-    "chipwise.api.explanations": ("explain", "explain_measured", "sensitivity"),
+    "chipwise.api.explanations": ("explain", "sensitivity"),
     "chipwise.api.exports": ("Exported", "export"),
     "chipwise.api.kits": ("import_measurements", "kit"),
     "chipwise.api.measured_parts": ("MeasuredParts", "measure_parts"),
@@ -115,7 +113,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.serving": ("agent_loop", "plan", "simulate"),
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
     "chipwise.api.telemetry": ("teach",),
-    "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures", "laboratory_times"),
+    "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures"),
     "chipwise.errors": ("ChipwiseError",),
     "chipwise.predict.cost.model": ("CostEstimate",),
     "chipwise.hardware.device": ("MachineProfile",),

@@ -17,7 +17,6 @@ from chipwise.model.published.read import resolve
 from chipwise.predict.served.request import IMAGE_SIZE, listening, taken_for
 
 if TYPE_CHECKING:
-    from chipwise.deploy.measure.profiled import MeasuredExplanation
     from chipwise.predict.explain.explanation import Explanation
 
 
@@ -159,34 +158,3 @@ def explain(
     found = explain_case(case, every=every, other_chips=other_chips)
     said = taken_for(model, None if is_here(device) else device)
     return replace(found, notes=tuple(dict.fromkeys((*said, *found.notes))))
-
-
-@public
-def explain_measured(
-    model: str | Path | ArchSpec,
-    *,
-    runtime: str | None = None,
-    weights: str | None = None,
-    batch: int = 1,
-    prompt: int = 1024,
-    new: int = 128,
-    threads: int = 1,
-    seed: int = 0,
-) -> MeasuredExplanation:
-    """Measures ``model`` on this machine with ONNX Runtime's profiler, beside what calibration predicts.
-
-    The arguments are those of :func:`explain`.
-
-    Raises:
-        InputError: This machine was not calibrated, or another runtime is named.
-        Unsupported: The model cannot be exported.
-    """
-    from chipwise.deploy.measure.profiled import measure_case
-    from chipwise.predict.explain.cases import calibrated_case
-
-    if runtime not in (None, "onnxruntime"):
-        raise InputError(f"--measured reads ONNX Runtime's profiler; {runtime} has none that is read here")
-    model = model if isinstance(model, ArchSpec) else str(model)
-    profile = profile_here("onnxruntime", threads, **read_by(model))
-    asked = {"batch": batch, "prompt_tokens": prompt, "new_tokens": new, "weights": weights}
-    return measure_case(calibrated_case(model, profile, **asked), threads=threads, seed=seed)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chipwise.api.this_machine import require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
 from chipwise.predict.cost.whole_run import RunEstimate
-from chipwise.predict.served.deployment import Deployment
 
 if TYPE_CHECKING:
-    from chipwise.predict.served.laboratory_times import LaboratoryTime
     from chipwise.predict.served.picture_changes import PictureExplanation
 
 
@@ -129,52 +126,3 @@ def estimate_parts(
     require_sheet(device, "parts are priced by what Qualcomm's chips took", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
     return PartTable(f"{model} on {device}", found)
-
-
-@public
-def laboratory_times(
-    model: str | Path,
-    *,
-    device: str = "h100-sxm",
-    laboratory: str = "llmservingsim",
-    runtime: str | None = None,
-    prompt: int = 1024,
-    new: int = 128,
-    batch: int = 1,
-    weights: str | None = None,
-    tp: int = 1,
-) -> list[LaboratoryTime]:
-    """Predicts a model's kernels as another laboratory would time them, beside our own times.
-
-    >>> import chipwise
-    >>> found = chipwise.laboratory_times("meta-llama/Llama-3.1-8B", device="rtx-a6000")
-    >>> found[0].place
-    'embedding'
-
-    Args:
-        model: As in :func:`estimate`.
-        device: A data sheet's name, alias or file.
-        laboratory: ``llmservingsim``, whose tables of kernels are public.
-        runtime: Inference runtime whose kernels are meant.
-        prompt: Prompt tokens of a request.
-        new: New tokens of a request.
-        batch: Requests in flight.
-        weights: Weight format.
-        tp: Tensor-parallel degree.
-
-    Raises:
-        UnknownName: A name that is not known.
-        Unsupported: The device lacks a rate.
-    """
-    from chipwise.predict.served.laboratory_times import laboratory_times as times
-    from chipwise.predict.served.request import Request
-
-    require_sheet(device, "a laboratory's kernels are priced on devices with data sheets")
-    request = Request(
-        model=model,
-        deployment=Deployment(device=device, runtime=runtime, weights=weights, tp=tp),
-        batch=batch,
-        prompt_tokens=prompt,
-        new_tokens=new,
-    )
-    return times(request, laboratory)

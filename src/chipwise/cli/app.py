@@ -16,7 +16,6 @@ import chipwise
 from chipwise.cli import (
     agent,
     calibrate,
-    candidates,
     compare,
     devices,
     estimate,
@@ -92,7 +91,6 @@ for group, name, command, summary in (
     ("Predict", "estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
     ("Predict", "compare", compare.command, "Compare models on several devices."),
     ("Predict", "explain", explain.command, "Explain where the time goes, and what would help."),
-    ("Predict", "candidates", candidates.command, "Predict the cost of candidates of a ranking model."),
     ("Predict", "ops", fitting.command("ops"), "Predict the time of single operators."),
     ("Predict", "models", models.command, "List the bundled models."),
     ("Predict", "runtimes", runtimes.command, "List runtimes and weight formats."),

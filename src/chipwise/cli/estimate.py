@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chipwise.cli import candidates as ranked
 from chipwise.cli import completion, image_size, quality, whole_runs
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ def command(
     frames: Annotated[int | None, typer.Option(help="Frames of a video (diffusion); 1: image.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps (diffusion models).", min=1)] = None,
     part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
-    timed_by: Annotated[
-        str | None, typer.Option(help="Kernels as another laboratory times them: llmservingsim")
+    candidates: Annotated[
+        str | None, typer.Option(help="Of a ranking model: so many candidates, such as 1,8,32,128,512.")
     ] = None,
+    shards: Annotated[int | None, typer.Option(help="Devices among which its embedding tables are sharded.")] = None,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
@@ -108,6 +110,8 @@ def command(
     Images: chipwise estimate Qwen/Qwen2.5-VL-7B-Instruct --images 2 --image-size 1280x720 --prompt 100
 
     Speech, with its real-time factor: chipwise estimate openai/whisper-large-v3 --device rtx-4090 --new 100
+
+    Ranking: chipwise estimate runs/ranking/winner --device l4 --candidates 1,8,32,128,512
 
     Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
 
@@ -144,10 +148,12 @@ def command(
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
     model, device = alike.named(model, like), completion.sized(device, memory)
+    if ranked.answered(context, model, device, counts=candidates, shards=shards):
+        return
     if audio is not None and not resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}
-    if whole_runs.answered(context, model, picture, part=part, timed_by=timed_by, as_json=as_json):
+    if whole_runs.answered(context, model, picture, part=part, as_json=as_json):
         return
     if train:
         serving = ("new", "kv", "audio", "images", "size", "gpu_layers", "n_cpu_moe", "host")

@@ -71,7 +71,6 @@ def command(
     out: Annotated[Path | None, typer.Option(help="File that --apply writes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
-    measured: Annotated[bool, typer.Option("--measured", help="Profile it on this machine, node by node.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
     """Explain where the time of a model goes on a chip, how far from the limit it is, and what each change would buy.
@@ -85,7 +84,7 @@ def command(
     Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
     from chipwise import api
-    from chipwise.cli.output import is_default, json_of, notices, refuse
+    from chipwise.cli.output import json_of, notices, refuse
     from chipwise.cli.whole_runs import explained
     from chipwise.core.extras import require
     from chipwise.core.files import check_output, write_output
@@ -100,18 +99,8 @@ def command(
         refuse(context, "new", "kv", "shared", "images", "audio", why="is for serving, not for --train")
     if apply is None:
         refuse(context, "out", why="is where --apply N writes to")
-    if measured:
-        others = ("apply", "html", "train", "train_tokens", "sensitivity", "kv", "tp", "pp", "ep", "dp", "shared")
-        refuse(context, *others, "images", "audio", why="is not for --measured")
-        if device != "here" and not is_default(context, "device"):
-            raise typer.BadParameter(
-                f"--measured runs the model on this machine, which is not {device}; use --device here"
-            )
     device = completion.sized(device, memory)
     asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
-    if measured:
-        _measured(model, asked, threads, as_json=as_json)
-        return
     if images:
         asked |= {"images": images, "image_size": image_size.parse(size)}
     else:
@@ -274,28 +263,3 @@ def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
     if not every:
         left = len(advice) - len(shown)
         say((f"{left} more, and " if left else "") + "changes whose gain is uncertain, with --all")
-
-
-def _measured(model: str, asked: dict[str, Any], threads: int, *, as_json: bool) -> None:
-    from chipwise import api
-    from chipwise.cli.output import json_of, print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
-    found = api.explain_measured(model, threads=threads, **asked)
-    if as_json:
-        json_of(found)
-        return
-    for phase in found.phases:
-        say(
-            f"{phase.phase}: {units.show(phase.measured_s, 'time')} measured with the profiler on, "
-            f"{units.show(phase.predicted_s, 'time')} predicted from the calibration of this machine",
-            bold=True,
-        )
-        heads = ("predicted", "measured", "measured / predicted", "nodes")
-        table = Table(columns=[Column(head="operator"), *(Column(head=head, right=True) for head in heads)])
-        for row in phase.rows:
-            ratio = units.number(row.measured_s / row.predicted_s) if row.predicted_s and row.measured_s else ""
-            seen = units.show(row.measured_s, "time") if row.measured_s else "none"
-            table.add(row.operator, units.show(row.predicted_s, "time"), seen, ratio, str(row.nodes))
-        print_table(table)

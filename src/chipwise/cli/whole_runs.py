@@ -1,4 +1,4 @@
-"""Answers of ``chipwise estimate`` from laws of whole runs: images, parts on phones, other benchmark suites."""
+"""Answers of ``chipwise estimate`` from laws of whole runs: images and parts on phones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 
 if TYPE_CHECKING:
     from chipwise.predict.cost.whole_run import RunEstimate
-    from chipwise.predict.served.laboratory_times import LaboratoryTime
 
 LABELS = {
     "latency_s": ("latency", "time"),
@@ -31,7 +30,6 @@ def answered(
     picture: Mapping[str, int | None],
     *,
     part: str | None,
-    timed_by: str | None,
     as_json: bool,
 ) -> bool:
     """Whether one of these laws is meant; then it has answered.
@@ -41,7 +39,6 @@ def answered(
         model: As on the command line.
         picture: The options of pictures.
         part: The one part asked for.
-        timed_by: The laboratory in whose terms kernels are asked for.
         as_json: Whether to print JSON.
 
     Raises:
@@ -49,10 +46,6 @@ def answered(
     """
     from chipwise.cli.output import refuse
 
-    if timed_by is not None:
-        refuse(context, *picture, *SHARED, "zero", "part", "train", "train_tokens", why="is not for --timed-by")
-        _laboratory(context, model, timed_by, as_json=as_json)
-        return True
     sort = "" if Path(model).exists() else _sort_of(model, context.params["device"], part)
     if sort != "pictures":
         refuse(context, *picture, why="is for diffusion models, such as stable-diffusion-3.5-large")
@@ -206,7 +199,7 @@ SHARED = ("memory", "gpu_layers", "n_cpu_moe", "host")  # of estimates of langua
 LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
     "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
-    "html", "train_tokens", "measured", "memory",
+    "html", "train_tokens", "memory",
 )  # fmt: skip
 
 
@@ -244,28 +237,3 @@ def _print(found: Sequence[RunEstimate]) -> None:
     print_table(table)
     for note in dict.fromkeys(note for each in found for note in each.notes):
         say(f"note: {note}")
-
-
-def _laboratory(context: typer.Context, model: str, laboratory: str, *, as_json: bool) -> None:
-    from chipwise import api
-    from chipwise.cli.output import json_of
-
-    asked = {name: context.params[name] for name in ("device", "runtime", "prompt", "new", "batch", "weights", "tp")}
-    found = api.laboratory_times(model, laboratory=laboratory, **asked)
-    json_of(found) if as_json else _print_laboratory(f"{model} on {asked['device']}", laboratory, found)
-
-
-def _print_laboratory(what: str, laboratory: str, found: Sequence[LaboratoryTime]) -> None:
-    from chipwise.cli.output import print_table
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
-    table = Table(
-        columns=[Column(head="kernels"), *(Column(head=each, right=True) for each in ("calls", "here", "there"))],
-        title=f"{what}: predicted, here and as timed by {laboratory}, 90 % intervals",
-    )
-    for each in found:
-        theirs = each.theirs
-        there = "not timed" if theirs is None else units.span(theirs.value, theirs.low, theirs.high, "time")
-        table.add(f"{each.phase} {each.place}", f"{each.count:,}", units.show(each.ours_s, "time"), there)
-    print_table(table)

@@ -92,7 +92,6 @@ def test_of_a_model_that_hears_and_writes_the_encoder_is_priced_here() -> None:
         (lambda: chipwise.estimate_pictures("FLUX.1-dev", device="here"), "pictures of published models are priced by"),
         (lambda: chipwise.explain_pictures("FLUX.1-dev", device="local"), "name another --device, such as h100-sxm"),
         (lambda: chipwise.estimate_parts("whisper_small", device="here"), "such as snapdragon-8-elite"),
-        (lambda: chipwise.laboratory_times("gpt2", device="here"), "a laboratory's kernels are priced on devices"),
     ],
 )
 def test_what_this_machine_cannot_price_says_what_can(

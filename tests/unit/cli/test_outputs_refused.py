@@ -80,9 +80,3 @@ def test_columns_of_ones_own_are_copied_and_named(tmp_path: Path) -> None:
 def test_here_is_named_where_only_data_sheets_are_read() -> None:
     asked = ("space", str(Path(__file__).parents[3] / "examples" / "smoke.yaml"))
     assert "estimate, explain and compare take it" in refused(*asked, "--device", "here", error=InputError)
-
-
-def test_measured_runs_on_this_machine_alone() -> None:
-    outcome = runner.invoke(app, ["explain", "gpt2", "--device", "l4", "--measured"])
-    assert outcome.exit_code == 2
-    assert "which is not l4" in " ".join(outcome.output.replace("│", " ").split())

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chipwise.core.dtypes import values_bytes
 from chipwise.model.arch.arch import ArchSpec, NormKind
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
@@ -131,3 +132,22 @@ def llama_like_specs(draw: st.DrawFn) -> ArchSpec:
         tie_embeddings=draw(st.booleans()),
         rope_theta=draw(st.sampled_from((10_000.0, 500_000.0))),
     )
+
+
+def kv_cache_bytes(
+    arch: ArchSpec, tokens: int, *, batch: int = 1, cache: str = "fp32", state: str = "fp32", encoder_tokens: int = 0
+) -> int:
+    """Bytes kept between passes for ``tokens`` positions of each of ``batch`` sequences.
+
+    Windowed layers keep their window, latent attention its small vectors, recurrences a state of fixed size, cross
+    attention the keys and values of ``encoder_tokens``. Layers that share weights keep their own.
+    """
+    kept = held = 0
+    for layer in arch.layers:
+        held += layer.conv_state_values(arch.d_model)
+        if layer.attention is not None:
+            kept += layer.attention.cache_values(tokens)
+            held += layer.attention.state_values()
+        if layer.cross is not None:
+            kept += 2 * layer.cross.kv_width * encoder_tokens
+    return int(values_bytes(batch * kept, cache) + values_bytes(batch * held, state))

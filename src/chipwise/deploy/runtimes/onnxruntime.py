@@ -39,16 +39,13 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def load(path: str | Path, *, threads: int, profile: str | None = None) -> tuple[Any, dict[str, Any]]:
+def load(path: str | Path, *, threads: int) -> tuple[Any, dict[str, Any]]:
     """The runtime's session for a file that chipwise wrote, and the file's metadata.
 
     Raises:
         MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
     """
-    settings = session_options(threads)
-    if profile is not None:
-        settings.enable_profiling, settings.profile_file_prefix = True, profile
-    session = _open(path, settings)
+    session = _open(path, session_options(threads))
     facts = _metadata(session)
     if facts is None:
         raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
@@ -78,14 +75,10 @@ class OnnxRuntimeSession:
         capacity: int,
         batch: int = 1,
         threads: int = 1,
-        profile: str | None = None,
         loaded: tuple[Any, dict[str, Any]] | None = None,
     ) -> None:
-        """Loads the file, unless ``loaded`` holds its session and metadata already.
-
-        ``profile`` is how the name of the runtime's own profile begins, where one is wanted.
-        """
-        self._session, facts = loaded or load(path, threads=threads, profile=profile)
+        """Loads the file, unless ``loaded`` holds its session and metadata already."""
+        self._session, facts = loaded or load(path, threads=threads)
         if "encodes" in facts:
             raise MeasurementError(f"{path}: this model is an encoder; open it with OnnxEncoder")
         if capacity > facts["max_tokens"]:
@@ -128,10 +121,6 @@ class OnnxRuntimeSession:
         self._total.fill(self._length)
         self._session.run_with_iobinding(self._step)
         return self._logits[:, 0]
-
-    def end_profile(self) -> Path:
-        """Ends the runtime's own profiling and returns its file."""
-        return Path(self._session.end_profiling())
 
     def all_logits(self, tokens: AnyArray) -> AnyArray:
         """Logits of every position (batch, tokens, vocab) of a model exported with ``logits="all"``."""

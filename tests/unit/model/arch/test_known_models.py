@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from chipwise.core.dtypes import values_bytes
+from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.errors import SpecError, UnknownName
-from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import families
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import read_config, resolve
@@ -135,25 +134,6 @@ ACTIVE = {
     "Llama-4-Scout-17B-16E": 17,  # model card
     "Llama-4-Maverick-17B-128E": 17,  # model card
 }
-
-
-def kv_cache_bytes(
-    arch: ArchSpec, tokens: int, *, batch: int = 1, cache: str = "fp32", state: str = "fp32", encoder_tokens: int = 0
-) -> int:
-    """Bytes kept between passes for ``tokens`` positions of each of ``batch`` sequences.
-
-    Windowed layers keep their window, latent attention its small vectors, recurrences a state of fixed size, cross
-    attention the keys and values of ``encoder_tokens``. Layers that share weights keep their own.
-    """
-    kept = held = 0
-    for layer in arch.layers:
-        held += layer.conv_state_values(arch.d_model)
-        if layer.attention is not None:
-            kept += layer.attention.cache_values(tokens)
-            held += layer.attention.state_values()
-        if layer.cross is not None:
-            kept += 2 * layer.cross.kv_width * encoder_tokens
-    return int(values_bytes(batch * kept, cache) + values_bytes(batch * held, state))
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())

@@ -1,4 +1,4 @@
-"""Pictures, parts on phones, another laboratory's kernels and watts of whole runs, as ``estimate`` answers them."""
+"""Pictures, parts on phones and watts of whole runs, as ``estimate`` answers them."""
 
 from __future__ import annotations
 
@@ -93,16 +93,6 @@ def test_parts_that_cannot_be_answered() -> None:
         api.estimate_parts("vit", runtime="lite-rt")
 
 
-def test_kernels_as_another_laboratory_times_them() -> None:
-    found = api.laboratory_times("meta-llama/Llama-3.1-8B", device="rtx-a6000", prompt=512)
-    (gate_up,) = [each for each in found if each.phase == "prefill" and each.place.endswith("gate_up")]
-    assert gate_up.theirs is not None
-    assert 0.7 < gate_up.theirs.value / gate_up.ours_s < 1.4  # products differ by a factor near one
-    assert [each.place for each in found if each.theirs is None] == ["head.sample", "head.sample"]
-    with pytest.raises(UnknownName, match="llmservingsim"):
-        api.laboratory_times("gpt2", laboratory="ours")
-
-
 def test_served_power_is_within_the_boards_limit_and_grows_with_requests() -> None:
     watts = []
     for batch in (1, 16, 128):
@@ -114,14 +104,13 @@ def test_served_power_is_within_the_boards_limit_and_grows_with_requests() -> No
     assert "served_power_w" not in api.estimate("gpt2", device="apple-m4").metrics
 
 
-def test_the_command_answers_pictures_parts_and_laboratories() -> None:
+def test_the_command_answers_pictures_and_parts() -> None:
     assert "diffusers" in asked("flux.1-dev", "--steps", "20")
     picture = json.loads(asked("flux.1-dev", "--steps", "20", "--json"))
     assert picture["metrics"]["latency_s"]["low"] < picture["metrics"]["latency_s"]["value"]
     assert picture["provenance"].startswith("predicted")
     parts = json.loads(asked("openai/whisper-small", "--part", "encoder", "--json"))
     assert [(each["part"], each["runtime"]) for each in parts] == [("encoder", "Qualcomm QNN")]
-    assert "not timed" in asked("gpt2", "--device", "rtx-a6000", "--timed-by", "llmservingsim")
 
 
 @pytest.mark.parametrize(

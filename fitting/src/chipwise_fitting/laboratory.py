@@ -1,7 +1,7 @@
 """Kernel times in another benchmark suite: a factor and added seconds for each kind of kernel.
 
 Laboratories lock clocks or do not, warm caches or not, and count a launch or leave it out, so that their tables differ
-by almost a constant. Who compares with measurements of his own can ask for them in the other's terms.
+by almost a constant. ``chipwise validate layers`` compares in the other's terms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import times_of
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named
 
-DATA = Path(__file__).parents[1] / "data" / "layers.json"
+DATA = Path(__file__).parent / "data" / "layers.json"
 STACK = "vllm"  # whose kernels ours are
 
 
