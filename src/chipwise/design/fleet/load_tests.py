@@ -33,7 +33,7 @@ class LoadTest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PredictionCheck:
     """One promised time against what was measured, in seconds."""
 
     metric: str
@@ -60,7 +60,7 @@ class Check(Result):
 
     tool: str
     option: str
-    rows_held: tuple[Held, ...]
+    rows_held: tuple[PredictionCheck, ...]
     rate_planned_per_s: float | None  # None where a trace said when requests arrive
     rate_measured_per_s: float | None
     step_scale: float | None
@@ -207,7 +207,7 @@ def check(plan: Path, results: Path) -> Check:
     best, test = found.best, read_load_test(results)
     limits = found.question.limits
     held = tuple(
-        Held(
+        PredictionCheck(
             metric=name,
             promised=item.value,
             low=item.value if item.low is None else item.low,
@@ -244,7 +244,7 @@ def check(plan: Path, results: Path) -> Check:
     )
 
 
-def verdict(each: Held) -> str:
+def verdict(each: PredictionCheck) -> str:
     """Whether a promise held, in words."""
     said = "inside" if each.inside else "below" if each.measured < each.low else "above"
     limit = (
