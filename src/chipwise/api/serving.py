@@ -238,14 +238,14 @@ def _loads(
     clients: int | None, think_s: float, seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float,
 ) -> list[Load]:  # fmt: skip
     from chipwise.design.fleet.question import rate_of
-    from chipwise.predict.load.load import made
+    from chipwise.predict.load.load import generate_load
     from chipwise.predict.load.traces import read_trace
 
     if trace is not None:
         return [read_trace(trace, longest=longest)[0]]
     per_s = None if rate is None else rate_of(rate)
     loads = [
-        made(
+        generate_load(
             (kind,), count=requests, rate_per_s=per_s, arrivals=arrivals, burstiness=burstiness, clients=clients,
             think_s=think_s, seed=seed + i,
         )

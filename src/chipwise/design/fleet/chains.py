@@ -26,7 +26,7 @@ from chipwise.design.fleet.question import FORMER, Question, limits_of, mapping,
 from chipwise.errors import Infeasible, SpecError
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.fleet import Pool, serve_stages
-from chipwise.predict.load.load import made
+from chipwise.predict.load.load import generate_load
 from chipwise.predict.load.outcome import metrics_of, steady
 
 MOST_ADDED = 64  # replicas, beyond those that each model's own limits ask for
@@ -161,7 +161,7 @@ def _metrics(
     first = evaluators[0].question
     count = first.requests * 2
     loads = [
-        made(
+        generate_load(
             evaluator.question.classes, count=count, rate_per_s=first.rate_per_s, arrivals=first.arrivals,
             burstiness=first.burstiness, seed=first.seed,
         )

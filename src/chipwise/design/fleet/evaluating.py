@@ -36,7 +36,7 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     serve_apart,
     serve_mixed,
 )
-from chipwise.predict.load.load import Load, RequestClass, made
+from chipwise.predict.load.load import Load, RequestClass, generate_load
 from chipwise.predict.load.outcome import metrics_of, outcome, steady
 from chipwise.predict.load.policy import Policy, policy_of
 from chipwise.predict.load.saturation import Saturation, saturation
@@ -134,7 +134,7 @@ class Evaluator:
         found = self._loads.get(lanes)
         if found is None:
             question = self.question
-            found = made(
+            found = generate_load(
                 question.classes,
                 count=min(question.requests * lanes, 200_000),
                 rate_per_s=question.rate_per_s,

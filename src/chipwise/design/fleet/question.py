@@ -117,7 +117,7 @@ class Question:
         power_w: Of all boards together, at most.
         usd_per_s: Of all devices together, at most.
         confidence: With which the limits are to hold.
-        arrivals: How requests arrive, see :func:`chipwise.predict.load.load.made`.
+        arrivals: How requests arrive, see :func:`chipwise.predict.load.load.generate_load`.
         burstiness: Of gamma arrivals.
         requests: That one lane is replayed with.
         trace: A file of requests, in place of classes and rate.

@@ -158,7 +158,7 @@ def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
         raise SpecError(f"is of gamma gaps, and the gaps are {arrivals}; say arrivals gamma", field="burstiness")
 
 
-def made(
+def generate_load(
     classes: tuple[RequestClass, ...],
     *,
     count: int,

@@ -24,7 +24,7 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     serve_mixed,
     serve_stages,
 )
-from chipwise.predict.load.load import RequestClass, made
+from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import capacity_per_s, outcome, over_time, steady
 from chipwise.predict.load.policy import Policy, Speculation, policy_of
 from chipwise.predict.load.step_times import step_times
@@ -43,7 +43,7 @@ def toy_replica(**times: float) -> Replica:
 
 @pytest.mark.parametrize(("arrivals", "burst", "variation"), [("constant", 1, 0), ("poisson", 1, 1), ("gamma", 4, 2)])
 def test_gaps_have_the_mean_and_the_variation_that_are_asked_for(arrivals: str, burst: float, variation: float) -> None:
-    load = made(KINDS, count=40_000, rate_per_s=5.0, arrivals=arrivals, burstiness=burst, seed=0)
+    load = generate_load(KINDS, count=40_000, rate_per_s=5.0, arrivals=arrivals, burstiness=burst, seed=0)
     gaps = np.diff(load.arrival_s)
     assert gaps.mean() == pytest.approx(0.2, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.1)
@@ -51,7 +51,7 @@ def test_gaps_have_the_mean_and_the_variation_that_are_asked_for(arrivals: str, 
 
 def test_a_seed_gives_the_same_requests_at_every_rate() -> None:
     kinds = (RequestClass(share=3, spread=0.4), RequestClass(name="long", prompt_tokens=4000, spread=0.4))
-    slow, fast = (made(kinds, count=2000, rate_per_s=rate, seed=3) for rate in (1.0, 4.0))
+    slow, fast = (generate_load(kinds, count=2000, rate_per_s=rate, seed=3) for rate in (1.0, 4.0))
     assert (slow.prompt_tokens == fast.prompt_tokens).all()
     assert (slow.kind == fast.kind).all()
     assert slow.arrival_s == pytest.approx(4 * fast.arrival_s)
@@ -65,7 +65,7 @@ def test_a_seed_gives_the_same_requests_at_every_rate() -> None:
 )
 def test_loads_that_cannot_be_are_refused(fields: dict[str, float], field: str) -> None:
     with pytest.raises(SpecError, match=field):
-        made(KINDS, **({"count": 10, "rate_per_s": 1.0, "seed": 0} | fields))
+        generate_load(KINDS, **({"count": 10, "rate_per_s": 1.0, "seed": 0} | fields))
     with pytest.raises(SpecError, match="shared_tokens"):
         RequestClass(prompt_tokens=10, shared_tokens=10)
 
@@ -158,7 +158,9 @@ def test_the_lanes_that_are_replayed_get_the_load_of_all(reading: int, writing: 
 
 def test_some_lanes_of_two_pools_stand_for_all() -> None:
     """Twelve readers and six writers: two of them and one give nearly the same times as all."""
-    load = made((RequestClass(prompt_tokens=100, new_tokens=40, spread=0.3),), count=12_000, rate_per_s=90.0, seed=1)
+    load = generate_load(
+        (RequestClass(prompt_tokens=100, new_tokens=40, spread=0.3),), count=12_000, rate_per_s=90.0, seed=1
+    )
     pools = (Pool(replica=toy_replica(token_s=0.001), replicas=12), Pool(replica=toy_replica(step_s=0.02), replicas=6))
     whole, part = (
         outcome(serve_apart(load, *pools, link_bytes_per_s=1e9, most_lanes=lanes)).metrics for lanes in (None, 2)
@@ -168,7 +170,9 @@ def test_some_lanes_of_two_pools_stand_for_all() -> None:
 
 
 def test_no_request_is_lost_between_two_pools() -> None:
-    load = made((RequestClass(prompt_tokens=80, new_tokens=30, spread=0.5),), count=3000, rate_per_s=50.0, seed=2)
+    load = generate_load(
+        (RequestClass(prompt_tokens=80, new_tokens=30, spread=0.5),), count=3000, rate_per_s=50.0, seed=2
+    )
     pools = (Pool(replica=toy_replica(token_s=0.001), replicas=5), Pool(replica=toy_replica(step_s=0.02), replicas=3))
     served = serve_apart(load, *pools, link_bytes_per_s=1e9)
     assert served.done.all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_engine import toy_load, toy_table
 
 from chipwise.predict.load.engine import replay
-from chipwise.predict.load.load import RequestClass, made
+from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import metrics_of, times_of
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import step_times
@@ -62,7 +62,9 @@ def test_no_request_and_no_token_is_lost(
 @quick
 @given(seed=st.integers(0, 10_000), faster=st.floats(1.05, 4))
 def test_a_faster_chip_never_hurts(seed: int, faster: float) -> None:
-    load = made((RequestClass(prompt_tokens=200, new_tokens=40, spread=0.5),), count=120, rate_per_s=4.0, seed=seed)
+    load = generate_load(
+        (RequestClass(prompt_tokens=200, new_tokens=40, spread=0.5),), count=120, rate_per_s=4.0, seed=seed
+    )
     table = toy_table(token_s=0.0005, step_s=0.004)
     slow, fast = (
         metrics_of(replay(load, table, Policy(), cache_tokens=40_000, slow=(factor, factor)))
@@ -79,7 +81,9 @@ def test_a_higher_rate_never_lowers_a_percentile_beyond_the_noise_of_seeds() -> 
     found = []
     for rate in (0.5, 1, 2, 4, 6, 8):
         seeds = [
-            metrics_of(replay(made(kinds, count=300, rate_per_s=rate, seed=seed), table, Policy(), cache_tokens=4000))
+            metrics_of(
+                replay(generate_load(kinds, count=300, rate_per_s=rate, seed=seed), table, Policy(), cache_tokens=4000)
+            )
             for seed in range(4)
         ]
         found.append({name: np.array([each[name] for each in seeds]) for name in seeds[0]})
@@ -95,7 +99,7 @@ def test_waiting_for_one_slot_is_that_of_an_m_d_1_queue(load: float) -> None:
     service_s = 0.1
     waits = []
     for seed in range(3):
-        asked = made(
+        asked = generate_load(
             (RequestClass(prompt_tokens=100, new_tokens=0),), count=60_000, rate_per_s=load / service_s, seed=seed
         )
         served = replay(asked, toy_table(token_s=0.001), Policy(most_sequences=1), cache_tokens=1e9)
@@ -116,7 +120,7 @@ def test_the_closed_loop_is_the_estimate_where_nothing_queues(clients: int) -> N
     )
     table = step_times([asked])[0]
     kinds = (RequestClass(prompt_tokens=1024, new_tokens=128),)
-    load = made(kinds, count=2 * clients, rate_per_s=None, clients=clients, seed=0)
+    load = generate_load(kinds, count=2 * clients, rate_per_s=None, clients=clients, seed=0)
     served = replay(load, table, Policy(), cache_tokens=1e9)
     found = estimate(asked)
     if clients == 1:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_engine import toy_table
 
 from chipwise.predict.load.fleet import Pool, Replica, serve, serve_apart, serve_mixed
-from chipwise.predict.load.load import RequestClass, made
+from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import metrics_of
 from chipwise.predict.load.policy import Policy, Speculation
 from chipwise.predict.served.deployment import Deployment
@@ -33,7 +33,9 @@ def pool(replicas: int = 1, *, policy: Policy | None = None, cache_tokens: float
 
 
 def load(rate: float, seed: int, count: int = 300):  # type: ignore[no-untyped-def]
-    return made((RequestClass(prompt_tokens=100, new_tokens=20, spread=0.4),), count=count, rate_per_s=rate, seed=seed)
+    return generate_load(
+        (RequestClass(prompt_tokens=100, new_tokens=20, spread=0.4),), count=count, rate_per_s=rate, seed=seed
+    )
 
 
 @LAWS
