@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.hardware.drawn import floor_w
+from chipwise.hardware.power_draw import floor_w
 from chipwise.predict.kernels import power
 from chipwise.predict.kernels.bounded import Network, hardware
 from chipwise_fitting import bounded_training as training

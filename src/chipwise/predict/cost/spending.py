@@ -11,7 +11,7 @@ from typing import Any
 
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.drawn import limit_w
+from chipwise.hardware.power_draw import limit_w
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.request import request_total, throughput
 

@@ -19,7 +19,7 @@ import numpy as np
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.drawn import PHONE_LOG_HALFWIDTH, floor_w, limit_w
+from chipwise.hardware.power_draw import PHONE_LOG_HALFWIDTH, floor_w, limit_w
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.routing import ExpertsOp

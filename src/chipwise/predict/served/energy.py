@@ -10,7 +10,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.drawn import floor_w
+from chipwise.hardware.power_draw import floor_w
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.kernels.power import power

@@ -12,7 +12,7 @@ from chipwise.design.targets.sheet import sheet_target
 from chipwise.design.targets.target import TARGETS, kind_of
 from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
-from chipwise.hardware.drawn import PHONE_IDLE_W, PHONE_LOAD_W
+from chipwise.hardware.power_draw import PHONE_IDLE_W, PHONE_LOAD_W
 from chipwise.model.space.search_space import SearchSpace
 
 

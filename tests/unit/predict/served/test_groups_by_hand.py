@@ -12,7 +12,7 @@ import pytest
 
 from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet
-from chipwise.hardware.drawn import floor_w
+from chipwise.hardware.power_draw import floor_w
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import Matmul

@@ -11,7 +11,7 @@ from scipy import stats
 
 from chipwise.errors import Unsupported
 from chipwise.hardware import datasheet, facts
-from chipwise.hardware.drawn import PHONE_IDLE_W, PHONE_LOAD_W, PHONE_LOG_HALFWIDTH, floor_w, is_phone, limit_w
+from chipwise.hardware.power_draw import PHONE_IDLE_W, PHONE_LOAD_W, PHONE_LOG_HALFWIDTH, floor_w, is_phone, limit_w
 from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels.power import power
 
