@@ -32,7 +32,7 @@ from chipwise.predict.whole_runs.diffusion import (
     known_name,
     picture_law,
 )
-from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.whole_runs.power_draw import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.sums import Constants, Law, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit

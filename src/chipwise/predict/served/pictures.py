@@ -12,8 +12,8 @@ from chipwise.predict.served import stack_law
 from chipwise.predict.served.served_energy import constants
 from chipwise.predict.whole_runs import diffusion
 from chipwise.predict.whole_runs.diffusion import KNOWN, Picture, base_name, known_name, picture_law, rated_by_images
-from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS
+from chipwise.predict.whole_runs.power_draw import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.sums import value_of
 
 RUNTIME = "diffusers"

@@ -25,7 +25,7 @@ from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.setting import Setting, Step
 from chipwise.predict.served.stack_law import Work, link_bytes_per_s, peak_flops_per_s, sequences_held
-from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.whole_runs.power_draw import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, named, value_of
 
 DATA = Path(__file__).parent / "data" / "energy.json"

@@ -7,7 +7,7 @@ import pytest
 from chipwise.hardware import datasheet
 from chipwise.predict.served.served_energy import constants
 from chipwise.predict.whole_runs.diffusion import DiffusionTransformer, Picture, picture_law
-from chipwise.predict.whole_runs.drawn import Shares, mean_watts, watts_law
+from chipwise.predict.whole_runs.power_draw import Shares, mean_watts, watts_law
 from chipwise.predict.whole_runs.sums import value_of
 from chipwise_fitting.energy import model_named
 
