@@ -138,7 +138,7 @@ def checkpointing_note(found: Checkpointing) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class PowerDraw:
     """Watts of all devices, averaged over prefill and decode; at most the limit."""
 
     drawn_w: float
@@ -150,7 +150,7 @@ class Drawn:
         return self.drawn_w / self.limit_w
 
 
-def drawn(case: Case) -> Drawn | None:
+def power_draw(case: Case) -> PowerDraw | None:
     """Power while serving; None where the board's limit is unpublished, and for models that do not generate."""
     energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
@@ -160,10 +160,10 @@ def drawn(case: Case) -> Drawn | None:
     except Unsupported:
         return None
     drawn_w = energy.value * case.estimate.metrics["throughput"].value
-    return Drawn(drawn_w=min(drawn_w, limit_w), limit_w=limit_w)
+    return PowerDraw(drawn_w=min(drawn_w, limit_w), limit_w=limit_w)
 
 
-def power_note(found: Drawn) -> str:
+def power_note(found: PowerDraw) -> str:
     """The facts in one line."""
     return (
         f"power: about {units.show(found.drawn_w, 'power')} of {units.show(found.limit_w, 'power')} while serving, "

@@ -8,7 +8,7 @@ from chipwise.core import units
 from chipwise.errors import ChipwiseError
 from chipwise.hardware import datasheet
 from chipwise.predict.explain.advice import Proposal
-from chipwise.predict.explain.notes import drawn
+from chipwise.predict.explain.notes import power_draw
 from chipwise.predict.explain.question import Case
 
 HEAD_ROOM = 0.2  # share of the limit above which little is left
@@ -16,7 +16,7 @@ HEAD_ROOM = 0.2  # share of the limit above which little is left
 
 def rule(case: Case) -> Iterator[Proposal]:
     """Proposes, where serving draws 80 % of the limit, the chip of this kind that is as fast with the least energy."""
-    here = drawn(case)
+    here = power_draw(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
         return
     chips = [
