@@ -59,7 +59,7 @@ class TargetSuite:
     def test_no_design_is_known_before_it_was_measured(self) -> None:
         """Doubt is a share."""
         target, space = self.make()
-        assert 0.0 <= target.unsure(space.design(space.sample(1, np.random.default_rng(3))[0])) <= 1.0
+        assert 0.0 <= target.novelty(space.design(space.sample(1, np.random.default_rng(3))[0])) <= 1.0
 
     def test_learning_moves_predictions_towards_what_was_measured_and_can_be_undone(self) -> None:
         """A machine that is 1.6 times as slow: after six measurements the next is at most half as far off."""

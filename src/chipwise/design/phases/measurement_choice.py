@@ -1,4 +1,4 @@
-"""Chooses which candidates to measure: those where it decides a limit, may move the front, or the model is unsure.
+"""Chooses which candidates to measure: those where it decides a limit, may move the front, or the model is novelty.
 
 ``simulated`` trusts the cost model until the finalists are measured; ``measured`` measures every candidate that is
 trained; ``hybrid`` measures where a measurement can change a decision. Along the front, the objectives are quality
@@ -26,7 +26,7 @@ Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and
 
 
 def worth_measuring(
-    mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, unsure: float, headroom: float
+    mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, novelty: float, headroom: float
 ) -> str | None:
     """The reason to measure a candidate before a longer training, or None.
 
@@ -34,7 +34,7 @@ def worth_measuring(
         mode: ``simulated``, ``measured`` or ``hybrid``.
         predicted: By metric the predicted value, and the bounds of its interval.
         limits: What it must keep.
-        unsure: How little the model knows of candidates like it, 0 to 1.
+        novelty: How little the model knows of candidates like it, 0 to 1.
         headroom: Share of a tail's limit that it may take.
     """
     if mode == "simulated":
@@ -49,7 +49,7 @@ def worth_measuring(
                 return f"the chance that {limit.metric} {limit.text} holds is unknown"
             if limit.holds(low / scale) != limit.holds(high / scale):
                 return f"its interval straddles {limit.metric} {limit.text}"
-    if unsure > UNSURE:
+    if novelty > UNSURE:
         return "nothing like it was measured"
     return None
 

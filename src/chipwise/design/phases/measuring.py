@@ -107,8 +107,8 @@ class CandidateMeasurer:
             self._trials.note(item.number, believed_now=believed, within=good)
             return good
         mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
-        unsure = self._target.unsure(item.design)
-        why = because or worth_measuring(mode, believed, (*limits, *pace), unsure=unsure, headroom=HEADROOM)
+        novelty = self._target.novelty(item.design)
+        why = because or worth_measuring(mode, believed, (*limits, *pace), novelty=novelty, headroom=HEADROOM)
         if why is None:
             self._trials.note(item.number, believed_now=believed)
             return self._judge(item.number)

@@ -145,7 +145,7 @@ class CostModel:
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
         return {**predicted, "parameters": [count, count, count], **costs}
 
-    def unsure(self, design: Design) -> float:
+    def novelty(self, design: Design) -> float:
         """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
         figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, {})]).tables
         residuals = self.profile.residuals

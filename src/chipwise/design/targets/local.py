@@ -72,9 +72,9 @@ class CalibratedTarget:
         found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
         return {metric: spread for metric, spread in found.items() if spread}
 
-    def unsure(self, design: Design) -> float:
+    def novelty(self, design: Design) -> float:
         """Novelty of a design; see :class:`chipwise.design.targets.target.Target`."""
-        return self._costs.unsure(design)
+        return self._costs.novelty(design)
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far."""

@@ -257,7 +257,7 @@ class SheetTarget:
                     found[metric] = max(found.get(metric, 0.0), spread)
         return found
 
-    def unsure(self, design: Design) -> float:
+    def novelty(self, design: Design) -> float:
         """1 until something was measured there, then 0."""
         return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
 

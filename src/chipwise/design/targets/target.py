@@ -77,7 +77,7 @@ class Target(Protocol):
         """The standard deviation of ln(measured / predicted) by metric, as it is for designs like these."""
         ...
 
-    def unsure(self, design: Design) -> float:
+    def novelty(self, design: Design) -> float:
         """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
         ...
 

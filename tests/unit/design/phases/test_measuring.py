@@ -118,15 +118,15 @@ class Timed:
 
     measures, limits = True, ()
 
-    def __init__(self, *levels: float, unsure: float = 0.0, spread: float = 1.0) -> None:
-        self.levels, self._unsure, self._spread, self.measured, self.learnt = iter(levels), unsure, spread, 0, 0
+    def __init__(self, *levels: float, novelty: float = 0.0, spread: float = 1.0) -> None:
+        self.levels, self._novelty, self._spread, self.measured, self.learnt = iter(levels), novelty, spread, 0, 0
 
     def predict(self, design):
         value = design.arch.d_model * 1e-6
         return {name: [value, value / self._spread, value * self._spread] for name in ("tpot_p50", "tpot_p99")}
 
-    def unsure(self, design) -> float:
-        return self._unsure
+    def novelty(self, design) -> float:
+        return self._novelty
 
     def learn(self, measured) -> None:
         self.learnt += 1
@@ -182,7 +182,7 @@ def test_what_is_wanted_is_measured_though_its_prediction_leaves_no_doubt(monkey
     ("target", "limit", "mode", "reason"),
     [
         (Timed(0.5), "<= 1 ms", "measured", "every candidate is measured"),
-        (Timed(0.5, unsure=0.99), "<= 1 ms", "hybrid", "nothing like it was measured"),
+        (Timed(0.5, novelty=0.99), "<= 1 ms", "hybrid", "nothing like it was measured"),
         (Timed(0.5, spread=2.0), "<= 100 us", "hybrid", "its interval straddles tpot_p99 <= 100 us"),
     ],
 )

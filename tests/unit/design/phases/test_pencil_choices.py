@@ -142,16 +142,16 @@ def test_the_slowest_reference_design_sets_the_pace() -> None:
 def test_a_measurement_is_worth_it_where_an_interval_straddles_a_hard_limit_or_little_is_known() -> None:
     limits = parse_constraints({"tpot_p50": "<= 10 ms", "tpot_p99": {"limit": "<= 10 ms", "penalty": 0.1}})
 
-    def why(low: float, high: float, unsure: float = 0.0, metric: str = "tpot_p50") -> str | None:
+    def why(low: float, high: float, novelty: float = 0.0, metric: str = "tpot_p50") -> str | None:
         promise = {metric: [(low + high) / 2, low, high]}
-        return worth_measuring("hybrid", promise, limits, unsure=unsure, headroom=0.5)
+        return worth_measuring("hybrid", promise, limits, novelty=novelty, headroom=0.5)
 
     assert why(9e-3, 11e-3) == "its interval straddles tpot_p50 <= 10 ms"
     assert why(6e-3, 9e-3) is None  # headroom is for tails alone
     assert why(9e-3, 11e-3, metric="tpot_p99") is None  # a soft limit decides nothing
     assert why(9e-3, 11e-3, metric="ttft_p50") is None
-    assert why(1e-3, 2e-3, unsure=UNSURE) is None
-    assert why(1e-3, 2e-3, unsure=UNSURE + 0.01) == "nothing like it was measured"
+    assert why(1e-3, 2e-3, novelty=UNSURE) is None
+    assert why(1e-3, 2e-3, novelty=UNSURE + 0.01) == "nothing like it was measured"
 
 
 def candidate(**notes: object) -> Candidate:

@@ -18,9 +18,9 @@ REFERENCE = np.array([10.0, 10.0])
 FREE = np.array([np.inf, np.inf])
 
 
-def why(mode: str, low: float, high: float, *, unsure: float = 0.0) -> str | None:
+def why(mode: str, low: float, high: float, *, novelty: float = 0.0) -> str | None:
     promise = {"tpot_p99": [1e-3 * (low + high) / 2, 1e-3 * low, 1e-3 * high]}
-    return worth_measuring(mode, promise, LIMITS, unsure=unsure, headroom=1.0)
+    return worth_measuring(mode, promise, LIMITS, novelty=novelty, headroom=1.0)
 
 
 def test_hybrid_measures_what_lies_across_a_limit() -> None:
@@ -28,17 +28,17 @@ def test_hybrid_measures_what_lies_across_a_limit() -> None:
     assert why("hybrid", 11, 12) is None
     assert why("hybrid", 9, 11) == "its interval straddles tpot_p99 <= 10 ms"
     assert worth_measuring(
-        "hybrid", {"tpot_p99": [9e-3, 8e-3, 9.5e-3]}, LIMITS, unsure=0.0, headroom=0.85
+        "hybrid", {"tpot_p99": [9e-3, 8e-3, 9.5e-3]}, LIMITS, novelty=0.0, headroom=0.85
     )  # 8.0 / 0.85 = 9.4 ms keeps it, 9.5 / 0.85 = 11.2 ms does not
 
 
 def test_hybrid_measures_what_nothing_like_it_was() -> None:
-    assert why("hybrid", 1, 2, unsure=0.9) == "nothing like it was measured"
+    assert why("hybrid", 1, 2, novelty=0.9) == "nothing like it was measured"
 
 
 def test_the_other_modes_always_or_never() -> None:
     assert why("measured", 1, 2) is not None
-    assert why("simulated", 9, 11, unsure=1.0) is None
+    assert why("simulated", 9, 11, novelty=1.0) is None
 
 
 def test_the_candidate_that_may_add_most_is_next() -> None:

@@ -44,7 +44,7 @@ class Scripted:
 
     def __init__(self, costs: CostModel, *found: Measurement) -> None:
         self.found = list(found)
-        self.predict, self.learn, self.unsure = costs.predict, costs.learn, costs.unsure
+        self.predict, self.learn, self.novelty = costs.predict, costs.learn, costs.novelty
 
     def measure(self, design, folder) -> Measurement:
         return self.found.pop(0)

@@ -94,8 +94,8 @@ def test_a_low_penalty_is_paid_and_a_high_one_keeps_the_limit(name) -> None:
 def test_only_a_hard_limit_is_measured_for() -> None:
     promise = {"tpot_p99": [64e-6, 50e-6, 80e-6]}
     hard = parse_constraints({"tpot_p99": "<= 64 us"})
-    assert worth_measuring("hybrid", promise, hard, unsure=0.0, headroom=1.0) is not None
-    assert worth_measuring("hybrid", promise, soft(LOW).limits, unsure=0.0, headroom=1.0) is None
+    assert worth_measuring("hybrid", promise, hard, novelty=0.0, headroom=1.0) is not None
+    assert worth_measuring("hybrid", promise, soft(LOW).limits, novelty=0.0, headroom=1.0) is None
 
 
 def test_the_baselines_pace_is_no_cap_where_a_soft_limit_sells_it() -> None:

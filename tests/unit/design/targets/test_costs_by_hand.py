@@ -76,7 +76,7 @@ def test_a_cost_model_before_any_measurement_is_the_machines() -> None:
         assert math.log(high / value) == pytest.approx(1.645 * 0.1, rel=1e-3)
         assert low * high == pytest.approx(value**2)
     assert promise["parameters"] == [design.arch.parameters()] * 3
-    assert 0 <= model.unsure(design) <= 1
+    assert 0 <= model.novelty(design) <= 1
 
 
 def test_measurements_pull_later_predictions_towards_them() -> None:
@@ -93,7 +93,7 @@ def test_measurements_pull_later_predictions_towards_them() -> None:
         ratio = after[metric] / before[metric]
         assert (ratio > 1.15).all(), metric
         assert (ratio < 1.31).all(), metric
-    assert model.unsure(SPACE.design(rows[0])) < 1
+    assert model.novelty(SPACE.design(rows[0])) < 1
     model.learn([])
     assert model.metrics(rows)["tpot_p50"] == pytest.approx(before["tpot_p50"])
     partly = [(design, {"tpot_p50": 1.0}) for design, _ in measured]

@@ -84,7 +84,7 @@ def test_what_was_measured_there_moves_predictions() -> None:
     after = there.predict(designs[3])["ttft_p50"]
     assert 1.5 * before[0] < after[0] < 2.01 * before[0]
     assert after[2] / after[1] < before[2] / before[1]
-    assert there.unsure(designs[3]) == 0.0
+    assert there.novelty(designs[3]) == 0.0
 
 
 def test_what_no_sheet_prices_is_refused_in_words() -> None:
