@@ -191,7 +191,7 @@ class Search:
         self._phase("calibrating")
         target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
         self.budget.require()
-        spec = self.spec = target.restated(self.spec)
+        spec = self.spec = target.with_sustained_limits(self.spec)
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._phase("screening")
         across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None

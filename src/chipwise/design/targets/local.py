@@ -55,7 +55,7 @@ class CalibratedTarget:
         """The processor's name."""
         return self.profile.machine.name
 
-    def restated(self, spec: RunSpec) -> RunSpec:
+    def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
         """See :func:`chipwise.design.targets.sustained.with_cold_limits`."""
         return with_cold_limits(spec, self.profile)
 

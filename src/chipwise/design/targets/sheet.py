@@ -126,7 +126,7 @@ class SheetTarget:
         """The data sheet's title."""
         return self.device.title
 
-    def restated(self, spec: RunSpec) -> RunSpec:
+    def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
         """``spec`` as it is: limits on sustained speed are refused when the file is read."""
         return spec
 

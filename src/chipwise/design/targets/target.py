@@ -57,7 +57,7 @@ class Target(Protocol):
         """Limits of the device itself, such as its memory."""
         ...
 
-    def restated(self, spec: RunSpec) -> RunSpec:
+    def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
         """``spec`` with its limits on sustained speed as limits on the cold median.
 
         Raises:
