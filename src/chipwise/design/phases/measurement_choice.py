@@ -20,7 +20,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds
 
-UNSURE = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
+NOVEL = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
 MOST_SHARE = 0.25  # of the trained candidates that are measured along the front
 Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and its bounds
 
@@ -49,7 +49,7 @@ def worth_measuring(
                 return f"the chance that {limit.metric} {limit.text} holds is unknown"
             if limit.holds(low / scale) != limit.holds(high / scale):
                 return f"its interval straddles {limit.metric} {limit.text}"
-    if novelty > UNSURE:
+    if novelty > NOVEL:
         return "nothing like it was measured"
     return None
 

@@ -145,14 +145,14 @@ class Constants:
         return self.halfwidths[f"{phase}|{distance}|*"] if found is None else found
 
 
-def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | Sort, *, few: bool) -> Terms:
+def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, *, few: bool) -> Terms:
     """The terms of one kernel.
 
     Args:
         device: The chip.
         part: The part of it that computes.
         stack: One of ``STACKS``.
-        op: The operator, or its sort: of its sizes nothing is read.
+        op: The operator, or its kind: of its sizes nothing is read.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
     """
     kind, weights = engine_class(device, part), weights_of(op)
@@ -299,7 +299,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         chosen = few == phase
         if not chosen.any():
             continue
-        slower, harder, launch = factors(device, part, stack, Sort.of(op), phase)
+        slower, harder, launch = factors(device, part, stack, KernelKind.of(op), phase)
         launch_s[chosen] = launch * pieces[chosen]
         found[chosen] = launch_s[chosen] + joined(memory_s[chosen] * slower, compute_s[chosen] * harder)
         width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part, stack)
@@ -319,30 +319,32 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
+class KernelKind:
     """An operator without its sizes: all that terms are read from."""
 
     kind: str
     weights: str | None
 
     @classmethod
-    def of(cls, op: Any) -> Sort:
+    def of(cls, op: Any) -> KernelKind:
         """The kind of ``op``."""
         return cls(kind=op.kind, weights=str(op.weights) if hasattr(op, "weights") else None)
 
 
 def _factors(
-    constants: Constants, device: DeviceProfile, part: str, stack: str, sort: Sort, few: bool
+    constants: Constants, device: DeviceProfile, part: str, stack: str, kind: KernelKind, few: bool
 ) -> tuple[float, float, float]:
     """Factors on the seconds of bytes and of arithmetic, and the seconds of a launch."""
-    terms = terms_of(device, part, stack, sort, few=few)
+    terms = terms_of(device, part, stack, kind, few=few)
     bytes_, flops, kernel = (math.exp(constants.sum(each)) for each in (terms.bytes, terms.flops, terms.kernel))
     return bytes_, flops, kernel
 
 
 @functools.lru_cache(maxsize=65536)
-def _shipped_factors(device: DeviceProfile, part: str, stack: str, sort: Sort, few: bool) -> tuple[float, float, float]:
-    return _factors(shipped(), device, part, stack, sort, few)
+def _shipped_factors(
+    device: DeviceProfile, part: str, stack: str, kind: KernelKind, few: bool
+) -> tuple[float, float, float]:
+    return _factors(shipped(), device, part, stack, kind, few)
 
 
 def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:

@@ -15,7 +15,7 @@ from chipwise.design.limits import Objective, parse_constraints
 from chipwise.design.phases.choosing import _spread
 from chipwise.design.phases.halving import OVERHEAD, Rung, plan_finals, plan_rungs
 from chipwise.design.phases.limits import no_slower_than, within
-from chipwise.design.phases.measurement_choice import UNSURE, _ends, _tightest, next_to_measure, worth_measuring
+from chipwise.design.phases.measurement_choice import NOVEL, _ends, _tightest, next_to_measure, worth_measuring
 from chipwise.design.phases.reference_design import most_parameters
 from chipwise.design.phases.screening import excess, mutate, screen
 from chipwise.design.run.budget_spec import Allowance
@@ -150,8 +150,8 @@ def test_a_measurement_is_worth_it_where_an_interval_straddles_a_hard_limit_or_l
     assert why(6e-3, 9e-3) is None  # headroom is for tails alone
     assert why(9e-3, 11e-3, metric="tpot_p99") is None  # a soft limit decides nothing
     assert why(9e-3, 11e-3, metric="ttft_p50") is None
-    assert why(1e-3, 2e-3, novelty=UNSURE) is None
-    assert why(1e-3, 2e-3, novelty=UNSURE + 0.01) == "nothing like it was measured"
+    assert why(1e-3, 2e-3, novelty=NOVEL) is None
+    assert why(1e-3, 2e-3, novelty=NOVEL + 0.01) == "nothing like it was measured"
 
 
 def candidate(**notes: object) -> Candidate:
