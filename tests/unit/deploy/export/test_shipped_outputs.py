@@ -6,6 +6,7 @@ import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,14 @@ from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.denoiser import graph as denoiser_graph
+from chipwise.model.kinds.encoder import graph as encoder_graph
+from chipwise.model.kinds.image import graph as image_graph
+from chipwise.model.kinds.ranking import graph as ranking_graph
 from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound import graph as sound_graph
+from chipwise.model.kinds.sound import graph_published as listener_graph
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.graph_published import listener_metadata
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.read import resolve
 
@@ -127,17 +133,53 @@ def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path
         torch.testing.assert_close(scores, wanted, atol=1e-4, rtol=1e-4)
 
 
+def told(nodes: Any, **of: Any) -> dict[str, Any]:
+    """What a file says of a request of a model."""
+    return dict(nodes.metadata(SimpleNamespace(**of)))
+
+
 @pytest.mark.parametrize(
     ("model", "gives"), [("facebook/wav2vec2-base-960h", "characters"), ("facebook/wav2vec2-base", "sound")]
 )
 def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None:
     """Samples in one row; a row of characters, or of states, a position."""
     arch = resolve(model)
-    found = listener_metadata(arch)
+    found = told(listener_graph.NODES, arch=arch)
     assert found["encodes"] == gives
     stem: Any = arch.stem
     assert found["image"] == [stem.frames]
     both = replace(arch, stem=replace(stem, channels=2))  # a left and a right one
-    assert listener_metadata(both)["image"] == [2, stem.frames]
+    assert told(listener_graph.NODES, arch=both)["image"] == [2, stem.frames]
     assert found["gives"] == [stem.tokens, arch.classes if gives == "characters" else arch.d_model]
     assert (found["seconds"], found["kv"]) == (stem.seconds, [])
+
+
+def test_what_files_of_other_kinds_say_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is unusual is said of a denoiser's steps; words are said where a classifier reads some."""
+    sound = SimpleNamespace(stem=SimpleNamespace(shape=(80, 96), seconds=0.96))
+    assert told(sound_graph.NODES, arch=sound) == {
+        "encodes": "characters", "image": [80, 96], "seconds": 0.96, "kv": [],
+    }  # fmt: skip
+    image = SimpleNamespace(stem=SimpleNamespace(shape=(3, 8, 8)), question=None)
+    assert told(image_graph.NODES, arch=image) == {"encodes": "classes", "image": [3, 8, 8], "kv": []}
+    image.question = SimpleNamespace(tokens=7)
+    assert told(image_graph.NODES, arch=image)["question"] == 7
+    assert told(encoder_graph.NODES, output="mean", padded=True) == {"encodes": "mean", "padded": True, "kv": []}
+    stem = RankingStem(items=24, tags=12, history=5, candidates=4, bag=3)
+    assert told(ranking_graph.NODES, arch=SimpleNamespace(stem=stem)) == {
+        "encodes": "scores",
+        "request": {"history": 5, "candidates": 4, "items": 24, "tags": 12, "bag": 3},
+        "kv": [],
+    }
+    usual = {"labels": 10, "steps": 4, "told": ("image", "time"), "guided": False, "solver": "euler", "shift": 1.0}
+    plain = {"encodes": "velocity", "image": [1, 8, 8], "kv": [], "labels": 10, "steps": 4, "told": ["image", "time"]}
+    drawn = SimpleNamespace(shape=(1, 8, 8))
+    for changed, more in (
+        ({}, {}),
+        ({"guided": True, "guidance": 3.0}, {"guidance": 3.0}),
+        ({"solver": "multistep"}, {"solver": "multistep"}),
+        ({"shift": 3.0}, {"shift": 3.0}),
+    ):
+        denoiser = SimpleNamespace(**(usual | changed))
+        monkeypatch.setattr(denoiser_graph, "parts_of", lambda arch, denoiser=denoiser: (drawn, denoiser))
+        assert told(denoiser_graph.NODES, arch=None) == plain | more
