@@ -1,7 +1,7 @@
 """Fits the constants of continuous batching to served runs: least absolute relative error, held near what is expected.
 
 Eleven numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included;
-``docs/notes/validation.md`` lists what else was tried.
+``docs/notes/validation.md`` says how far off it is.
 """
 
 from __future__ import annotations
