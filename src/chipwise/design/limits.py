@@ -10,22 +10,34 @@ bits per byte count as 10 % more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError, UnitError, nearest
-from chipwise.training.tasks.metric import BITS_PER_BYTE, Metric
+from chipwise.training.tasks.metric import BITS_PER_BYTE, Metric, Request
 
+
+def _real_time(costs: Mapping[str, Any], request: Request) -> Any | None:
+    """Seconds of a request's pass for each second of sound in it."""
+    ttft_s = costs.get("ttft_p50")
+    return None if ttft_s is None or request.sound_s is None else ttft_s / request.sound_s
+
+
+DERIVED = {
+    each.name: each
+    for each in (Metric(name="rtf", title="real-time factor", short="RTF", of=_real_time, requires="sound"),)
+}
+"""Metrics that follow from other costs of a request."""
 METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is no cost
     "ttft_p50": "time",
     "ttft_p99": "time",
     "tpot_p50": "time",
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
-    "rtf": "count",  # real-time factor of sounds: ttft_p50 over the seconds of sound in a request
+    **{name: metric.unit for name, metric in DERIVED.items()},
     "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
@@ -44,12 +56,11 @@ _LATENCY_METRICS = (
     "joules_per_token",
     "usd_per_1k_tokens",
 )  # metrics that depend on the time per token
-TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "rtf", "throughput", *SPENDING})
+TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "throughput", *DERIVED, *SPENDING})
 """Metrics that another process on the machine changes while they are measured."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better
-REAL_TIME = "rtf"  # of requests that hold sound
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
@@ -303,9 +314,21 @@ def parse_objectives(
             raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
         if metric in MORE_IS_BETTER and words[direction] == "minimize":
             raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
-        if (METRICS.get(metric) in _LESS_IS_BETTER or metric == REAL_TIME) and words[direction] == "maximize":
+        if (METRICS.get(metric) in _LESS_IS_BETTER or metric in DERIVED) and words[direction] == "maximize":
             raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
     return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
+
+
+def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """Derived metrics of a request by its costs; none that it does not have."""
+    found = {name: metric.of(costs, request) for name, metric in DERIVED.items() if metric.of is not None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def derived_intervals(intervals: Mapping[str, Sequence[float | None]], request: Request) -> dict[str, Any]:
+    """The same of values and interval ends, which derived metrics follow one by one; None where an end is unknown."""
+    ends = [derived(dict(zip(intervals, each, strict=True)), request) for each in zip(*intervals.values(), strict=True)]
+    return {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
 
 
 def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:

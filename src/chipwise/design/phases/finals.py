@@ -31,7 +31,7 @@ from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.design.limits import REAL_TIME, TIMED, broken, soft_limit_on_latency
+from chipwise.design.limits import DERIVED, TIMED, broken, soft_limit_on_latency
 from chipwise.design.phases.candidate_rates import candidate_rates
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.limits import within, worst_excess
@@ -180,7 +180,7 @@ class Finals:
     def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
         """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
         seconds, asked = self._seconds(fewest), self._spec.asked
-        paces = {asked.latency_metric, REAL_TIME}
+        paces = {asked.latency_metric, *DERIVED}
         if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
             return fewest
         enough = self._counted(fewest) * math.exp(asked.metric.seed_sd)
@@ -248,7 +248,7 @@ class Finals:
 
     def _notes(self, found: Measurement) -> dict[str, Any]:
         """Notes of a final measurement."""
-        return measurement_notes(found, self._spec.target.rates, final=True, sound_s=self._spec.space.sound_s)
+        return measurement_notes(found, self._spec.target.rates, final=True, request=self._spec.space)
 
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
         notes = self._notes(found)

@@ -23,9 +23,9 @@ def kit_notes(
     asked = spec.target
     known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name
     found = kit_results(folder.path, runtime=asked.runtime, target=known, on_note=on_note)
-    rates, sound_s = spec.target.rates, spec.space.sound_s
+    rates = spec.target.rates
     notes = {
-        number: measurement_notes(taken, rates, final=True, sound_s=sound_s) | {"measured_because": "kit"}
+        number: measurement_notes(taken, rates, final=True, request=spec.space) | {"measured_because": "kit"}
         for number, taken in found.items()
     }
     return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}

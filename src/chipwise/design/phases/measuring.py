@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from chipwise.core.digest import plain
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.design.limits import MEASURED_METRICS, Constraint
+from chipwise.design.limits import MEASURED_METRICS, Constraint, derived, derived_intervals
 from chipwise.design.phases.limits import HEADROOM, no_slower_than, within, worst_excess
 from chipwise.design.phases.measurement_choice import worth_measuring
 from chipwise.design.run.folder import RunFolder
@@ -20,7 +20,8 @@ from chipwise.design.targets.chance import Bounds, kept, values_of
 from chipwise.design.targets.target import Target
 from chipwise.errors import MeasurementError
 from chipwise.model.space.designs import summary
-from chipwise.predict.cost.spending import Rates, real_time, spent
+from chipwise.predict.cost.spending import Rates, spent
+from chipwise.training.tasks.metric import Request
 
 PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 
@@ -118,8 +119,7 @@ class CandidateMeasurer:
         except MeasurementError as error:
             self._trials.fail(item.number, str(error))
             return False
-        sound_s = self._spec.space.sound_s
-        notes = measurement_notes(found, self._spec.target.rates, final=False, sound_s=sound_s)
+        notes = measurement_notes(found, self._spec.target.rates, final=False, request=self._spec.space)
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
             return self.within_limits(item)  # the quieter of two measurements counts
@@ -175,23 +175,23 @@ def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float 
 
 
 def measurement_notes(
-    measurement: Measurement, rates: Rates, *, final: bool, sound_s: float | None = None
+    measurement: Measurement, rates: Rates, *, final: bool, request: Request | None = None
 ) -> dict[str, Any]:
     """Notes of a measurement in its trial.
 
     ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
-    measured where the processor counts joules; dollars are the measured medians at the stated price. ``sound_s`` is how
-    much sound a request holds.
+    measured where the processor counts joules; dollars are the measured medians at the stated price. ``request``
+    is what derived metrics need to know of a request.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
     costs = {}
     if not measurement.encodes:
         costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
-    costs |= real_time(measured["ttft_p50"], sound_s)
     bounds = bounds_of(measurement, final=final)
-    if sound_s is not None and "ttft_p50" in bounds:
-        bounds["rtf"] = [None if end is None else end / sound_s for end in bounds["ttft_p50"]]
+    if request is not None:
+        costs |= derived(measured, request)
+        bounds |= derived_intervals(bounds, request)
     return {
         "measured": measured | costs,
         "measured_bounds": bounds,

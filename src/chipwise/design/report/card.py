@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from chipwise.core import units
 from chipwise.core.statistics import Z95
+from chipwise.design.limits import DERIVED
 from chipwise.design.report import by_matrix, facts, insights, law_text, unmet, words
 from chipwise.design.report.record import ByLaw, RunRecord, Trial
 
@@ -128,8 +129,10 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
             f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
             f"P99 {words.show(most.value, last)} ({most.source})."
         )
-    if words.asked().labels.sound and (factor := facts.value(winner, "rtf")).value is not None:
-        sentences.append(f"Real-time factor of the model: {words.show(factor.value, 'rtf')} ({factor.source}).")
+    for name in words.asked().labels.derived:
+        if (found := facts.value(winner, name)).value is not None:
+            title = DERIVED[name].title.capitalize()
+            sentences.append(f"{title} of the model: {words.show(found.value, name)} ({found.source}).")
     memory = facts.value(winner, "peak_memory")
     sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
     if winner.measured is not None:

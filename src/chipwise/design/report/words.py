@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from chipwise.core import units
-from chipwise.design.limits import METRICS, PER_TOKEN, REAL_TIME, TASK_METRICS
+from chipwise.design.limits import DERIVED, METRICS, PER_TOKEN, TASK_METRICS
 from chipwise.training.tasks.protocol import Task, task_named
 
 UNKNOWN: Final = "unknown"
@@ -19,7 +19,7 @@ LABELS: Final = {
     "ttft_p99": "time to first token, P99",
     "tpot_p50": "time per output token, P50",
     "tpot_p99": "time per output token, P99",
-    "rtf": "real-time factor, P50",
+    **{name: f"{metric.title}, P50" for name, metric in DERIVED.items()},
     "throughput": "tokens per second, all requests",
     "peak_memory": "peak memory",
     "parameters": "parameters",
@@ -34,7 +34,7 @@ SHORT: Final = {
     "ttft_p99": "TTFT P99",
     "tpot_p50": "TPOT P50",
     "tpot_p99": "TPOT P99",
-    "rtf": "RTF",
+    **{name: metric.short for name, metric in DERIVED.items()},
     "throughput": "tokens/s",
     "peak_memory": "memory",
     "parameters": "parameters",
@@ -77,8 +77,7 @@ def one_pass() -> bool:
 
 def served() -> tuple[str, ...]:
     """Metrics that a measurement of the task's requests may hold."""
-    own = (REAL_TIME,) if asked().labels.sound else ()
-    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *own)
+    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *asked().labels.derived)
 
 
 def quality(loss: float) -> str:

@@ -13,11 +13,13 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.fields import later, positive
 from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.design.limits import (
+    DERIVED,
+    METRICS,
     PER_TOKEN,
-    REAL_TIME,
     SPENDING,
     Constraint,
     Objective,
+    derived,
     is_cost,
     parse_constraints,
     parse_objectives,
@@ -435,8 +437,11 @@ class RunSpec:
                 f"a request of {self.task} is one pass, no token is generated; use {self.asked.latency_metric}",
                 field=field,
             )
-        if metric == REAL_TIME and self.space.sound_s is None:
-            raise SpecError(f"a request of {self.task} holds no sound; use {self.asked.latency_metric}", field=field)
+        if metric in DERIVED and metric not in derived(dict.fromkeys(METRICS, 1.0), self.space):
+            lacking = DERIVED[metric].requires
+            raise SpecError(
+                f"a request of {self.task} holds no {lacking}; use {self.asked.latency_metric}", field=field
+            )
         rates, sheet = self.target.rates, self.target.sheet
         if metric in SPENDING:
             if (rates.usd_per_s if metric == "usd_per_1k_tokens" else rates.power_w) is not None:

@@ -18,7 +18,7 @@ from chipwise.deploy.calibrate.learning import (
     prepare,
     stored_bytes,
 )
-from chipwise.design.limits import MEASURED_METRICS
+from chipwise.design.limits import MEASURED_METRICS, derived, derived_intervals
 from chipwise.design.prices.price_table import PriceTable, ProfilePricer
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
@@ -28,7 +28,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.cost.residual import AMPLITUDE, doubt
-from chipwise.predict.cost.spending import Rates, real_time, spent
+from chipwise.predict.cost.spending import Rates, spent
 
 UNSTATED = Rates()
 _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
@@ -137,9 +137,8 @@ class CostModel:
             predicted[metric] = list(known.interval(cost[metric], extra=extra))
         count = float(design.arch.parameters())
         if self._one_pass:
-            by_end = [real_time(end, self._space.spec.sound_s) for end in predicted["ttft_p50"]]
-            factors = {name: [each[name] for each in by_end] for name in by_end[0]}
-            return {**predicted, "parameters": [count, count, count], **factors}
+            follows = derived_intervals(predicted, self._space.spec)
+            return {**predicted, "parameters": [count, count, count], **follows}
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
@@ -164,7 +163,6 @@ class CostModel:
             values[f"{quantity}_p99"] = tail.p99_s(median, passes=self._space.passes(rows))
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
         if self._one_pass:
-            factors = real_time(corrected["ttft_p50"], self._space.spec.sound_s)
-            return {**corrected, "parameters": costs.parameters, **factors}
+            return {**corrected, "parameters": costs.parameters, **derived(corrected, self._space.spec)}
         costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
         return {**corrected, "parameters": costs.parameters, **costs_of}

@@ -1,4 +1,4 @@
-"""Tokens per second, real-time factor, watts, joules and dollars of requests, from the seconds of their passes.
+"""Tokens per second, watts, joules and dollars of requests, from the seconds of their passes.
 
 A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are the
 seconds at the watts that are stated. Power is the mean over requests that follow one another.
@@ -52,15 +52,6 @@ def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[st
     if rates.usd_per_s is not None:
         found["usd_per_1k_tokens"] = 1000 * rates.usd_per_s * request_s / tokens
     return found
-
-
-def real_time(ttft_s: Any, sound_s: float | None) -> dict[str, Any]:
-    """``rtf``, the real-time factor: seconds of a request's pass for each second of sound in it; none without sound.
-
-    >>> real_time(0.5, 2.0), real_time(0.5, None)
-    ({'rtf': 0.25}, {})
-    """
-    return {} if sound_s is None else {"rtf": ttft_s / sound_s}
 
 
 def refused(metric: str) -> Unsupported:

@@ -1,11 +1,21 @@
-"""The metric of a task: what trainings alone reveal, minimised inside and shown in the task's words outside."""
+"""Metrics: of a task, which trainings alone reveal; and costs that follow from other costs of a request."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from chipwise.core import units
+
+
+class Request(Protocol):
+    """What derived metrics read of a request: fields of a space or an architecture."""
+
+    @property
+    def sound_s(self) -> float | None:
+        """Seconds of sound that it holds; None without."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +39,9 @@ class Metric:
     """
 
     least_share: float = 1 / 9  # of a full training, after which losses tell shapes apart
+    of: Callable[[Mapping[str, Any], Request], Any | None] | None = None
+    """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None where unknown."""
+    requires: str = ""  # of a derived metric: what a request must hold
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:

@@ -64,7 +64,7 @@ class TaskLabels:
     curve: str = "bits per byte"  # unit of a training's curve
     verb: str = "predicts the text"  # what a good model does better
     reference: str = "Llama-style transformer"  # what reference designs are
-    sound: bool = False  # whether requests are sounds, so that their real-time factor is of interest
+    derived: tuple[str, ...] = ()  # metrics of its requests that follow from their costs, such as ``rtf``
     load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
 
 

@@ -149,7 +149,7 @@ class Rounds(Finals):
 
 @pytest.fixture(autouse=True)
 def _plain_notes(monkeypatch) -> None:
-    def notes(found, rates, *, final, sound_s):
+    def notes(found, rates, *, final, request):
         values = {"tpot_p50": found.level, "tpot_p99": found.level}
         return {"measured": values, "loudness": found.level, "final": found.clean, "clean": found.clean}
 

@@ -1,8 +1,9 @@
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from chipwise.design.limits import broken, parse_constraints, parse_objectives
+from chipwise.design.limits import broken, derived, derived_intervals, parse_constraints, parse_objectives
 from chipwise.errors import SpecError
 
 
@@ -116,3 +117,12 @@ def test_without_tasks_no_floor_makes_sense_and_where_any_may_be_all_are_read() 
     with pytest.raises(SpecError, match="list 'x' under tasks"):
         parse_constraints({"accuracy@x": ">= 85 %"})
     assert parse_constraints({"accuracy@x": ">= 85 %"}, tasks=None)[0].task == "x"
+
+
+@pytest.mark.parametrize(("sound_s", "expected"), [(None, {}), (2.0, {"rtf": 0.25}), (0.25, {"rtf": 2.0})])
+def test_the_real_time_factor_is_of_a_second_of_sound(sound_s: float | None, expected: dict[str, float]) -> None:
+    """A cost that follows from another one; its bounds follow from that one's, and what is unknown stays so."""
+    request = SimpleNamespace(sound_s=sound_s)
+    assert derived({"ttft_p50": 0.5, "peak_memory": 1e6}, request) == expected
+    bounds = derived_intervals({"ttft_p50": [0.5, None], "ttft_p99": [0.6, None]}, request)
+    assert bounds == {name: [value, None] for name, value in expected.items()}

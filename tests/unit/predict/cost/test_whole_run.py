@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from chipwise.predict.cost.model import Predicted
-from chipwise.predict.cost.spending import real_time
 from chipwise.predict.cost.whole_run import RunEstimate
 
 LATENCY = Predicted(value=0.25, low=0.2, high=0.3)
@@ -36,8 +33,3 @@ def test_rows_are_one_a_metric() -> None:
         {"model": "flux", "part": "decoder", "metric": "latency_s", "value": 0.25, "low": 0.2, "high": 0.3},
         {"model": "flux", "part": "decoder", "metric": "power_w", "value": 400.0, "low": None, "high": None},
     ]
-
-
-@pytest.mark.parametrize(("sound_s", "expected"), [(None, {}), (2.0, {"rtf": 0.25}), (0.25, {"rtf": 2.0})])
-def test_the_real_time_factor_is_of_a_second_of_sound(sound_s: float | None, expected: dict[str, float]) -> None:
-    assert real_time(0.5, sound_s) == expected

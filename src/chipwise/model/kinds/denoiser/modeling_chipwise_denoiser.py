@@ -41,7 +41,7 @@ class Patches(nn.Module):
         return self.projection(cut_patches(x_BCYX, self.edge))
 
 
-class Told(nn.Module):
+class TimestepEmbedding(nn.Module):
     """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
 
     def __init__(self, frequencies: int, d_model: int) -> None:
@@ -129,7 +129,7 @@ class ChipwiseDenoiser(ArchModel):
         self.positions = nn.Embedding(arch["max_tokens"], d)
         no_label = denoiser.get("guidance", 1.0) != 1.0  # the table's last row stands for it
         self.labels = nn.Embedding(denoiser["labels"] + no_label, d)
-        self.told = nn.ModuleDict({name: Told(denoiser["frequencies"], d) for name in told})
+        self.told = nn.ModuleDict({name: TimestepEmbedding(denoiser["frequencies"], d) for name in told})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(layer, arch, i) for i, layer in enumerate(arch["layers"])})
         self.modulations = nn.ModuleDict({name: nn.Linear(d, width) for name, width in widths.items()})
         self.head = nn.Linear(d, stem["patch"] ** 2 * stem["channels"])

@@ -16,7 +16,7 @@ from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.latents.module import Decoder
-from chipwise.model.kinds.denoiser.modulation.module import Told, modulated
+from chipwise.model.kinds.denoiser.modulation.module import TimestepEmbedding, modulated
 from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.image.patches.module import Patches
 from chipwise.model.kinds.image.stem import ImageStem
@@ -57,7 +57,9 @@ class DenoisingTransformer(nn.Module):
         self.stem = Patches(stem, arch.d_model)
         self.positions = nn.Embedding(stem.tokens, arch.d_model)
         self.labels = nn.Embedding(denoiser.rows, arch.d_model)
-        self.told = nn.ModuleDict({name: Told(denoiser.frequencies, arch.d_model) for name in denoiser.told})
+        self.told = nn.ModuleDict(
+            {name: TimestepEmbedding(denoiser.frequencies, arch.d_model) for name in denoiser.told}
+        )
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, stem, x) for i, x in enumerate(arch.layers)})
         widths = {name.removeprefix("modulations."): width for name, width in modulation_widths(arch).items()}
         self.modulations = nn.ModuleDict({name: nn.Linear(arch.d_model, width) for name, width in widths.items()})

@@ -38,7 +38,7 @@ SPEECH = Task(
         curve="nats per clip",
         verb="recognises words",
         reference="transformer in the proportions of KWT",
-        sound=True,
+        derived=("rtf",),
         load=LOAD,
     ),
     law=LAW,

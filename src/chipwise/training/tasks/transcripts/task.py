@@ -33,7 +33,7 @@ TRANSCRIPTS = Task(
         curve="nats per character",
         verb="transcribes speech",
         reference="encoder in the proportions of Whisper or Conformer",
-        sound=True,
+        derived=("rtf",),
         load=LOAD,
     ),
     law=replace(LAW, floor=0.02),

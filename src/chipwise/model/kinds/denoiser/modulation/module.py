@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
 
 
-class Told(nn.Module):
+class TimestepEmbedding(nn.Module):
     """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
 
     turns: Tensor
