@@ -400,7 +400,7 @@ def plan(
                  "prices": prices, "power": power, "budget": budget, "kv": kv}  # fmt: skip
         for name, value in named.items():
             if value:
-                raise SpecError("stands in the file of the question", field=name)
+                raise SpecError("is already set in the question file", field=name)
         chain = read_chain(Path(model))
         if chain is not None:
             if out is not None:

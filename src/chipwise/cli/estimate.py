@@ -127,7 +127,7 @@ def command(
 
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
-        refuse(context, *others, why="is not for --table: a column of the table says it for each row")
+        refuse(context, *others, why="cannot be combined with --table; use the column of that name")
         if model is not None:
             raise typer.BadParameter("name a MODEL or a --table, not both")
         if out is None:

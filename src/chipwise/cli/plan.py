@@ -109,7 +109,7 @@ def command(
         raise typer.BadParameter("--resume needs --out, the file of the plan")
     if model.endswith((".yaml", ".yml")) and rate is None and trace is None:
         asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
-        refuse(context, *asked, why="stands in the file of the question")
+        refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
         refuse(context, *OF_MADE_LOADS, why="is what the --trace says")
     for file in (html, out):

@@ -361,7 +361,7 @@ def _model(cells: Mapping[str, str], home: Path) -> tuple[str | ArchSpec, str | 
 
 
 def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file: str) -> TableRead:
-    """Measurements whose design is known, in the order stored. A thread count sets runs apart."""
+    """Measurements whose design is known, in the order stored. Runs with different thread counts are kept separate."""
     for column, value in (where or {}).items():
         if column not in ("device", "machine", "runtime", "source"):
             raise UnknownName("column", column, ("device", "runtime", "source"))

@@ -34,7 +34,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCheck:
-    """One promised time against what was measured, in seconds."""
+    """Predicted versus measured latency, in seconds."""
 
     metric: str
     promised: float

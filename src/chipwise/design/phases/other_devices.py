@@ -173,7 +173,7 @@ class OtherDevices:
             self._limits[sheet.name] = (*item.limits, *self.sheets[sheet.name].limits)
 
     def limits_on_rows(self) -> tuple[Constraint, ...]:
-        """The limits there and each device's own, on predicted values, so that each holds with the run's confidence."""
+        """Limits for every device, tightened so that predictions meet each with the run's confidence."""
         found: list[Constraint] = []
         for name, target in self.sheets.items():
             spreads = spreads_in(self._space, target, seed=self._seed)

@@ -89,7 +89,7 @@ def overview(
     predict: Predict = lambda design: {},
     progress: Progress = lambda what, share: None,
 ) -> Overview:
-    """Looks a space over.
+    """Summarises a search space.
 
     Args:
         space: The space.
@@ -100,7 +100,7 @@ def overview(
         draws: Candidates drawn for the share and the extremes.
         samples: Designs shown.
         predict: Each metric of one design with the ends of its interval, for the designs that are shown.
-        progress: Told what is done, and the share.
+        progress: Called with the phase and the share done.
     """
     rng = np.random.default_rng(seed)
     progress("counting", 0.0)
@@ -213,7 +213,7 @@ def overview_of(
         seed: Of what is drawn.
         draws: Candidates drawn.
         samples: Designs shown.
-        progress: Told what is done, and the share.
+        progress: Called with the phase and the share done.
 
     Raises:
         SpecError: The file is wrong, or its space is empty or contradicts itself.

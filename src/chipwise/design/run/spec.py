@@ -356,7 +356,7 @@ class RunSpec:
             raise SpecError(f"a device is listed twice in {names}", field="targets")
         if self.quality.chosen == "proxy" and self.search.strategy != "auto":
             raise SpecError(
-                f"the law chooses the candidates, so strategy {self.search.strategy} has nothing to do; leave one out",
+                f"quality: law ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="quality.method",
             )
         labels = [item.label for item in self.tasks]
@@ -423,7 +423,7 @@ class RunSpec:
                 raise SpecError("nothing is trained; leave it out, or choose another quality method", field=name)
         if self.search.strategy != "auto":
             raise SpecError(
-                f"the law chooses the designs, so strategy {self.search.strategy} has nothing to do; leave one out",
+                f"quality: law ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="search",
             )
         for limit in self.limits:

@@ -72,7 +72,7 @@ class ServedPricer:
         return self._template.but(model=design.arch, device=self.device, weights=weights)
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
-        """Seconds of the pass's kernels, and their number; of a prompt's pass also of one that prompts share."""
+        """Kernel seconds and count of a pass; for prefill, also of a batched prefill."""
         setting, (prefill, decode) = self.setting(design), self._steps(design)
         if phase is Phase.DECODE:
             return self._columns(setting, decode)

@@ -1,5 +1,5 @@
-"""Models that see: LLaVA (1.5, NeXT, OneVision), Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL; and that
-hear: Qwen2-Audio, Voxtral.
+"""Vision-language models (LLaVA, Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL) and audio-language models:
+Qwen2-Audio, Voxtral.
 
 A config holds the tower's fields as ``vision_config``, the decoder's as ``text_config`` (older Qwen-VL: beside it).
 What a preprocessor's own file would say of tiles and pixels is here as the makers published it.

@@ -457,7 +457,7 @@ class _Engine:
         return self.residues[-self.step % self.size]
 
     def _decode(self, budget: int) -> None:
-        """Steps that decode the same sequences, until something happens."""
+        """Runs decode steps until the next event."""
         self._stale()
         if not self.n:
             return

@@ -177,7 +177,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
         if device.board_power is None:
-            notes.append(f"nobody publishes the watts of {device.name}: they are taken from small machines at the wall")
+            notes.append(f"no published power for {device.name}: estimated from wall power of similar boards")
     except Unsupported as error:
         notes.append(f"no energy: {error}")
     try:

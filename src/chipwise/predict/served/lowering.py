@@ -40,7 +40,7 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
 
 def _parts(setting: Setting, step: Step) -> Iterator[Part]:
     arch, plan = setting.arch, setting.plan
-    for tower, read in zip(arch.towers, step.towers, strict=False):  # none of them reads where all is text
+    for tower, read in zip(arch.towers, step.towers, strict=False):  # empty for text-only requests
         yield from _tower(towers.tower_setting(tower, setting), read)
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)

@@ -91,7 +91,7 @@ class Denoiser:
 
     @property
     def guided(self) -> bool:
-        """Whether a step asks twice, with the label and without any, and goes further the way in which they differ."""
+        """Whether each step uses classifier-free guidance (two passes)."""
         return self.guidance != UNGUIDED
 
     @property

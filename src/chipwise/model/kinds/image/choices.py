@@ -116,7 +116,7 @@ class ImageSpace:
         else:
             for name, only in _DENOISERS_ALONE.items():
                 if getattr(self, name) != only:
-                    raise SpecError("is for denoisers; list their steps too", field=name)
+                    raise SpecError("only valid for denoisers: set `steps`", field=name)
         for square in self.square:
             if square != EVERYWHERE and not _SQUARE.fullmatch(square):
                 raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")

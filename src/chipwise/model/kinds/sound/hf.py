@@ -57,7 +57,7 @@ _OUTSIDE = {
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Checks that nothing in ``config`` would give other logits than what is exported.
+    """Rejects config options that the exporter ignores.
 
     Raises:
         Unsupported: Something would; names the field.

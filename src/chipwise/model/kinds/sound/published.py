@@ -1,4 +1,4 @@
-"""Published models that hear, which chipwise exports with their weights but does not train: wav2vec 2.0, HuBERT, and
+"""Pretrained audio encoders (export only, no training): wav2vec 2.0, HuBERT, and
 Whisper's encoder.
 
 Convolutions over samples or log-mel frames, perhaps a matrix; positions by a wide convolution or a table; layers of
