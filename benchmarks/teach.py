@@ -19,9 +19,6 @@ of the data sheet alone, of ridge and of gradient boosting (LightGBM where it is
 raw choices, and the share of held-out times inside the 90 % interval. ``table_noise`` says what no model can do better
 than by much: the mean spread of times of one setting about their median, where a table has the same setting more than
 once; of ``--translators`` the mean error of gradient boosting that learnt from all other rows, about 1,900.
-
-A day that drifted: the machine taught from 100 rows is 25 % slower, unevenly over groups of operators; ten rows, those
-that ``teach`` proposes, are measured again. ``drift`` lines give the errors before and after on held-out models.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +41,6 @@ from chipwise.deploy.calibrate.random_models import random_designs
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.teach.checks import check
-from chipwise.deploy.teach.choosing_rows import remeasure
-from chipwise.deploy.teach.drift import drift_covariance, follow
-from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow, Observations, observe, prior_deviation
 from chipwise.deploy.teach.plain import raw_choices, ridge
 from chipwise.deploy.teach.posterior import fit
@@ -70,7 +64,6 @@ from provenance import stamp
 
 COUNTS = (0, 5, 10, 20, 50, 100, 200)
 NOISE = 0.02
-DRIFT = 1.25
 COLUMNS = (
     "table", "base", "rows", "judged", "mean_error", "median_error", "sheet_error", "ridge_error", "boosting_error",
     "inside_90", "table_noise",
@@ -209,8 +202,6 @@ def judged(table: Table, repeats: int, counts: Sequence[int]) -> Iterator[dict[s
             mean = {name: float(np.mean([each[name] for each in found])) for name in found[0]}
             line = {"table": table.name, "base": table.sheet.name, "rows": count}
             yield line | {name: f"{value:.4g}" for name, value in mean.items()} | {"table_noise": noise}
-    if table.fixed and table.name.startswith("made-up"):
-        yield from drifted(table)
 
 
 def split(table: Table, count: int, rng: np.random.Generator) -> tuple[Float64Array, Float64Array]:
@@ -284,66 +275,9 @@ def table_noise(table: Table) -> float | str:
     return f"{np.mean(spread):.4g}" if len(spread) >= 5 else ""
 
 
-def drifted(table: Table) -> Iterator[dict[str, Any]]:
-    """Errors on a day on which all is 25 % slower, launches and attention more than products."""
-    learn, judge = split(table, 100, np.random.default_rng(0))
-    rows = [table.rows[int(table.seen.rows[i])] for i in learn]
-    asked = table.seen.only(judge)
-    teaching = teach_rows(table.sheet, rows, name="machine", source=table.name)
-    seen, _ = observe(rows, table.sheet)
-    posterior = fit(seen, common=prior_deviation(seen))
-    again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)
-    rng = np.random.default_rng(1)
-    for name, slower in (("even", lambda seen: np.full(len(seen), DRIFT)), ("uneven", uneven)):
-        today = slower(asked) * asked.seconds
-        chosen = [
-            replace(row, total_s=row.total_s * float(slower(of(row, table.sheet))[0]) * shake(rng)) for row in again
-        ]
-        moved = follow(teaching, chosen, table.sheet, version=2)
-        for label, profile in (("before", teaching), ("after", moved.teaching)):
-            found = predicted_s(
-                [table.rows[int(table.seen.rows[i])] for i in judge], replace(table.sheet, taught=profile)
-            )
-            yield {
-                "table": f"{table.name}, drift {name}, {label}",
-                "base": table.sheet.name,
-                "rows": len(chosen) if label == "after" else 0,
-                "judged": len(judge),
-                "mean_error": f"{error(found, today):.4g}",
-                "median_error": f"{np.median(np.abs(found / today - 1)):.4g}",
-            }
-
-
-def of(row: MeasuredRow, sheet: DeviceProfile) -> Observations:
-    """One row's quantity."""
-    return observe([row], sheet)[0]
-
-
-def uneven(seen: Observations) -> Float64Array:
-    """About 25 %, more where more of the time goes into a pass's many small kernels."""
-    from chipwise.predict.served.taught_pass import GROUPS
-
-    small = [GROUPS.index(name) for name in ("streams", "launches", "attention of few rows", "attention of many rows")]
-    parts = seen.share[:, None] * seen.terms[:, : len(GROUPS)]
-    of_small = np.bincount(seen.owner, parts[:, small].sum(axis=1)) / np.bincount(seen.owner, parts.sum(axis=1))
-    return 1.2 + 0.4 * of_small
-
-
 def shake(rng: np.random.Generator) -> float:
     """The noise of one measurement."""
     return math.exp(NOISE * rng.standard_normal())
-
-
-def predicted_s(rows: Sequence[MeasuredRow], device: DeviceProfile) -> Float64Array:
-    """Seconds of whole requests, as ``estimate`` gives them."""
-    from chipwise.predict.served.groups import GroupCost, cost_groups
-
-    groups, _ = grouped([replace(row.request(device, "total"), device=device) for row in rows])
-    found = np.empty(len(rows))
-    for cost in cost_groups(groups):
-        assert isinstance(cost, GroupCost)
-        found[list(cost.group.rows)] = cost.request_s
-    return found
 
 
 Truth = Callable[[float, float, float, str], float]

@@ -22,7 +22,6 @@ def teach(
     where: Mapping[str, str] | None = None,
     runtime: str | None = None,
     add: bool = False,
-    drift_from: str | Path | None = None,
     keep: bool = True,
 ) -> Taught:
     """Learns a machine from measured models; it can then be named wherever a device can.
@@ -36,7 +35,6 @@ def teach(
         where: Column -> value: only rows that have it.
         runtime: The runtime of rows that name none. Default: the device's own.
         add: Learn from the rows of the newest version too.
-        drift_from: A few rows measured again on another day: the profile is corrected to that day.
         keep: Whether to save the profile, as its next version.
 
     Raises:
@@ -46,6 +44,4 @@ def teach(
     """
     from chipwise.deploy.teach.machine import teach_machine
 
-    return teach_machine(
-        device, rows, base=base, mapped=columns, where=where, runtime=runtime, add=add, drift_from=drift_from, keep=keep
-    )
+    return teach_machine(device, rows, base=base, mapped=columns, where=where, runtime=runtime, add=add, keep=keep)

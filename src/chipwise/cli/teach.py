@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,12 +32,6 @@ def command(
         str | None, typer.Option(help="Runtime of rows that name none.", autocompletion=completion.runtimes)
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Learn from the newest version's rows too.")] = False,
-    drift_from: Annotated[
-        str | None, typer.Option("--drift-from", help="Rows measured again on another day; corrects to that day.")
-    ] = None,
-    again: Annotated[
-        Path | None, typer.Option("--again", help="Write the rows to re-measure on another day to this CSV file.")
-    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the table and save nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
@@ -50,8 +43,6 @@ def command(
 
     Names mapped: chipwise teach shop-box --from rows.csv --map lat=total_ms
 
-    Another day: chipwise teach shop-box --drift-from again.csv
-
     A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Useful too: runtime, weights,
     prompt_tokens, new_tokens, batch. At most 10,000 rows are learnt from.
@@ -59,26 +50,22 @@ def command(
     from chipwise import api
     from chipwise.cli import show
     from chipwise.cli.output import json_of
-    from chipwise.deploy.teach.machine import write_again
     from chipwise.deploy.teach.reading import map_of
 
     with show.waiting("learning from the rows", quiet=as_json):
         found = api.teach(
             device, rows, base=base, columns=map_of(mapped or (), "--map"), where=map_of(where or (), "--where"),
-            runtime=runtime, add=add, drift_from=drift_from, keep=not dry_run,
+            runtime=runtime, add=add, keep=not dry_run,
         )  # fmt: skip
-    if again is not None:
-        write_again(again, found.again)
     if as_json:
         json_of(found.summary())
     else:
-        _print(found, again)
+        _print(found)
 
 
-def _print(found: Taught, again: Path | None) -> None:
-    from chipwise.cli.output import print_table, say
+def _print(found: Taught) -> None:
+    from chipwise.cli.output import say
     from chipwise.core import units
-    from chipwise.core.layout import Column, Table
     from chipwise.errors import counted
 
     teaching, check = found.teaching, found.teaching.check
@@ -109,24 +96,6 @@ def _print(found: Taught, again: Path | None) -> None:
         )
     elif teaching.rows:
         say("too few rows to leave any out: the error is not known")
-    if found.drift is not None:
-        moved = found.drift
-        say(
-            f"drift: today's times are {moved.factor:.3g} times what was expected; mean error on today's rows "
-            f"{units.show(moved.before, 'share')} before, {units.show(moved.after, 'share')} after, each left out"
-        )
-    if found.proposals:
-        columns = [Column(head="measure next", prose=True), Column(head="of"), Column(head="expected", right=True)]
-        table = Table(columns=columns, title="These measurements would teach most:")
-        for each in found.proposals:
-            half = each.low_high()
-            table.add(each.sentence(), each.quantity, units.span(each.expected_s, *half, "time"))
-        print_table(table)
-    if found.again:
-        lines = ", ".join(str(row.number) for row in found.again)
-        where = f" (written to {again})" if again is not None else ""
-        say(f"to correct for another day, measure these lines again: {lines}{where}; then: chipwise teach "
-            f"{found.name} --drift-from again.csv")  # fmt: skip
     if found.path is not None:
         say(f"wrote {found.path}")
         say(f"use it: chipwise estimate gpt2 --device {found.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,14 +11,11 @@ from typing import Any
 import numpy as np
 
 from chipwise.core import units
-from chipwise.core.csvfile import write_rows
 from chipwise.core.digest import plain
 from chipwise.core.results import Result
 from chipwise.deploy.teach.checks import Checked, Flag, check, whole_table
-from chipwise.deploy.teach.choosing_rows import Proposal, propose, remeasure, usual_candidates
-from chipwise.deploy.teach.drift import Drifted, drift_covariance, follow
 from chipwise.deploy.teach.observations import MeasuredRow, observe, prior_deviation
-from chipwise.deploy.teach.posterior import TAIL, Posterior, fit, untaught
+from chipwise.deploy.teach.posterior import TAIL, Posterior, fit
 from chipwise.deploy.teach.reading import TableRead, from_record, read_table, to_record
 from chipwise.errors import InputError, SpecError, UnknownName, counted
 from chipwise.hardware import datasheet, taught
@@ -28,10 +24,6 @@ from chipwise.hardware.taught import Teaching
 from chipwise.predict.served.taught_pass import TERMS, matrix, sequence
 
 SHEET = "-taught"  # suffix of a profile's name that would equal a shipped data sheet's
-AGAIN = (
-    "model", "runtime", "weights", "kv", "batch", "prompt_tokens", "new_tokens", "context", "variant", "ttft_s",
-    "tpot_s", "total_s",
-)  # fmt: skip
 MOST_ROWS = 10_000  # that are learnt from at once
 MOST_RECORDS = 2000  # rows that a profile keeps for the next version
 
@@ -48,9 +40,6 @@ class Taught(Result):
         flags: Rows that contradict the others, worst first.
         warnings: What looks wrong with the whole table.
         notes: Other remarks.
-        proposals: The measurements that would teach most.
-        again: The rows to measure again on another day, to correct for drift.
-        drift: Drift of a second day, if its rows were given.
     """
 
     teaching: Teaching
@@ -60,9 +49,6 @@ class Taught(Result):
     flags: tuple[Flag, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    proposals: tuple[Proposal, ...]
-    again: tuple[MeasuredRow, ...]
-    drift: Drifted | None = None
 
     @property
     def name(self) -> str:
@@ -78,19 +64,8 @@ class Taught(Result):
         return f"{found.label}: taught from {counted(found.rows, 'row')} on {found.base}{error}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a proposed measurement."""
-        return [
-            {
-                "model": each.row.name,
-                "runtime": each.row.runtime,
-                "weights": each.row.weights,
-                "prompt_tokens": each.row.prompt_tokens,
-                "new_tokens": each.row.new_tokens,
-                "quantity": each.quantity,
-                "expected_s": each.expected_s,
-            }
-            for each in self.proposals
-        ]
+        """One row a time that contradicts the others."""
+        return [plain(flag) for flag in self.flags]
 
     def summary(self) -> dict[str, Any]:
         """A summary for programs, in SI units; the profile itself is in its file."""
@@ -108,28 +83,7 @@ class Taught(Result):
             "flags": plain(self.flags),
             "warnings": list(self.warnings),
             "notes": list(self.notes),
-            "proposals": [dict(row) for row in self.rows()],
-            "again": [row.number for row in self.again],
-            "drift": None
-            if self.drift is None
-            else {name: getattr(self.drift, name) for name in ("rows", "matched", "factor", "before", "after")},
         }
-
-
-def write_again(path: Path, rows: Sequence[MeasuredRow]) -> None:
-    """Writes rows to be measured again as a CSV file whose times are left empty.
-
-    Raises:
-        InputError: There are none.
-        StorageError: The file cannot be written.
-    """
-    if not rows:
-        raise InputError("--again: there are no rows to measure again; it needs --from")
-    records = [to_record(row) for row in rows]
-    for record in records:
-        if isinstance(record["model"], Mapping):
-            record["model"] = json.dumps(record["model"])
-    write_rows(path, records, AGAIN)
 
 
 def teach_machine(
@@ -141,9 +95,7 @@ def teach_machine(
     where: Mapping[str, str] | None = None,
     runtime: str | None = None,
     add: bool = False,
-    drift_from: str | Path | None = None,
     keep: bool = True,
-    propose_more: bool = True,
 ) -> Taught:
     """Teaches the machine ``name`` from a table, as the next version of its profile.
 
@@ -156,9 +108,7 @@ def teach_machine(
         where: Column -> value of the rows to use.
         runtime: Of rows that name none.
         add: Whether the rows of the newest version count too.
-        drift_from: Rows measured again: the newest version (or the one taught here) is corrected to their day.
         keep: Whether to save the profile.
-        propose_more: Whether to propose further measurements.
 
     Raises:
         SpecError: The table is wrong.
@@ -170,12 +120,12 @@ def teach_machine(
     version = (taught.versions(own) or [0])[-1] + 1
     if add and earlier is None:
         raise InputError(f"--add: {own} has no earlier version to add to; leave it out")
-    if source is None and drift_from is not None and earlier is not None:
-        followed, table = _followed(earlier, sheet, drift_from, mapped, where, runtime, version)
-        path = followed.teaching.save() if keep else None
-        return _result(followed.teaching, path, table, (), drift=followed)
     if source is None:
-        return _untaught(own, sheet, version, keep=keep, propose_more=propose_more)
+        teaching = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
+        return Taught(
+            teaching=teaching, path=teaching.save() if keep else None, columns=(), problems={}, flags=(), warnings=(),
+            notes=(),
+        )  # fmt: skip
     table, notes = _table(source, name, sheet, mapped, where, runtime)
     machine = ", ".join(table.machines)
     _same_machine(earlier, machine, own)
@@ -190,23 +140,14 @@ def teach_machine(
     checked = check(rows, seen)
     posterior = fit(seen, common=prior_deviation(seen))
     teaching = _profile(own, sheet, version, posterior, checked, rows, machine=machine, source=str(source))
-    again = remeasure(posterior, drift_covariance(len(teaching.labels), len(teaching.points)), rows)
-    proposals = propose(posterior, rows, sheet, widen=checked.widen) if propose_more else []
-    drifted: Drifted | None = None
-    if drift_from is not None:
-        drifted, _ = _followed(teaching, sheet, drift_from, mapped, where, runtime, version + 1)
-    path = teaching.save() if keep else None
-    if drifted is not None:
-        teaching = drifted.teaching
-        path = teaching.save() if keep else None
-    found = _result(teaching, path, table, tuple(proposals), drift=drifted)
-    return replace(
-        found,
+    return Taught(
+        teaching=teaching,
+        path=teaching.save() if keep else None,
+        columns=() if table.columns is None else tuple(table.columns.sentences()),
         problems=problems,
         flags=tuple(sorted(checked.flags, key=lambda each: -abs(np.log(each.measured_s / each.expected_s)))),
         warnings=(*whole_table(seen), *_no_better(checked)),
         notes=(*notes, *table.notes),
-        again=tuple(again),
     )
 
 
@@ -296,48 +237,6 @@ def _same_machine(earlier: Teaching | None, machine: str, name: str) -> None:
             f"{name} was taught from rows of {earlier.machine}, and these are of {machine}; teach it under a name of "
             "its own"
         )
-
-
-def _followed(
-    teaching: Teaching,
-    sheet: DeviceProfile,
-    source: str | Path,
-    mapped: Mapping[str, str] | None,
-    where: Mapping[str, str] | None,
-    runtime: str | None,
-    version: int,
-) -> tuple[Drifted, TableRead]:
-    table, _ = _table(source, teaching.name, sheet, mapped, where, runtime)
-    _same_machine(teaching, ", ".join(table.machines), teaching.name)
-    return follow(teaching, table.rows, sheet, version=version), table
-
-
-def _untaught(name: str, sheet: DeviceProfile, version: int, *, keep: bool, propose_more: bool) -> Taught:
-    """The data sheet under the new name, with the measurements to make first."""
-    teaching = Teaching(name=name, version=version, created=_now(), base=sheet.name, rows=0)
-    proposals: list[Proposal] = []
-    if propose_more:
-        like = [MeasuredRow(number=0, model=each) for each in ("HuggingFaceTB/SmolLM2-135M", "meta-llama/Llama-3.1-8B")]
-        candidates = usual_candidates(like, sheet)
-        asked, _ = observe(candidates, sheet, quantities=["total"])
-        if len(asked):
-            posterior = untaught(asked, common=prior_deviation(asked))
-            proposals = propose(posterior, candidates, sheet, candidates=candidates)
-    path = teaching.save() if keep else None
-    return Taught(
-        teaching=teaching, path=path, columns=(), problems={}, flags=(), warnings=(), notes=(),
-        proposals=tuple(proposals), again=(),
-    )  # fmt: skip
-
-
-def _result(
-    teaching: Teaching, path: Path | None, table: TableRead, proposals: tuple[Proposal, ...], *, drift: Drifted | None
-) -> Taught:
-    columns = () if table.columns is None else tuple(table.columns.sentences())
-    return Taught(
-        teaching=teaching, path=path, columns=columns, problems=table.problems, flags=(), warnings=(),
-        notes=table.notes, proposals=proposals, again=(), drift=drift,
-    )  # fmt: skip
 
 
 def _profile(

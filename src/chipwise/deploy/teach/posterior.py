@@ -145,24 +145,17 @@ class Linear:
 def linearise(
     frame: Frame, seen: Observations, theta: Float64Array, smooth: Float64Array, shifts: Float64Array
 ) -> Linear:
-    """The model at ``theta``, for the passes of ``seen``."""
-    return linearise_at(frame.units, seen, theta, smooth, shifts)
-
-
-def linearise_at(
-    units: Float64Array, seen: Observations, theta: Float64Array, smooth: Float64Array, shifts: Float64Array
-) -> Linear:
-    """The model at ``theta`` for the passes of ``seen``, whose terms count in ``units``.
+    """The model at ``theta`` for the passes of ``seen``, whose terms count in the frame's units.
 
     Args:
-        units: (terms,)
+        frame: Of the fit.
         seen: Passes and the quantities that they add up to.
         theta: (size,) logarithms: the common one, of terms, labels and the smooth part.
         smooth: (passes, points) basis of the smooth part.
         shifts: (passes, labels)
     """
     n, g = len(seen), len(TERMS)
-    raised = seen.terms * units * np.exp(theta[1 : 1 + g])
+    raised = seen.terms * frame.units * np.exp(theta[1 : 1 + g])
     total = raised.sum(axis=1)
     rows = np.hstack([np.ones((len(total), 1)), raised / total[:, None], shifts, smooth])
     log_pass = np.log(total) + theta[0] + rows[:, 1 + g :] @ theta[1 + g :]
@@ -344,16 +337,3 @@ def _score(posterior: Posterior) -> float:
         for name in BOUNDS
     )
     return float(density.sum()) - 0.5 * pull
-
-
-def untaught(asked: Observations, *, common: float) -> Posterior:
-    """The prior for quantities like those of ``asked``."""
-    frame, strengths = Frame.of(asked, common=common), Strengths(noise=0.1)
-    prior = frame.prior(strengths)
-    return Posterior(
-        frame=frame,
-        strengths=strengths,
-        theta=np.zeros(frame.size),
-        covariance=np.diag(prior),
-        weights=np.ones(len(asked)),
-    )

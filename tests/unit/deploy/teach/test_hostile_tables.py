@@ -54,13 +54,11 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     assert found.notes == ("columns that are not read: 'who', 'bathc'",)
 
 
-def test_nothing_to_add_to_and_the_same_rows_as_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_add_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))
     path = table(tmp_path, "model,tpot_ms\ngpt2,3000\n")
     with pytest.raises(InputError, match="--add: new-box has no earlier version"):
         teach_machine("new-box", path, base="raspberry-pi-4", add=True)
-    with pytest.raises(InputError, match="these are the times that it learnt from"):
-        teach_machine("new-box", path, base="raspberry-pi-4", drift_from=path, propose_more=False)
     assert versions("new-box") == []
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from chipwise.deploy.teach.checks import check, whole_table
-from chipwise.deploy.teach.choosing_rows import most_telling
 from chipwise.deploy.teach.observations import MeasuredRow, Observations, observe, prior_deviation
 from chipwise.deploy.teach.posterior import Strengths, fit, left_out, settle
 from chipwise.hardware import datasheet
@@ -129,15 +128,6 @@ def test_a_whole_table_in_milliseconds_is_said(table: Observations) -> None:
     assert not whole_table(table.timed(3 * table.sheet_s))
     assert "milliseconds written as seconds" in whole_table(table.timed(2000 * table.sheet_s))[0]
     assert "tokens/s written as seconds" in whole_table(table.timed(1 / table.sheet_s))[0]
-
-
-def test_the_most_telling_measurements_by_pencil() -> None:
-    """Two unknowns of variances 4 and 1, each row sees one: 4, then 1; what was measured tells little the second time.
-
-    After the first, the variance of the first unknown is 4 / (1 + 4 / 0.5) = 0.44, less than 1.
-    """
-    slopes = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    assert most_telling(slopes, np.diag([4.0, 1.0]), np.full(3, 0.5), 3) == [0, 2, 1]
 
 
 def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
