@@ -616,7 +616,7 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
         space=None,
         confidence_share=0.9,
         asked=SimpleNamespace(
-            references=lambda space: list(known), family=lambda name: known[name][2], pace="tpot_p50"
+            references=lambda space: list(known), family=lambda name: known[name][2], latency_metric="tpot_p50"
         ),
     )
     monkeypatch.setattr(reference_design, "most_parameters", lambda allowance: 50.0)
