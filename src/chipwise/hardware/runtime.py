@@ -20,19 +20,7 @@ Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attenti
 values without the scores in memory · ``experts``: the products of a mixture's experts, grouped (transformers 4, which
 PyTorch runs here, loops over the experts that are met: modeling_mixtral.py)."""
 Platform = Literal[
-    "cuda",
-    "old cuda",
-    "rocm",
-    "old rocm",
-    "xpu",
-    "metal",
-    "cpu",
-    "board",
-    "phone",
-    "tpu",
-    "neuron",
-    "gaudi",
-    "hailo",
+    "cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "tpu", "neuron", "gaudi", "hailo",
     "other",
 ]  # fmt: skip
 """What a runtime must be written for, see :func:`platform_of`."""
@@ -172,63 +160,21 @@ RUNTIMES: Mapping[str, Runtime] = {
             aliases=("torch-compiled", "compile", "inductor"),
             runs_on=_TORCH,
         ),
-        Runtime(
-            name="llama.cpp",
-            title="llama.cpp",
-            stack="llama.cpp",
-            fused=frozenset({"attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            aliases=("llamacpp", "llama-cpp", "gguf", *_ON_LLAMA_CPP),
-            runs_on=frozenset(
-                {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "other"}
-            ),
+        _for_one_user(
+            "llama.cpp",
+            "llama.cpp",
+            {"cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "other"},
+            ("llamacpp", "llama-cpp", "gguf", *_ON_LLAMA_CPP),
         ),
-        Runtime(
-            name="llama.cpp-vulkan",
-            title="llama.cpp, Vulkan",
-            stack="llama.cpp-vulkan",
-            fused=frozenset({"attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            aliases=("vulkan",),
-            runs_on=frozenset({"cuda", "old cuda", "rocm", "old rocm", "xpu", "phone"}),
+        _for_one_user(
+            "llama.cpp-vulkan",
+            "llama.cpp, Vulkan",
+            {"cuda", "old cuda", "rocm", "old rocm", "xpu", "phone"},
+            ("vulkan",),
         ),
-        Runtime(
-            name="mlx",
-            title="MLX",
-            stack="mlx",
-            fused=frozenset({"attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            aliases=("mlx-lm",),
-            runs_on=frozenset({"metal"}),
-        ),
-        Runtime(
-            name="exllamav2",
-            title="ExLlamaV2",
-            stack="exllamav2",
-            fused=frozenset({"attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            aliases=("exllama", "exl2"),
-            runs_on=frozenset({"cuda"}),
-        ),
-        Runtime(
-            name="genie",
-            title="Qualcomm Genie",
-            stack="genie",
-            fused=frozenset({"attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            aliases=("qnn",),
-            runs_on=frozenset({"phone"}),
-        ),
+        _for_one_user("mlx", "MLX", {"metal"}, ("mlx-lm",)),
+        _for_one_user("exllamav2", "ExLlamaV2", {"cuda"}, ("exllama", "exl2")),
+        _for_one_user("genie", "Qualcomm Genie", {"phone"}, ("qnn",)),
         _onnx_runtime(
             "onnxruntime",
             "ONNX Runtime",
@@ -307,40 +253,22 @@ def runtime_named(name: str) -> Runtime:
 
 
 INSTEAD: Mapping[str, str] = {
-    "tgi": "vllm",
-    "text-generation-inference": "vllm",
-    "lmdeploy": "vllm",
-    "aphrodite": "vllm",
-    "ray-serve": "vllm",
-    "xinference": "vllm",
-    "jetstream": "vllm",
-    "maxtext": "vllm",
-    "neuronx-distributed": "vllm",
-    "tensorrt": "trtllm",
-    "triton": "trtllm",
-    "nim": "trtllm",
-    "fastertransformer": "trtllm",
-    "ctranslate2": "torch-compile",
-    "candle": "torch-eager",
-    "mistral.rs": "llama.cpp",
-    "tensorflow": "torch-compile",
-    "jax": "torch-compile",
-    "keras": "torch-compile",
-    "accelerate": "torch-eager",
-    "bitsandbytes": "torch-eager",
-    "powerinfer": "llama.cpp",
-    "bitnet.cpp": "llama.cpp",
-    "t-mac": "llama.cpp",
-    "ktransformers": "llama.cpp",
-    "mnn": "llama.cpp",
-    "ncnn": "llama.cpp",
-    "paddle": "onnxruntime",
-    "winml": "onnxruntime-directml",
-    "hailort": "onnxruntime",
-    "nnapi": "litert-lm",
-    "snpe": "genie",
-    "geniex": "genie",
-    "sambaflow": "vllm",
+    name: near
+    for near, names in {
+        "vllm": (
+            "tgi text-generation-inference lmdeploy aphrodite ray-serve xinference jetstream maxtext "
+            "neuronx-distributed sambaflow"
+        ),
+        "trtllm": "tensorrt triton nim fastertransformer",
+        "torch-compile": "ctranslate2 tensorflow jax keras",
+        "torch-eager": "candle accelerate bitsandbytes",
+        "llama.cpp": "mistral.rs powerinfer bitnet.cpp t-mac ktransformers mnn ncnn",
+        "onnxruntime": "paddle hailort",
+        "onnxruntime-directml": "winml",
+        "litert-lm": "nnapi",
+        "genie": "snpe geniex",
+    }.items()
+    for name in names.split()
 }
 """Runtimes that people name and that are not modelled, with the nearest that is."""
 
