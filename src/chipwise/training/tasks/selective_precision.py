@@ -28,7 +28,7 @@ LEAST_GAIN = 0.005  # of the seconds of a pass; less is noise
 ALLOWED = 0.001  # of what the FP32 file gains, such as its NDCG
 Run = Callable[[], object]
 Opened = Callable[[Path], Run]
-Judged = Callable[[Design, Path], float]
+LossOfFile = Callable[[Design, Path], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def select(
     folder: Path,
     *,
     opened: Opened,
-    judged: Judged,
+    judged: LossOfFile,
     forms: Sequence[str] = ("int8",),
     allowed: float = ALLOWED,
     clock: Callable[[], float] = time.perf_counter,

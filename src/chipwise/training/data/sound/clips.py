@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.training.data.images.pixels import grey_png
 from chipwise.training.data.sound.front_end import ROWS, log_mel
-from chipwise.training.data.sound.waves import clip_of, noisy
+from chipwise.training.data.sound.waves import clip_of, divided, noisy
 
 MOST_BYTES = 2**28  # of one recording, which is read whole
 
@@ -26,6 +26,83 @@ class Part:
     snr_db: NDArray[np.float64]
     speakers: NDArray[np.int64]  # numbers from 0, (n,)
     endless: int = 0  # recordings whose files state no length
+
+
+class Recording(Protocol):
+    """One recording of one speaker."""
+
+    @property
+    def samples(self) -> NDArray[np.float32]:
+        """At 16 kHz, between -1 and 1."""
+        ...
+
+    @property
+    def speaker(self) -> str:
+        """A name."""
+        ...
+
+    @property
+    def endless(self) -> bool:
+        """Whether its file states no length."""
+        ...
+
+
+class Mixing(Protocol):
+    """The fields of a run file's ``data`` by which recordings become clips."""
+
+    @property
+    def copies(self) -> int:
+        """Clips of each training recording, with different noise and place in time."""
+        ...
+
+    @property
+    def snr_db(self) -> Sequence[float]:
+        """Speech over noise, in turn."""
+        ...
+
+    @property
+    def held_out(self) -> float:
+        """Share of the speakers of each of the other parts."""
+        ...
+
+
+def parts_of(
+    found: Sequence[Recording], labels: NDArray[np.int64], spec: Mixing, *, bands: int, length: int, seed: int
+) -> dict[str, Part]:
+    """Training, validation and test parts of recordings with their ``labels`` (n, …); training clips are copied.
+
+    Args:
+        found: The recordings.
+        labels: Of each of them.
+        spec: How they are mixed.
+        bands: Of a spectrogram.
+        length: Of a clip, in samples.
+        seed: Of noise and order.
+
+    Raises:
+        DataError: There are fewer than three speakers.
+    """
+    speakers = divided([each.speaker for each in found], share=spec.held_out)
+    made = {}
+    for number, (name, who) in enumerate(speakers.items()):
+        rows = [row for row, each in enumerate(found) if each.speaker in who]
+        order, ratios, spectra = mixed(
+            [found[row].samples for row in rows],
+            spec.snr_db,
+            np.random.default_rng([seed, number]),
+            copies=spec.copies if name == "train" else 1,
+            bands=bands,
+            length=length,
+        )
+        _, spoken_by = np.unique([found[rows[index]].speaker for index in order], return_inverse=True)
+        made[name] = Part(
+            inputs=spectra,
+            labels=labels[rows][order],
+            snr_db=ratios,
+            speakers=spoken_by.astype(np.int64),
+            endless=sum(found[row].endless for row in rows),
+        )
+    return made
 
 
 def fields_of(parts: Mapping[str, Part]) -> dict[str, Any]:

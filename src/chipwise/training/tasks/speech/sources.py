@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError, SpecError
-from chipwise.training.data.sound import synthesis
-from chipwise.training.data.sound.clips import MOST_BYTES, Part, mixed
-from chipwise.training.data.sound.waves import decoded, divided, endless
+from chipwise.training.data.sound import clips, synthesis
+from chipwise.training.data.sound.clips import MOST_BYTES, Part
+from chipwise.training.data.sound.waves import decoded, endless
 
 SPEAKER = "_nohash_"  # what follows the speaker in the file names of Speech Commands
 FEWEST = 6  # recordings of the rarest word
@@ -114,28 +114,9 @@ def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[st
     silent = sorted(set(range(len(words))) - {each.label for each in found if each.samples.any()})
     if len(silent) > 1:  # one of them may be the word for silence
         raise DataError(f"all recordings of {words[silent[0]]!r} and {words[silent[1]]!r} are silent")
-    speakers = divided([each.speaker for each in found], share=spec.held_out)
-    made = {}
-    for number, (name, who) in enumerate(speakers.items()):
-        random = np.random.default_rng([0, number])
-        heard = [each for each in found if each.speaker in who]
-        made[name] = _part(
-            heard, spec, random, copies=spec.copies if name == "train" else 1, bands=bands, length=length
-        )
-        missing = set(range(len(words))) - set(made[name].labels.tolist())
-        if missing:
+    labels = np.array([each.label for each in found], np.int64)
+    made = clips.parts_of(found, labels, spec, bands=bands, length=length, seed=0)
+    for name, part in made.items():
+        if missing := set(range(len(words))) - set(part.labels.tolist()):
             raise DataError(f"nobody speaks {words[min(missing)]!r} in the {name} part; record more speakers")
     return made
-
-
-def _part(
-    heard: list[Spoken], spec: WordsSpec, random: np.random.Generator, *, copies: int, bands: int, length: int
-) -> Part:
-    """Every recording ``copies`` times, mixed; noise ratios take turns."""
-    order, ratios, spectra = mixed(
-        [each.samples for each in heard], spec.snr_db, random, copies=copies, bands=bands, length=length
-    )
-    labels = np.array([heard[index].label for index in order], np.int64)
-    _, speakers = np.unique([heard[index].speaker for index in order], return_inverse=True)
-    cut = sum(each.endless for each in heard)
-    return Part(inputs=spectra, labels=labels, snr_db=ratios, speakers=speakers.astype(np.int64), endless=cut)

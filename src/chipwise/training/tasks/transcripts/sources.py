@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from chipwise.core.fields import check_fields, positive
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError, SpecError
-from chipwise.training.data.sound import synthesis
-from chipwise.training.data.sound.clips import MOST_BYTES, Part, mixed
+from chipwise.training.data.sound import clips, synthesis
+from chipwise.training.data.sound.clips import MOST_BYTES, Part
 from chipwise.training.data.sound.front_end import RATE_HZ
-from chipwise.training.data.sound.waves import decoded, divided, endless, trimmed
+from chipwise.training.data.sound.waves import decoded, endless, trimmed
 from chipwise.training.tasks.transcripts.dataset import BLANK
 
 FEWEST = 20  # utterances in all
@@ -180,26 +180,8 @@ def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int
     Raises:
         DataError: There are fewer than three speakers.
     """
-    speakers = divided([each.speaker for each in found.found], share=spec.held_out)
-    longest = max(len(each.text) for each in found.found)
     numbers = {sign: number for number, sign in enumerate(found.characters)}
-    made = {}
-    for part, (name, who) in enumerate(speakers.items()):
-        random = np.random.default_rng([2, part])
-        heard = [each for each in found.found if each.speaker in who]
-        copies = spec.copies if name == "train" else 1
-        order, ratios, spectra = mixed(
-            [each.samples for each in heard], spec.snr_db, random, copies=copies, bands=bands, length=length
-        )
-        texts = np.full((len(heard), longest), BLANK, np.int64)
-        for row, each in zip(texts, heard, strict=True):
-            row[: len(each.text)] = [numbers[sign] for sign in each.text]
-        _, said_by = np.unique([heard[index].speaker for index in order], return_inverse=True)
-        made[name] = Part(
-            inputs=spectra,
-            labels=texts[order],
-            snr_db=ratios,
-            speakers=said_by.astype(np.int64),
-            endless=sum(each.endless for each in heard),
-        )
-    return made
+    texts = np.full((len(found.found), max(len(each.text) for each in found.found)), BLANK, np.int64)
+    for row, each in zip(texts, found.found, strict=True):
+        row[: len(each.text)] = [numbers[sign] for sign in each.text]
+    return clips.parts_of(found.found, texts, spec, bands=bands, length=length, seed=2)
