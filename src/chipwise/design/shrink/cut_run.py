@@ -42,7 +42,7 @@ from chipwise.design.shrink.cut_record import broken_limits, constraints_of, mak
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.shrink_model import claim
 from chipwise.design.shrink.sizes import Sizes, blocks
-from chipwise.design.shrink.stages import Named, Plan, Shrinking
+from chipwise.design.shrink.stages import CutSettings, Named, Shrinking
 from chipwise.design.shrink.text_material import TextMaterial
 from chipwise.design.targets.bench import Bench
 from chipwise.errors import ChipwiseError, Infeasible, MeasurementError, SpecError
@@ -125,7 +125,7 @@ class Cutting:
         claim(folder, work.about, resume=True)  # the folder's spec was compared before: this compares weights and text
         self._note(data=corpus.summary(), space=_space_of(work))
         limits = self._limits(work)
-        plan = Plan(
+        plan = CutSettings(
             method=spec.method,
             limits=limits,
             healing=Healing(),
@@ -169,7 +169,7 @@ class Cutting:
         step_s = work.kept("sharing-step", lambda: work.sharing_step_s(limits), key=digest(limits))
         return max(LEAST_STEPS, int(budget_s / step_s))
 
-    def _steps(self, work: Shrinking, plan: Plan, weights: Named, sizes: Sizes) -> int:
+    def _steps(self, work: Shrinking, plan: CutSettings, weights: Named, sizes: Sizes) -> int:
         """Healing steps that ``budget.final`` pays for, or half of the rest; the same for both contenders.
 
         Raises:
@@ -206,7 +206,7 @@ class Cutting:
     def _tokenizer(self) -> Path:
         return self.spec.source / "tokenizer.json"
 
-    def _contender(self, work: Shrinking, plan: Plan, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
+    def _contender(self, work: Shrinking, plan: CutSettings, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
         """Chooses, heals, writes and evaluates one contender."""
         name = plan.method
         self._phase("choosing")

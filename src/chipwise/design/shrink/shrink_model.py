@@ -19,7 +19,7 @@ from chipwise.design.shrink.block_selection import METHODS, Limits, Method
 from chipwise.design.shrink.chip_clock import ChipClock
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.sizes import Sizes, orders_width, whole_sizes
-from chipwise.design.shrink.stages import Cut, OnProgress, Plan, Shrinking
+from chipwise.design.shrink.stages import Cut, CutSettings, OnProgress, Shrinking
 from chipwise.design.shrink.task_material import TaskMaterial
 from chipwise.design.shrink.text_material import TextMaterial
 from chipwise.errors import InputError, StudyError, UnitError, UnknownName, Unsupported
@@ -152,7 +152,7 @@ def shrink_model(
         times_s={} if limit_s is None else {"request": limit_s},
         memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
     )
-    plan = Plan(
+    plan = CutSettings(
         method=method,
         limits=limits,
         healing=healing or Healing(),

@@ -63,7 +63,7 @@ _PACE = Healing(steps=4)  # steps that are timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CutSettings:
     """Settings of one cut."""
 
     method: Method
@@ -213,7 +213,7 @@ class Shrinking:
                 on_progress=functools.partial(self.on_progress, "score blocks"),
             )
 
-    def choose(self, plan: Plan) -> tuple[Named, Sizes]:
+    def choose(self, plan: CutSettings) -> tuple[Named, Sizes]:
         """The cut that the plan's method takes, and the weights that it is cut from."""
         if plan.method == "shared":
             return self._search(plan)
@@ -228,7 +228,7 @@ class Shrinking:
         sizes = self._choice(plan, pick)
         return repaired(self.arch, weights, found, sizes), sizes
 
-    def heal(self, plan: Plan, weights: Named, sizes: Sizes) -> Cut:
+    def heal(self, plan: CutSettings, weights: Named, sizes: Sizes) -> Cut:
         """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
@@ -250,7 +250,7 @@ class Shrinking:
 
     def sharing_step_s(self, limits: Limits) -> float:
         """CPU seconds of one training step of shared weights."""
-        plan = Plan(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
+        plan = CutSettings(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
         return self._pace(self._sharer(plan, "pace"))
 
     def _pace(self, distiller: Distiller) -> float:
@@ -270,7 +270,7 @@ class Shrinking:
             precision=self.precision,
         )
 
-    def _sharer(self, plan: Plan, name: str) -> Distiller:
+    def _sharer(self, plan: CutSettings, name: str) -> Distiller:
         weights, drawn = self.ordered[0], self._sampler(plan, plan.limits)
         return Distiller(
             self.arch,
@@ -316,7 +316,7 @@ class Shrinking:
             export(Design(arch=self.arch, weights=self.form), arrays, path)
         return path
 
-    def _search(self, plan: Plan) -> tuple[Named, Sizes]:
+    def _search(self, plan: CutSettings) -> tuple[Named, Sizes]:
         """Weights that cuts near the limits share, and the best cut found among them."""
         trained = self._sharer(plan, "shared").run(
             lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
@@ -334,7 +334,7 @@ class Shrinking:
         with self._timed("search", key=plan.choosing):
             return trained.weights, self._choice(plan, pick)
 
-    def _sampler(self, plan: Plan, within: Limits) -> Sampler:
+    def _sampler(self, plan: CutSettings, within: Limits) -> Sampler:
         widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in plan.widths}
         return Sampler(
             self.arch,
@@ -346,7 +346,7 @@ class Shrinking:
             seed=self.seed,
         )
 
-    def _choice(self, plan: Plan, pick: Callable[[Limits], Sizes]) -> Sizes:
+    def _choice(self, plan: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
         """A choice that is measured within the limit of latency, or the one that was made before.
 
         Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
