@@ -18,7 +18,7 @@ from chipwise.predict.served.request import Request
 
 if TYPE_CHECKING:
     from chipwise.design.fleet.agent_loop import LoopCost
-    from chipwise.design.fleet.answer import Plan
+    from chipwise.design.fleet.answer import FleetPlan
     from chipwise.design.fleet.chains import Chain
     from chipwise.design.fleet.simulating import Part, Simulation
     from chipwise.predict.load.load import Load, RequestClass
@@ -334,7 +334,7 @@ def plan(
     out: str | Path | None = None,
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> Plan | Chain:
+) -> FleetPlan | Chain:
     """Finds the cheapest chips, their number and arrangement that serve a load within limits.
 
     >>> import chipwise

@@ -11,7 +11,7 @@ from chipwise.cli import completion
 from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
 
 if TYPE_CHECKING:
-    from chipwise.design.fleet.answer import Plan
+    from chipwise.design.fleet.answer import FleetPlan
     from chipwise.design.fleet.chains import Chain
 
 ABOUT_OUTPUT = ("out", "resume", "results", "html", "as_json")
@@ -242,7 +242,7 @@ def _print_chain(found: Chain) -> None:
             put(line)
 
 
-def _print(found: Plan) -> None:
+def _print(found: FleetPlan) -> None:
     from chipwise.cli.output import print_table, put, say
     from chipwise.core import units
     from chipwise.core.layout import Column, Table

@@ -175,7 +175,7 @@ class LimitPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Plan(Result):
+class FleetPlan(Result):
     """The answer to a question: options by price, cheapest first, those of unknown price last.
 
     ``rank_confidence`` is the probability that the first is cheaper than the second, the errors of both considered.
@@ -259,7 +259,7 @@ def planned(
     known: Mapping[str, Mapping[str, float]] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     on_known: Callable[[Mapping[str, Mapping[str, float]]], None] | None = None,
-) -> Plan:
+) -> FleetPlan:
     """The plan for ``question``.
 
     Args:
@@ -292,7 +292,7 @@ def planned(
         sure = None
     else:
         sure = finder.rank_confidence(fleets[0], fleets[1], limits, seed=question.seed) if len(fleets) > 1 else None
-    return Plan(
+    return FleetPlan(
         question=question,
         options=options,
         limit_prices=tuple(_limit_prices(finder, fleets[0], limits)),

@@ -18,7 +18,7 @@ from chipwise.core import units
 from chipwise.core.files import read_yaml
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
-from chipwise.design.fleet.answer import Plan, planned
+from chipwise.design.fleet.answer import FleetPlan, planned
 from chipwise.design.fleet.evaluating import Candidate, Evaluator, deviations
 from chipwise.design.fleet.holding import exceeded
 from chipwise.design.fleet.left_out import broken_limits
@@ -39,7 +39,7 @@ PER_MODEL = ("model", "classes", "prompt", "new", "spread", "shared", "prefixes"
 class Chain(Result):
     """Plans of models that follow one another, and the times from end to end of them all, in seconds."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[FleetPlan, ...]
     replicas: tuple[int, ...]
     times: Mapping[str, Predicted]
     usd_per_h: float | None
@@ -150,7 +150,7 @@ def planned_chain(
     )
 
 
-def _candidate(evaluator: Evaluator, plan: Plan) -> Candidate:
+def _candidate(evaluator: Evaluator, plan: FleetPlan) -> Candidate:
     return evaluator.candidates([plan.best.arrangement])[0][0]
 
 

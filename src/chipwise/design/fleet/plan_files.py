@@ -16,7 +16,7 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import read_mapping, write_output
-from chipwise.design.fleet.answer import Option, Plan
+from chipwise.design.fleet.answer import FleetPlan, Option
 from chipwise.design.fleet.question import Question, with_todays_names
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
@@ -26,7 +26,7 @@ FIGURES = ("in_flight", "busy", "reading", "preemptions")
 """Figures of a replay that are no times."""
 
 
-def write_plan(plan: Plan, path: Path) -> None:
+def write_plan(plan: FleetPlan, path: Path) -> None:
     """Writes ``plan`` with its question and its replays.
 
     Raises:
@@ -47,7 +47,7 @@ class PlanFile:
     """Contents of a plan's file: the question, the answer (None if the plan was interrupted), and the replays."""
 
     question: Question
-    plan: Plan | None
+    plan: FleetPlan | None
     known: Mapping[str, Mapping[str, float]]
 
 
@@ -72,7 +72,7 @@ def read_plan(path: Path) -> PlanFile:
         question = build(Question, answer.get("question"), field="answer.question")
         if "options" not in answer:
             return PlanFile(question=question, plan=None, known=known)
-        plan = build(Plan, answer, field="answer")
+        plan = build(FleetPlan, answer, field="answer")
         if not plan.options:
             raise SpecError("must name at least one fleet", field="answer.options")
         for i, option in enumerate(plan.options):

@@ -21,7 +21,7 @@ from chipwise.predict.load.load import WHOLE_INPUT, describe_arrivals
 from chipwise.predict.load.outcome import metrics_of, over_time, steady
 
 if TYPE_CHECKING:
-    from chipwise.design.fleet.answer import Option, Plan
+    from chipwise.design.fleet.answer import FleetPlan, Option
     from chipwise.design.fleet.simulating import Simulation
 
 BEST = 3  # options that are drawn
@@ -30,7 +30,7 @@ COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
 HEIGHT = 430
 
 
-def write_plan_page(plan: Plan, path: Path) -> None:
+def write_plan_page(plan: FleetPlan, path: Path) -> None:
     """Writes the plan's page.
 
     Raises:
@@ -169,7 +169,7 @@ def _commands(lines: Sequence[str], deployment: str) -> str:
     return f'<div class="scroll"><pre>{safe(text)}</pre></div>'
 
 
-def _options(plan: Plan) -> str:
+def _options(plan: FleetPlan) -> str:
     rows = []
     for option in plan.options:
         price = "unknown" if option.usd_per_h is None else f"${option.usd_per_h:,.2f}/h"
@@ -187,7 +187,7 @@ def _options(plan: Plan) -> str:
     return table(head, rows, numbers={1, 2, 5})
 
 
-def _front(plan: Plan) -> Figure | None:
+def _front(plan: FleetPlan) -> Figure | None:
     priced = [each for each in plan.options if each.usd_per_h is not None and "e2e_p99" in each.times]
     if not priced:
         return None
