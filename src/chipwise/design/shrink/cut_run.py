@@ -125,7 +125,7 @@ class Cutting:
         claim(folder, work.about, resume=True)  # the folder's spec was compared before: this compares weights and text
         self._note(data=corpus.summary(), space=_space_of(work))
         limits = self._limits(work)
-        plan = CutSettings(
+        settings = CutSettings(
             method=spec.method,
             limits=limits,
             healing=Healing(),
@@ -133,9 +133,9 @@ class Cutting:
             trials=TRIALS,
             widths=spec.widths,
         )
-        self._contender(work, plan, corpus, tasks)
+        self._contender(work, settings, corpus, tasks)
         try:
-            self._contender(work, replace(plan, method="truncate", widths=(1.0,)), corpus, tasks)
+            self._contender(work, replace(settings, method="truncate", widths=(1.0,)), corpus, tasks)
         except Infeasible as error:
             self._found("truncate", absent=f"there are no first layers alone to compare with: {error}")
         if tasks:
@@ -169,7 +169,7 @@ class Cutting:
         step_s = work.kept("sharing-step", lambda: work.sharing_step_s(limits), key=digest(limits))
         return max(LEAST_STEPS, int(budget_s / step_s))
 
-    def _steps(self, work: Shrinking, plan: CutSettings, weights: Named, sizes: Sizes) -> int:
+    def _steps(self, work: Shrinking, settings: CutSettings, weights: Named, sizes: Sizes) -> int:
         """Healing steps that ``budget.final`` pays for, or half of the rest; the same for both contenders.
 
         Raises:
@@ -198,7 +198,7 @@ class Cutting:
                 )
             return int(left_s / step_s)
 
-        steps: int = work.kept("steps", make, key=digest([plan.choosing, budget.cpu_s, budget.final_s]))
+        steps: int = work.kept("steps", make, key=digest([settings.choosing, budget.cpu_s, budget.final_s]))
         self._note(steps=steps)
         return steps
 
@@ -206,14 +206,14 @@ class Cutting:
     def _tokenizer(self) -> Path:
         return self.spec.source / "tokenizer.json"
 
-    def _contender(self, work: Shrinking, plan: CutSettings, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
+    def _contender(self, work: Shrinking, settings: CutSettings, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
         """Chooses, heals, writes and evaluates one contender."""
-        name = plan.method
+        name = settings.method
         self._phase("choosing")
-        weights, sizes = work.choose(plan)
+        weights, sizes = work.choose(settings)
         if name != "truncate":
-            self._steps(work, plan, weights, sizes)
-        cut = work.heal(replace(plan, healing=Healing(steps=self.known["steps"])), weights, sizes)
+            self._steps(work, settings, weights, sizes)
+        cut = work.heal(replace(settings, healing=Healing(steps=self.known["steps"])), weights, sizes)
         work.write(cut, self.folder.path / name)
         design = Design(arch=cut.arch, weights=self.spec.weights)
         self._found(

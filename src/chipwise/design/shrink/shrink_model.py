@@ -152,7 +152,7 @@ def shrink_model(
         times_s={} if limit_s is None else {"request": limit_s},
         memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
     )
-    plan = CutSettings(
+    settings = CutSettings(
         method=method,
         limits=limits,
         healing=healing or Healing(),
@@ -161,7 +161,7 @@ def shrink_model(
         widths=tuple(widths),
     )
     place = target / method
-    cut = work.heal(plan, *work.choose(plan))
+    cut = work.heal(settings, *work.choose(settings))
     work.write(cut, place)
     times = work.measure(place) if measured and clock is None else (None, None)
     scores = _scores(work, material, cut, place) if isinstance(material, TaskMaterial) else (None, None)

@@ -213,25 +213,25 @@ class Shrinking:
                 on_progress=functools.partial(self.on_progress, "score blocks"),
             )
 
-    def choose(self, plan: CutSettings) -> tuple[Named, Sizes]:
-        """The cut that the plan's method takes, and the weights that it is cut from."""
-        if plan.method == "shared":
-            return self._search(plan)
+    def choose(self, settings: CutSettings) -> tuple[Named, Sizes]:
+        """The cut that the method of the settings takes, and the weights that it is cut from."""
+        if settings.method == "shared":
+            return self._search(settings)
         weights, found = self.ordered
-        replacements = self.replacements() if plan.method == "exact" else []
+        replacements = self.replacements() if settings.method == "exact" else []
 
         def pick(within: Limits) -> Sizes:
-            if plan.method == "truncate":
+            if settings.method == "truncate":
                 return choose_first_layers(self.arch, self.costs, within, value_bytes=self.value_bytes)
             return choose_exactly(self.arch, replacements, self.costs, within, value_bytes=self.value_bytes)
 
-        sizes = self._choice(plan, pick)
+        sizes = self._choice(settings, pick)
         return repaired(self.arch, weights, found, sizes), sizes
 
-    def heal(self, plan: CutSettings, weights: Named, sizes: Sizes) -> Cut:
+    def heal(self, settings: CutSettings, weights: Named, sizes: Sizes) -> Cut:
         """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
-        distiller = self._healer(arch, part, plan.healing, f"healing-{plan.method}")
+        distiller = self._healer(arch, part, settings.healing, f"healing-{settings.method}")
         healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
         self.cpu_s["heal"] = healed.cpu_s
         before, after = self.judge(arch, part), self.judge(arch, healed.weights)
@@ -250,8 +250,8 @@ class Shrinking:
 
     def sharing_step_s(self, limits: Limits) -> float:
         """CPU seconds of one training step of shared weights."""
-        plan = CutSettings(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
-        return self._pace(self._sharer(plan, "pace"))
+        settings = CutSettings(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
+        return self._pace(self._sharer(settings, "pace"))
 
     def _pace(self, distiller: Distiller) -> float:
         begun = time.process_time()
@@ -270,13 +270,13 @@ class Shrinking:
             precision=self.precision,
         )
 
-    def _sharer(self, plan: CutSettings, name: str) -> Distiller:
-        weights, drawn = self.ordered[0], self._sampler(plan, plan.limits)
+    def _sharer(self, settings: CutSettings, name: str) -> Distiller:
+        weights, drawn = self.ordered[0], self._sampler(settings, settings.limits)
         return Distiller(
             self.arch,
             weights,
             self.comparison,
-            healing=plan.shared,
+            healing=settings.shared,
             seed=self.seed + 1,
             path=self.state / f"{name}.safetensors",
             precision=self.precision,
@@ -316,9 +316,9 @@ class Shrinking:
             export(Design(arch=self.arch, weights=self.form), arrays, path)
         return path
 
-    def _search(self, plan: CutSettings) -> tuple[Named, Sizes]:
+    def _search(self, settings: CutSettings) -> tuple[Named, Sizes]:
         """Weights that cuts near the limits share, and the best cut found among them."""
-        trained = self._sharer(plan, "shared").run(
+        trained = self._sharer(settings, "shared").run(
             lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
         )
         self.cpu_s["train shared weights"] = trained.cpu_s
@@ -329,13 +329,13 @@ class Shrinking:
 
         def pick(within: Limits) -> Sizes:
             on_progress = functools.partial(self.on_progress, "search")
-            return search_shared(self._sampler(plan, within), loss, trials=plan.trials, on_progress=on_progress)[0]
+            return search_shared(self._sampler(settings, within), loss, trials=settings.trials, on_progress=on_progress)[0]
 
-        with self._timed("search", key=plan.choosing):
-            return trained.weights, self._choice(plan, pick)
+        with self._timed("search", key=settings.choosing):
+            return trained.weights, self._choice(settings, pick)
 
-    def _sampler(self, plan: CutSettings, within: Limits) -> Sampler:
-        widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in plan.widths}
+    def _sampler(self, settings: CutSettings, within: Limits) -> Sampler:
+        widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in settings.widths}
         return Sampler(
             self.arch,
             options_of(self.arch),
@@ -346,12 +346,12 @@ class Shrinking:
             seed=self.seed,
         )
 
-    def _choice(self, plan: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
+    def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
         """A choice that is measured within the limit of latency, or the one that was made before.
 
         Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
         """
-        kept = self.kept(f"choice-{plan.method}", lambda: plain(self._within(pick, plan.limits)), key=plan.choosing)
+        kept = self.kept(f"choice-{settings.method}", lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
         return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
 
     def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
