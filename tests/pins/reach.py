@@ -17,7 +17,7 @@ from chipwise.cli.app import app
 from chipwise.core.files import build
 from chipwise.deploy.export import gguf, hf, onnx
 from chipwise.design.fleet.agent_loop import AgentLoop
-from chipwise.design.fleet.question import Question, read_question
+from chipwise.design.fleet.question import FleetQuestion, read_question
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec
 from chipwise.design.run.winner import read_winner
@@ -48,7 +48,7 @@ TESTING = "chipwise.api.testing"  # the package of the suites
 FILES = {
     "run": RunSpec,
     "run from a model": StartSpec,
-    "question": Question,
+    "question": FleetQuestion,
     "agent's loop": AgentLoop,
     "device": DeviceProfile,
     "model": ArchSpec,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from chipwise.core.arguments import public
 from chipwise.core.fields import MOST, whole_number
 from chipwise.core.files import check_output
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.served.deployment import Deployment
@@ -300,7 +300,7 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
 
 @public
 def plan(
-    model: str | Path | Question,
+    model: str | Path | FleetQuestion,
     *,
     rate: float | str | None = None,
     trace: str | Path | None = None,
@@ -344,7 +344,7 @@ def plan(
 
     Args:
         model: A known model, a file or a folder; or a whole question (a YAML file, or a
-            :class:`~chipwise.design.fleet.question.Question`), which then says all else. With ``models``, one after
+            :class:`~chipwise.design.fleet.question.FleetQuestion`), which then says all else. With ``models``, one after
             another, the answer is a chain of plans.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
         trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
@@ -393,7 +393,7 @@ def plan(
     from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
     from chipwise.design.fleet.question import question_from, read_question
 
-    if isinstance(model, Question):
+    if isinstance(model, FleetQuestion):
         question = model
     elif str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
         named = {"limits": limits, "classes": classes, "devices": devices, "runtimes": runtimes, "weights": weights,

@@ -16,7 +16,7 @@ from chipwise.design.fleet.evaluating import NODES
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import Fleet, limits_of, price_order
 from chipwise.design.fleet.left_out import LeftOut, broken_limits, left_out
-from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.errors import ChipwiseError, Infeasible, counted
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
@@ -183,7 +183,7 @@ class FleetPlan(Result):
     cannot run, by arrangement. ``known`` are the replays made, so that a plan can be resumed.
     """
 
-    question: Question
+    question: FleetQuestion
     options: tuple[Option, ...]
     limit_prices: tuple[LimitPrice, ...]
     rank_confidence: float | None
@@ -254,7 +254,7 @@ def _slowest(option: Option) -> float:
 
 
 def planned(
-    question: Question,
+    question: FleetQuestion,
     *,
     known: Mapping[str, Mapping[str, float]] | None = None,
     on_progress: Callable[[int, int], None] | None = None,

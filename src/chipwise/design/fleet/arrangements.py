@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.dtypes import DType
-from chipwise.design.fleet.question import Question, device_key
+from chipwise.design.fleet.question import FleetQuestion, device_key
 from chipwise.design.strategies.strategy import Rows
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
@@ -53,7 +53,7 @@ class Arrangement:
         """Devices of one replica."""
         return self.deployment.devices
 
-    def request(self, question: Question) -> Request:
+    def request(self, question: FleetQuestion) -> Request:
         """A typical request of ``question`` to this arrangement, a dozen of them in flight."""
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
@@ -96,7 +96,7 @@ class ArrangementSpace:
         UnknownName: A device that no data sheet describes.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: FleetQuestion) -> None:
         self.question = question
         self.devices = _devices(question)
         self.mixture, self.ranker, self.stem = _sort(question.model)
@@ -149,7 +149,7 @@ class ArrangementSpace:
         return iter(listed)
 
 
-def _devices(question: Question) -> dict[str, DeviceProfile]:
+def _devices(question: FleetQuestion) -> dict[str, DeviceProfile]:
     """The devices to choose from by what plans call them: those named, or all with a price."""
     if question.devices:
         return {device_key(name): datasheet.load(name) for name in question.devices}
@@ -157,7 +157,7 @@ def _devices(question: Question) -> dict[str, DeviceProfile]:
     return priced | {device_key(name): datasheet.load(name) for name in question.prices}
 
 
-def _formats(question: Question, device: DeviceProfile) -> tuple[str, ...]:
+def _formats(question: FleetQuestion, device: DeviceProfile) -> tuple[str, ...]:
     return question.weights or ("bf16", *(("fp8",) if DType.FP8 in device.peak_flops_per_s else ()))
 
 

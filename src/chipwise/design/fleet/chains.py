@@ -22,7 +22,7 @@ from chipwise.design.fleet.answer import FleetPlan, planned
 from chipwise.design.fleet.evaluating import Candidate, Evaluator, deviations
 from chipwise.design.fleet.holding import exceeded
 from chipwise.design.fleet.left_out import broken_limits
-from chipwise.design.fleet.question import FORMER, Question, limits_of, mapping, question_from
+from chipwise.design.fleet.question import FORMER, FleetQuestion, limits_of, mapping, question_from
 from chipwise.errors import Infeasible, SpecError
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.fleet import Pool, serve_stages
@@ -63,7 +63,7 @@ class Chain(Result):
         ]
 
 
-def read_chain(path: Path) -> tuple[list[Question], dict[str, float]] | None:
+def read_chain(path: Path) -> tuple[list[FleetQuestion], dict[str, float]] | None:
     """The questions of a file with ``models``, and the limits of the whole chain; None of a file without.
 
     Raises:
@@ -100,7 +100,10 @@ def read_chain(path: Path) -> tuple[list[Question], dict[str, float]] | None:
 
 
 def planned_chain(
-    questions: Sequence[Question], limits: Mapping[str, float], *, on_progress: Callable[[int, int], None] | None = None
+    questions: Sequence[FleetQuestion],
+    limits: Mapping[str, float],
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Chain:
     """The plan for models that follow one another.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement, check_positions, positions_of
-from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import instances
 from chipwise.hardware.datasheet import DeviceProfile
@@ -95,7 +95,7 @@ class Evaluator:
         known: Metrics of replays made before, by key.
     """
 
-    def __init__(self, question: Question, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    def __init__(self, question: FleetQuestion, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
         arch = resolve(question.model)
         _check(question, arch)
         self.context = positions_of(arch)
@@ -324,7 +324,7 @@ def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
     return full.requests_per_s / (slow[0] * (1 - full.reading_share) + slow[1] * full.reading_share)
 
 
-def _check(question: Question, arch: ArchSpec) -> None:
+def _check(question: FleetQuestion, arch: ArchSpec) -> None:
     """Checks what a question asks of its model, whatever the arrangement.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 from chipwise.design.fleet.arrangements import Arrangement, ArrangementSpace
 from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator
 from chipwise.design.fleet.holding import Fleet, Holding, Times, exceeded, limits_of, price_order
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.design.fleet.two_pools import Pair, TwoPools
 from chipwise.design.strategies.algorithms import make_strategy
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
@@ -40,7 +40,7 @@ class Finder:
 
     def __init__(
         self,
-        question: Question,
+        question: FleetQuestion,
         *,
         known: Mapping[str, Mapping[str, float]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviations
-from chipwise.design.fleet.question import FleetKind, Question
+from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.hardware import instances
 
 ONE_BY_ONE = 6  # numbers of replicas that are tried before steps grow
 Times = Mapping[str, float]
 
 
-def limits_of(question: Question) -> dict[str, float]:
+def limits_of(question: FleetQuestion) -> dict[str, float]:
     """All limits on times, those of classes as ``class:metric``."""
     limits = dict(question.limits)
     for name, own in question.class_limits.items():
@@ -100,7 +100,7 @@ class Holding:
         evaluator: Replays its load.
     """
 
-    def __init__(self, question: Question, evaluator: Evaluator) -> None:
+    def __init__(self, question: FleetQuestion, evaluator: Evaluator) -> None:
         self.question, self.evaluator = question, evaluator
         self.z = deviations(question.confidence)
 

@@ -17,7 +17,7 @@ from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import read_mapping, write_output
 from chipwise.design.fleet.answer import FleetPlan, Option
-from chipwise.design.fleet.question import Question, with_todays_names
+from chipwise.design.fleet.question import FleetQuestion, with_todays_names
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
@@ -36,7 +36,7 @@ def write_plan(plan: FleetPlan, path: Path) -> None:
     write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
-def write_progress(path: Path, question: Question, known: Mapping[str, Mapping[str, float]]) -> None:
+def write_progress(path: Path, question: FleetQuestion, known: Mapping[str, Mapping[str, float]]) -> None:
     """Writes the state of an unfinished plan."""
     held = {"format": FORMAT, "answer": {"question": plain(question)}, "known": plain(known)}
     write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
@@ -46,7 +46,7 @@ def write_progress(path: Path, question: Question, known: Mapping[str, Mapping[s
 class PlanFile:
     """Contents of a plan's file: the question, the answer (None if the plan was interrupted), and the replays."""
 
-    question: Question
+    question: FleetQuestion
     plan: FleetPlan | None
     known: Mapping[str, Mapping[str, float]]
 
@@ -69,7 +69,7 @@ def read_plan(path: Path) -> PlanFile:
         answer.pop("headline", None)
         if isinstance(answer.get("question"), Mapping):
             answer["question"] = with_todays_names(answer["question"])
-        question = build(Question, answer.get("question"), field="answer.question")
+        question = build(FleetQuestion, answer.get("question"), field="answer.question")
         if "options" not in answer:
             return PlanFile(question=question, plan=None, known=known)
         plan = build(FleetPlan, answer, field="answer")
@@ -137,7 +137,7 @@ def _check_option(option: Option, field: str) -> None:
                 )
 
 
-def known_of(path: Path, question: Question) -> dict[str, dict[str, float]]:
+def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]:
     """Replays of the same question in the plan at ``path``; none if there is no such file.
 
     Raises:

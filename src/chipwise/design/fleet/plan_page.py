@@ -14,7 +14,7 @@ from chipwise.core.page.markup import safe, section, table
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.evaluating import Evaluator
 from chipwise.design.fleet.holding import limits_of
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.model.published.read import resolve
 from chipwise.predict.load.fleet import Pool, serve
 from chipwise.predict.load.load import WHOLE_INPUT, describe_arrivals
@@ -110,7 +110,7 @@ _ABOUT_NEEDED = (
 )
 
 
-def _asked(question: Question) -> list[list[str]]:
+def _asked(question: FleetQuestion) -> list[list[str]]:
     """Model, load, limits and choices, as rows of a table."""
     rows = [("model", question.model), ("load", load_in_words(question))]
     rows += [("limit", f"{where} ≤ {units.show(limit, 'time')}") for where, limit in _limits(question)]
@@ -125,7 +125,7 @@ def _asked(question: Question) -> list[list[str]]:
     return [[safe(name), safe(text)] for name, text in rows]
 
 
-def load_in_words(question: Question) -> str:
+def load_in_words(question: FleetQuestion) -> str:
     """Describes the load: its rate, and the tokens of each class of requests."""
     if question.trace is not None:
         return f"the requests of {question.trace}"
@@ -142,7 +142,7 @@ def load_in_words(question: Question) -> str:
     return "; ".join([arrives, *kinds])
 
 
-def _limits(question: Question) -> list[tuple[str, float]]:
+def _limits(question: FleetQuestion) -> list[tuple[str, float]]:
     """Limits with their times in words."""
     words = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time end to end",
              "queue": "time in the queue"}  # fmt: skip

@@ -92,7 +92,7 @@ def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FleetQuestion:
     """Load, limits and choices of a plan.
 
     Attributes:
@@ -200,7 +200,7 @@ def with_todays_names(data: Mapping[str, Any]) -> dict[str, Any]:
     return {FORMER.get(name, name): value for name, value in data.items()}
 
 
-def read_question(path: Path) -> Question:
+def read_question(path: Path) -> FleetQuestion:
     """The question that a YAML file asks; times, rates and prices as people write them (500 ms, 20/s, 2.5 USD/h).
 
     Raises:
@@ -209,7 +209,7 @@ def read_question(path: Path) -> Question:
     return question_from(read_yaml(path), file=str(path))
 
 
-def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Question:
+def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQuestion:
     """The same of a mapping that a file held."""
     given = dict(data)
     try:
@@ -259,7 +259,7 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> Questi
             given["power_w"] = _quantity(given.pop("power"), "power", "power")
         if "budget" in given:
             given["usd_per_s"] = _quantity(given.pop("budget"), "price_rate", "budget")
-        return build(Question, given, file=file)
+        return build(FleetQuestion, given, file=file)
     except SpecError as error:
         raise error.inside(file=file) from None
 

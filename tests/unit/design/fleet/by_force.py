@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from chipwise.design.fleet.finding import Finder, Fleet, price_order
 from chipwise.design.fleet.holding import limits_of
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.design.fleet.two_pools import TwoPools
 
 
-def cheapest_by_force(question: Question, *, most_replicas: int) -> Fleet | None:
+def cheapest_by_force(question: FleetQuestion, *, most_replicas: int) -> Fleet | None:
     """The cheapest fleet that holds, of every arrangement with every number of replicas, of one pool and of two.
 
     What :class:`Finder` must find, without its pruning; for small spaces.

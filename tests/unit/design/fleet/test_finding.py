@@ -13,7 +13,7 @@ from chipwise.design.fleet.answer import planned
 from chipwise.design.fleet.evaluating import deviations
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import limits_of
-from chipwise.design.fleet.question import Question, question_from, rate_of, read_question
+from chipwise.design.fleet.question import FleetQuestion, question_from, rate_of, read_question
 from chipwise.errors import Infeasible, SpecError, UnknownName
 from chipwise.predict.load.load import RequestClass
 from chipwise.predict.load.policy import Speculation
@@ -22,8 +22,8 @@ MODEL = "Qwen/Qwen3-0.6B"
 SMALL = {"model": MODEL, "devices": ("l4",), "tp": (1,), "weights": ("bf16",), "requests": 60}
 
 
-def asked(**fields: object) -> Question:
-    return Question(**({"rate_per_s": 5.0} | SMALL | fields))
+def asked(**fields: object) -> FleetQuestion:
+    return FleetQuestion(**({"rate_per_s": 5.0} | SMALL | fields))
 
 
 def test_the_plan_is_the_cheapest_that_holds_in_fifty_random_cases() -> None:

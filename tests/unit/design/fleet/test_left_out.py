@@ -10,7 +10,7 @@ import pytest
 from chipwise.design.fleet.answer import MUCH, planned
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import limits_of
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.errors import Infeasible
 from chipwise.predict.load.load import RequestClass
 
@@ -20,8 +20,8 @@ SMALL = {
 }  # fmt: skip
 
 
-def asked(**fields: object) -> Question:
-    return Question(**(SMALL | fields))
+def asked(**fields: object) -> FleetQuestion:
+    return FleetQuestion(**(SMALL | fields))
 
 
 def test_every_device_that_was_named_is_in_the_answer_or_has_its_reason() -> None:

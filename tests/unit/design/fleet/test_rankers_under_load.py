@@ -9,7 +9,7 @@ import pytest
 
 import chipwise
 from chipwise.design.fleet.answer import planned
-from chipwise.design.fleet.question import Question
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.errors import DoesNotFit
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
@@ -103,7 +103,7 @@ def test_requests_that_share_a_step_raise_what_is_served(tmp_path: Path) -> None
 def test_a_plan_deals_the_tables_out_where_one_device_cannot_hold_them(tmp_path: Path) -> None:
     path = tmp_path / "ranker.yaml"
     io.save(ranker(items=5 * 10**8), path)
-    question = Question(
+    question = FleetQuestion(
         model=str(path), rate_per_s=2000.0, devices=("h100-sxm", "l40s"), tp=(1,), dp=(1, 2, 4),
         weights=("bf16",), limits={"ttft_p99": 0.02}, requests=60,
     )  # fmt: skip

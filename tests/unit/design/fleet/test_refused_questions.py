@@ -14,7 +14,7 @@ from chipwise.core.files import build, write_yaml
 from chipwise.design.fleet.agent_loop import AgentLoop
 from chipwise.design.fleet.chains import read_chain
 from chipwise.design.fleet.evaluating import Evaluator
-from chipwise.design.fleet.question import Question, question_from, read_question
+from chipwise.design.fleet.question import FleetQuestion, question_from, read_question
 from chipwise.errors import ChipwiseError, InputError, SpecError
 
 ASKED: dict[str, Any] = {"model": "gpt2", "rate": "2/s", "devices": "l4, a10"}
@@ -187,7 +187,7 @@ def test_every_key_of_a_question_is_in_its_page() -> None:
     written = {"rate_per_s": "rate", "link_bytes_per_s": "link", "power_w": "power", "usd_per_s": "budget"}
     page = (Path(__file__).parents[4] / "docs" / "how-to" / "plan-a-fleet.md").read_text(encoding="utf-8")
     keys = {key for line in page.splitlines() if line.startswith("| `") for key in re.findall(r"`(\w+)`", line)}
-    assert {written.get(each.name, each.name) for each in dataclasses.fields(Question)} <= keys
+    assert {written.get(each.name, each.name) for each in dataclasses.fields(FleetQuestion)} <= keys
 
 
 def test_degrees_are_named_as_on_the_command_line_and_their_former_names_are_read() -> None:

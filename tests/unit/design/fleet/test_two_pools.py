@@ -14,7 +14,7 @@ from chipwise.design.fleet.answer import planned
 from chipwise.design.fleet.arrangements import Arrangement
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import fewest_of, limits_of
-from chipwise.design.fleet.question import Question, question_from
+from chipwise.design.fleet.question import FleetQuestion, question_from
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.design.fleet.two_pools import TwoPools
 from chipwise.errors import Infeasible, SpecError
@@ -26,13 +26,13 @@ MODEL = "Qwen/Qwen3-0.6B"
 LINK = 25e9
 
 
-def asked(**fields: object) -> Question:
+def asked(**fields: object) -> FleetQuestion:
     settings: dict[str, object] = {
         "model": MODEL, "rate_per_s": 20.0, "devices": ("l4", "a10"), "tp": (1,), "weights": ("bf16",),
         "runtimes": ("vllm",), "requests": 60, "most_devices": 5, "link_bytes_per_s": LINK,
         "limits": {"ttft_p99": 0.5, "tpot_p95": 0.02},
     }  # fmt: skip
-    return Question(**(settings | fields))
+    return FleetQuestion(**(settings | fields))
 
 
 def test_the_plan_is_the_cheapest_of_one_and_of_two_pools() -> None:
