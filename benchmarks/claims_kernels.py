@@ -22,7 +22,7 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.published import families
 from chipwise.predict.cost.model import CostEstimate, OpCost
 from chipwise.predict.explain.pricers import DataSheetPricer
-from chipwise.predict.explain.question import Case, Question
+from chipwise.predict.explain.question import Case, CostQuestion
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.unfused import unfused_times
 from chipwise.predict.served.deployment import Deployment
@@ -70,7 +70,7 @@ def rows(pattern: str) -> list[dict[str, str]]:
 def case(model: str, device: str = A100) -> Case:
     """A bundled model on a device, as `chipwise explain` sees it."""
     pricer = DataSheetPricer(device=device)
-    question = Question(arch=chipwise.resolve(model), deployment=Deployment(weights="bf16", device=device))
+    question = CostQuestion(arch=chipwise.resolve(model), deployment=Deployment(weights="bf16", device=device))
     answer = pricer.price([question])[0]
     if not isinstance(answer, CostEstimate):
         raise answer

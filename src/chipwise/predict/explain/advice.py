@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from chipwise.predict.cost.model import Predicted
-from chipwise.predict.explain.question import Case, Question
+from chipwise.predict.explain.question import Case, CostQuestion
 
 WORTH_SHOWING = 1.05  # improvement factor
 Touches = Literal["architecture", "precision", "batching", "runtime", "parallelism", "hardware", "training"]
@@ -31,7 +31,7 @@ class Proposal:
     title: str
     touches: Touches
     how: str
-    changed: Question
+    changed: CostQuestion
     headline: str = "tpot_p50"
     quality: str = ""
     source: str = ""

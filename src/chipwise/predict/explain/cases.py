@@ -17,7 +17,7 @@ from chipwise.model.kinds.sound.published import encoder_alone
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.built import require_built
 from chipwise.predict.explain.pricers import CalibratedPricer, DataSheetPricer
-from chipwise.predict.explain.question import Case, Pricer, Question
+from chipwise.predict.explain.question import Case, CostQuestion, Pricer
 from chipwise.predict.served.deployment import deployed
 from chipwise.predict.served.estimate import cost_of, fitting_requests, waiting, with_defaults
 from chipwise.predict.served.offload import remark
@@ -40,7 +40,7 @@ def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
     return tuple(float(loss) for loss in found)
 
 
-def case_of(question: Question, pricer: Pricer) -> Case:
+def case_of(question: CostQuestion, pricer: Pricer) -> Case:
     """Prices a question and returns it with its answer.
 
     Raises:
@@ -74,7 +74,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
             raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
         weights, kv = formats.activations, None
     served = deployed({**asked, "weights": weights or formats.weights, "kv": kv})
-    question = Question(arch=setting.arch, **served, **task)
+    question = CostQuestion(arch=setting.arch, **served, **task)
     fitting = question.batch if question.task == "train" or question.batch == 1 else _fitting(question, device)
     if not 0 < fitting < question.batch:
         case = case_of(question, DataSheetPricer(device=device))
@@ -89,7 +89,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     return replace(case, estimate=replace(cost, provenance=f"{cost.provenance}; {held}", notes=notes))
 
 
-def _fitting(question: Question, device: str) -> int:
+def _fitting(question: CostQuestion, device: str) -> int:
     """Number of requests that memory holds at once; the others wait, as in :func:`chipwise.estimate`."""
     cost = cost_of(question.request(device))
     return int(fitting_requests(cost.group, cost.memory)[0])
@@ -108,7 +108,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     arch = priced_here(whole, images=asked.get("images", 0), audio_s=asked.pop("audio_s", 0))
     asked["weights"] = asked.get("weights") or "fp32"
     asked["runtime"] = profile.runtime
-    question = Question(arch=arch, **deployed(asked))
+    question = CostQuestion(arch=arch, **deployed(asked))
     total = question.prompt_tokens + question.new_tokens
     if total > arch.max_tokens and arch.stem is None:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")

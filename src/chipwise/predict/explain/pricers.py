@@ -15,7 +15,7 @@ from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
-from chipwise.predict.explain.question import Question
+from chipwise.predict.explain.question import CostQuestion
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import estimate_of, misaligned
 from chipwise.predict.served.groups import cost_groups, grouped
@@ -39,7 +39,7 @@ class DataSheetPricer:
         """The chip's data sheet."""
         return _sheet(self.device, taught.revision(self.device))
 
-    def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
+    def price(self, questions: Sequence[CostQuestion]) -> list[CostEstimate | ChipwiseError]:
         """One answer per question, whether the model fits in memory or not; the estimate says what it needs."""
         answers: list[CostEstimate | ChipwiseError | None] = [None] * len(questions)
         requests: list[Request] = []
@@ -74,11 +74,11 @@ class CalibratedPricer:
         """None: this machine has no data sheet."""
         return None
 
-    def price(self, questions: Sequence[Question]) -> list[CostEstimate | ChipwiseError]:
+    def price(self, questions: Sequence[CostQuestion]) -> list[CostEstimate | ChipwiseError]:
         """One answer per question; unknown formats and blocks are errors."""
         return [self._price(question) for question in questions]
 
-    def _price(self, question: Question) -> CostEstimate | ChipwiseError:
+    def _price(self, question: CostQuestion) -> CostEstimate | ChipwiseError:
         try:
             workload = Workload(
                 prompt_tokens=question.prompt_tokens, new_tokens=question.new_tokens, batch=question.batch
@@ -90,7 +90,7 @@ class CalibratedPricer:
             return error
 
 
-def train_estimate(question: Question, device: str) -> CostEstimate:
+def train_estimate(question: CostQuestion, device: str) -> CostEstimate:
     """Estimate of one optimiser step, whether it fits or not. Its seconds appear as ``step``, TTFT and TPOT.
 
     Raises:

@@ -28,7 +28,7 @@ _ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class CostQuestion:
     """One model, as deployed, under one workload. A deployment without a device is on this machine, as calibrated.
 
     ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
@@ -71,7 +71,7 @@ class Question:
                 field="sensitivity",
             )
 
-    def but(self, **changes: Any) -> Question:
+    def but(self, **changes: Any) -> CostQuestion:
         """The question with other fields, its own or its deployment's."""
         return changed(self, changes)
 
@@ -114,7 +114,7 @@ class Pricer(Protocol):
         """The chip's data sheet, where it has one."""
         ...
 
-    def price(self, questions: Sequence[Question]) -> Sequence[CostEstimate | ChipwiseError]:
+    def price(self, questions: Sequence[CostQuestion]) -> Sequence[CostEstimate | ChipwiseError]:
         """One answer per question, in order. Rules price many questions at once."""
         ...
 
@@ -123,7 +123,7 @@ class Pricer(Protocol):
 class Case:
     """A question with its answer, the input of rules."""
 
-    question: Question
+    question: CostQuestion
     estimate: CostEstimate
     pricer: Pricer
 

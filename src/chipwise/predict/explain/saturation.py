@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from chipwise.errors import ChipwiseError
 from chipwise.predict.cost.model import CostEstimate
-from chipwise.predict.explain.question import Case, Question
+from chipwise.predict.explain.question import Case, CostQuestion
 from chipwise.predict.explain.waterfall import decode_step_s
 
 
@@ -85,11 +85,11 @@ def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) 
     )
 
 
-def _latency_s(case: Case, question: Question, answer: CostEstimate, phase: str) -> float:
+def _latency_s(case: Case, question: CostQuestion, answer: CostEstimate, phase: str) -> float:
     if phase == "prefill":
         return answer.ttft_s
     return decode_step_s(Case(question=question, estimate=answer, pricer=case.pricer))
 
 
-def _tokens(question: Question, phase: str) -> int:
+def _tokens(question: CostQuestion, phase: str) -> int:
     return question.prompt_tokens if phase == "prefill" else question.batch

@@ -16,10 +16,10 @@ from chipwise.predict.cost.model import Predicted
 from chipwise.predict.explain.advice import Advice, Gain, Proposal
 from chipwise.predict.explain.apply import apply
 from chipwise.predict.explain.gains import advise
-from chipwise.predict.explain.question import Question
+from chipwise.predict.explain.question import CostQuestion
 
 
-def advice(changed: Question) -> Advice:
+def advice(changed: CostQuestion) -> Advice:
     gain = Gain(metric="tpot_p50", before=2, after=1, ratio=Predicted(value=2, low=1.5, high=2.5))
     proposal = Proposal(title="a change", touches="architecture", how="by hand", changed=changed)
     return Advice(rule="any", proposal=proposal, headline=gain, gains=(gain,), sure=True)
