@@ -344,8 +344,8 @@ def plan(
 
     Args:
         model: A known model, a file or a folder; or a whole question (a YAML file, or a
-            :class:`~chipwise.design.fleet.question.FleetQuestion`), which then says all else. With ``models``, one after
-            another, the answer is a chain of plans.
+            :class:`~chipwise.design.fleet.question.FleetQuestion`), which then says all else. With ``models``, one
+            after another, the answer is a chain of plans.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
         trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
         prompt: Mean prompt tokens.
