@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.agent_loop import LoopCost
     from chipwise.design.fleet.answer import FleetPlan
     from chipwise.design.fleet.chains import Chain
-    from chipwise.design.fleet.simulating import Part, Simulation
+    from chipwise.design.fleet.simulating import ReplicaGroup, Simulation
     from chipwise.predict.load.load import Load, RequestClass
 
 
@@ -126,7 +126,7 @@ def simulate(
     from chipwise.core import units
     from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
     from chipwise.design.fleet.question import above_zero
-    from chipwise.design.fleet.simulating import Part, simulated
+    from chipwise.design.fleet.simulating import ReplicaGroup, simulated
     from chipwise.predict.load.load import WHOLE_INPUT, RequestClass
     from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
     from chipwise.predict.served.request import resolved
@@ -195,7 +195,9 @@ def simulate(
         prefix_cache=policy.prefix_cache and prefix_cache,
         request_s=request_s,
     )
-    parts = [Part(request=base, replicas=replicas, policy=policy, weight=float(replicas), step_scale=step_scale)]
+    parts = [
+        ReplicaGroup(request=base, replicas=replicas, policy=policy, weight=float(replicas), step_scale=step_scale)
+    ]
     if also is not None:
         parts.append(_another(also, base, policy, step_scale))
     apart = None
@@ -203,7 +205,7 @@ def simulate(
         if also is not None or clients is not None:
             raise SpecError("prefill and decode apart are simulated with one router and without clients", field="also")
         other = base.but(device=decode_device, tp=decode_tp, pp=1)
-        apart = Part(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
+        apart = ReplicaGroup(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
     each = kind.describe() if arch.stem is None else WHOLE_INPUT
     return simulated(
         loads,
@@ -216,9 +218,9 @@ def simulate(
     )
 
 
-def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
+def _another(text: str, base: Request, policy: Any, step_scale: float) -> ReplicaGroup:
     """The second pool of a mixed fleet, from ``DEVICE[:REPLICAS[:WEIGHT]]``."""
-    from chipwise.design.fleet.simulating import Part
+    from chipwise.design.fleet.simulating import ReplicaGroup
 
     name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
     try:
@@ -230,7 +232,9 @@ def _another(text: str, base: Request, policy: Any, step_scale: float) -> Part:
         ) from None
     if not 1 <= replicas <= 100_000 or not 0 < weight <= MOST:
         raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
-    return Part(request=base.but(device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale)
+    return ReplicaGroup(
+        request=base.but(device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale
+    )
 
 
 def _loads(

@@ -30,7 +30,7 @@ from chipwise.predict.served.request import Request, resolved, taken_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ReplicaGroup:
     """A pool of replicas: its arrangement, how its steps are formed, the part of the requests that it gets."""
 
     request: Request
@@ -96,9 +96,9 @@ class Simulation(Result):
 
 def simulated(
     loads: Sequence[Load],
-    parts: Sequence[Part],
+    parts: Sequence[ReplicaGroup],
     *,
-    apart: Part | None = None,
+    apart: ReplicaGroup | None = None,
     link_bytes_per_s: float | None = None,
     closed: bool = False,
     about_load: str = "",
@@ -151,7 +151,7 @@ def simulated(
     return _simulation(loads, pools, apart, middle, found, about_load)
 
 
-def _pool(part: Part, longest: int) -> Pool:
+def _pool(part: ReplicaGroup, longest: int) -> Pool:
     copy = replica(part.request, policy=part.policy, longest=longest)
     if part.step_scale != 1.0:
         copy = replace(copy, table=copy.table.scaled(part.step_scale))
@@ -168,7 +168,7 @@ def _slow(pool: Pool, z: float) -> tuple[float, float]:
 def _simulation(
     loads: Sequence[Load],
     pools: Sequence[Pool],
-    apart: Part | None,
+    apart: ReplicaGroup | None,
     middle: Served,
     found: Mapping[float, Sequence[Mapping[str, float]]],
     about_load: str,
@@ -266,7 +266,7 @@ def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
     )
 
 
-def _saturations(pools: Sequence[Pool], load: Load, apart: Part | None) -> tuple[float | None, str]:
+def _saturations(pools: Sequence[Pool], load: Load, apart: ReplicaGroup | None) -> tuple[float | None, str]:
     prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
     cached = float(np.where(load.prefix >= 0, load.prefix_tokens, 0).mean())
     found = []
