@@ -34,7 +34,7 @@ LOG_HALFWIDTH = 0.9  # without a fit
 class Grouped:
     """A grouped product in numbers, as the formula and the network use it. Arrays broadcast."""
 
-    load: routing.Load
+    load: routing.RoutedLoad
     compute_s: Float64Array  # without padding
     padded_s: Float64Array  # with padding
     memory_s: Float64Array
@@ -192,7 +192,7 @@ def features(
     return columns([*sizes, *limits, *which], size)
 
 
-def _load(tokens: Any, topk: Any, total: Any, local: Any, law: str) -> routing.Load:
+def _load(tokens: Any, topk: Any, total: Any, local: Any, law: str) -> routing.RoutedLoad:
     rows_each = np.asarray(tokens, dtype=np.float64) * topk / total
     tile = np.clip(2.0 ** np.ceil(np.log2(np.maximum(rows_each, 1.0))), TILE_ROWS, WIDEST_TILE_ROWS)
     return routing.load(tokens, topk, total, local, routing=law, tile=tile)

@@ -23,7 +23,7 @@ QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RoutedLoad:
     """Load of one device, as expected values."""
 
     rows: Float64Array  # token-expert pairs
@@ -50,7 +50,7 @@ def skew(routing: str) -> float | None:
     raise Unsupported(f"unknown routing {routing!r}; known: uniform, balanced, power_law_A such as power_law_1.2")
 
 
-def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> Load:
+def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> RoutedLoad:
     """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
     Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device
@@ -71,19 +71,19 @@ def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile
     if exponent is None:
         rows = np.maximum(pairs * local / experts, 1.0)
         met = np.minimum(local, rows)
-        return Load(rows=rows, met=met, padded=met * tile * np.ceil(rows / met / tile))
+        return RoutedLoad(rows=rows, met=met, padded=met * tile * np.ceil(rows / met / tile))
     if exponent == 0.0:
         rows = pairs * local / experts
         met = local * -np.expm1(tokens * np.log1p(-np.minimum(topk / experts, 1 - 1e-12)))
         each = rows / met
-        return Load(rows=rows, met=met, padded=met * (each + _waste(each, tile)))
+        return RoutedLoad(rows=rows, met=met, padded=met * (each + _waste(each, tile)))
     popularity = _popularities(exponent, pairs, experts, tokens)  # (quantiles, …), mean 1
     heaviest = np.maximum(_heaviest(popularity, experts, local), 1.0)
     rows = np.minimum(pairs * local / experts * heaviest, tokens * np.minimum(topk, local))
     each = np.minimum(rows / local * popularity, tokens)
     met = np.minimum(local * np.mean(-np.expm1(-each), axis=0), rows)
     padded = local * np.mean(-np.expm1(-each) * (np.maximum(each, 1.0) + _waste(np.maximum(each, 1.0), tile)), axis=0)
-    return Load(rows=rows, met=np.maximum(met, 1e-3), padded=np.maximum(padded, rows))
+    return RoutedLoad(rows=rows, met=np.maximum(met, 1e-3), padded=np.maximum(padded, rows))
 
 
 def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
