@@ -22,7 +22,7 @@ from chipwise.model.published.read import resolve
 from chipwise.predict.served import served_energy
 from chipwise.predict.served.formats import formats_of
 from chipwise.predict.served.plan import Plan
-from chipwise.predict.served.served_energy import Load, TokenWork, constants, shared, step_law
+from chipwise.predict.served.served_energy import StepLoad, TokenWork, constants, shared, step_law
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.whole_runs.diffusion import (
     KNOWN,
@@ -187,7 +187,7 @@ def _tokens(row: Mapping[str, str], base: Measured, device: Any, sort: str) -> M
         formats=formats_of(weights, None, wide="bf16", mixture=mixture),
         runtime=runtime_named("vllm"),
     )
-    load = Load(
+    load = StepLoad(
         setting=shared(setting, base.boards),
         device=device,
         devices=base.boards,

@@ -34,7 +34,7 @@ SORT = "lm-arena-chat"  # the sort of work that requests of plain text are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class StepLoad:
     """A model served on several devices: requests in flight, tokens of prompts and answers, the kind of work."""
 
     setting: Setting  # with the plan of one of the devices' share
@@ -85,7 +85,7 @@ class TokenWork:
     requests: float
 
     @classmethod
-    def of(cls, load: Load) -> TokenWork:
+    def of(cls, load: StepLoad) -> TokenWork:
         """The work of a load's mean step."""
         requests = load.held()
         batch, ones = np.array([max(1, round(requests))]), np.ones(1, np.int64)
@@ -115,7 +115,7 @@ class TokenWork:
         )
 
 
-def step_law(load: Load, work: TokenWork) -> Law:
+def step_law(load: StepLoad, work: TokenWork) -> Law:
     """The summands of the seconds of a mean step of all requests."""
     levels = load.levels
     task = f"task {load.sort}"
@@ -164,7 +164,7 @@ def served_power(
     if not seen or setting.runtime.stack not in SERVING or not setting.arch.causal or setting.arch.encoder:
         raise Unsupported("watts of whole runs are known of engines that serve on NVIDIA's GPUs with HBM")
     plan = setting.plan
-    load = Load(
+    load = StepLoad(
         setting=shared(setting, plan.devices),
         device=device,
         devices=plan.devices,

@@ -231,7 +231,7 @@ def test_joules_of_a_token_share_the_prompt() -> None:
         energies.energy_j_per_token(found, 0, Unsupported("none"))
 
 
-LOAD = served_energy.Load(
+LOAD = served_energy.StepLoad(
     setting=resolved(Request(model="Qwen/Qwen3-14B", deployment=Deployment(device="h100-sxm", runtime="vllm"))).setting,
     device=H100, devices=1, requests=1, prompt_tokens=100, new_tokens=50,
 )  # fmt: skip
@@ -256,7 +256,7 @@ def test_a_token_of_many_requests_shares_their_prompts(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(served_energy, "lower_pass", lowered)
     monkeypatch.setattr(served_energy.Work, "of", staticmethod(work))
-    monkeypatch.setattr(served_energy.Load, "held", lambda self: 4.0)
+    monkeypatch.setattr(served_energy.StepLoad, "held", lambda self: 4.0)
     found = served_energy.TokenWork.of(LOAD)
     assert asked == [([4], [1], [100 + 25]), ([1], [100], [0])]
     bandwidth, peak = H100.mem_bandwidth_bytes_per_s, served_energy.peak_flops_per_s(H100)
@@ -311,7 +311,7 @@ def test_watts_of_a_load_are_those_of_its_devices() -> None:
     """All devices draw; joules of a token are watts over tokens a second; intervals are the laws' own."""
     setting = replace(LOAD.setting, plan=Plan(tp=2))
     found = served_energy.served_power(setting, H100, requests=8, prompt_tokens=100, new_tokens=50)
-    load = served_energy.Load(
+    load = served_energy.StepLoad(
         setting=setting, device=H100, devices=2, requests=8, prompt_tokens=100, new_tokens=50, sort=served_energy.SORT
     )
     work = served_energy.TokenWork.of(load)
