@@ -16,7 +16,7 @@ from chipwise.predict.explain.gains import advise
 from chipwise.predict.explain.notes import Checkpointing, Shared, checkpointing, power_draw, power_note, shared_context
 from chipwise.predict.explain.question import Case, PhaseName
 from chipwise.predict.explain.saturation import Curve, batch_curve, token_curve
-from chipwise.predict.explain.waterfall import WaterfallPart, verdict, waterfall
+from chipwise.predict.explain.waterfall import TimePart, verdict, waterfall
 
 SCHEMA = "chipwise.explanation/1"
 SHOWN = 0.02  # share of a pass; smaller operators are summed up
@@ -46,7 +46,7 @@ class PhaseAnswer:
     phase: PhaseName
     seconds: float
     verdict: str
-    parts: tuple[WaterfallPart, ...]
+    parts: tuple[TimePart, ...]
     operators: tuple[Operator, ...]
     mfu: float | None
     mbu: float | None

@@ -22,7 +22,7 @@ Scales = Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaterfallPart:
+class TimePart:
     """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others are losses."""
 
     name: str
@@ -42,7 +42,7 @@ _WASTE = {
 AGAIN = "again."  # place of the kernels that checkpointing runs again
 
 
-def waterfall(case: Case, phase: PhaseName) -> tuple[WaterfallPart, ...]:
+def waterfall(case: Case, phase: PhaseName) -> tuple[TimePart, ...]:
     """The parts of prefill or of one token, in order; they add up to the predicted TTFT or TPOT."""
     total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
     if case.training:
@@ -52,7 +52,7 @@ def waterfall(case: Case, phase: PhaseName) -> tuple[WaterfallPart, ...]:
     return tuple(part for part in parts if abs(part.seconds) > 1e-9 * total_s)
 
 
-def step_s(parts: Sequence[WaterfallPart]) -> float:
+def step_s(parts: Sequence[TimePart]) -> float:
     """Seconds of the pass itself, without waiting for other requests."""
     return sum(part.seconds for part in parts if part.name != WAITING)
 
@@ -65,28 +65,26 @@ def decode_step_s(case: Case) -> float:
     return beside_s + sum(_busy_s(cost, scales) for cost in _kernels(case, "decode"))
 
 
-def reached(parts: Sequence[WaterfallPart]) -> float:
+def reached(parts: Sequence[TimePart]) -> float:
     """Share of the pass that the chip's limits explain."""
     return sum(part.seconds for part in parts if part.ideal) / step_s(parts)
 
 
-def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[WaterfallPart]:
+def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
     costs = case.operators(phase)
     sums = {name: sum(getattr(cost, name) or 0.0 for cost in costs) for name in ("compute_s", "memory_s", "launch_s")}
     rest_s = total_s - sum(sums.values())
     return [
-        WaterfallPart(
-            name="computing", seconds=sums["compute_s"], ideal=True, why="at the rates that calibration measured"
-        ),
-        WaterfallPart(
+        TimePart(name="computing", seconds=sums["compute_s"], ideal=True, why="at the rates that calibration measured"),
+        TimePart(
             name="streaming weights", seconds=sums["memory_s"], ideal=True, why="at the bandwidth of the working set"
         ),
-        WaterfallPart(name="launching nodes", seconds=sums["launch_s"], why=f"{len(costs)} nodes of the graph"),
-        WaterfallPart(name="the pass itself", seconds=rest_s, why="calling the runtime, choosing a token"),
+        TimePart(name="launching nodes", seconds=sums["launch_s"], why=f"{len(costs)} nodes of the graph"),
+        TimePart(name="the pass itself", seconds=rest_s, why="calling the runtime, choosing a token"),
     ]
 
 
-def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[WaterfallPart]:
+def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
     """Kernels as :meth:`Constants.step_s` adds them up, each split into its limit and the rest."""
     scales, kernels = _scales(case), _kernels(case, phase)
     ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
@@ -96,35 +94,32 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[WaterfallP
     for cost in kernels:
         waste[_limiting(cost)] += _busy_s(cost, scales) - _limit_s(cost, scales)
     parts = [
-        WaterfallPart(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak"),
-        WaterfallPart(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory bandwidth"),
-        WaterfallPart(
+        TimePart(name="compute limit", seconds=compute_s, ideal=True, why="FLOPs at the dense peak"),
+        TimePart(name="bandwidth limit", seconds=memory_s, ideal=True, why="bytes at the memory bandwidth"),
+        TimePart(
             name="unfused traffic", seconds=sum(ideal) - compute_s - memory_s, why="chains that runtimes can fuse"
         ),
-        *(WaterfallPart(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
+        *(TimePart(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
         *_beside(case, phase),
     ]
     if case.sheet is not None and stack_law.prices(case.question.served_by, case.arch, case.sheet):
         return _as_engines_ran(parts, total_s)
     if phase == "decode" and case.question.batch > 1:
         rest_s = total_s - sum(part.seconds for part in parts)
-        parts.append(WaterfallPart(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
+        parts.append(TimePart(name=WAITING, seconds=rest_s, why="their prefills delay this request's steps"))
     return parts
 
 
-def _as_engines_ran(parts: list[WaterfallPart], total_s: float) -> list[WaterfallPart]:
+def _as_engines_ran(parts: list[TimePart], total_s: float) -> list[TimePart]:
     """The parts of a pass that is priced by whole runs: with what those took beyond the kernels, or in their time."""
     kernels_s = sum(part.seconds for part in parts)
     if kernels_s > total_s:
         return [replace(part, seconds=part.seconds * total_s / kernels_s) for part in parts]
     rest_s = total_s - kernels_s
-    return [
-        *parts,
-        WaterfallPart(name=AS_RUN, seconds=rest_s, why="whole runs of the engine took more than its kernels"),
-    ]
+    return [*parts, TimePart(name=AS_RUN, seconds=rest_s, why="whole runs of the engine took more than its kernels")]
 
 
-def _training(case: Case, total_s: float) -> list[WaterfallPart]:
+def _training(case: Case, total_s: float) -> list[TimePart]:
     """Kernels of a training step, each split into its limit and the rest; recomputation is a separate part."""
     kernels = _kernels(case, "prefill")
     again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
@@ -138,13 +133,11 @@ def _training(case: Case, total_s: float) -> list[WaterfallPart]:
         waste[_limiting(cost)] += cost.latency_s - limit_s
     rest_s = total_s - again_s - sum(limits.values()) - sum(waste.values())
     return [
-        WaterfallPart(name="compute limit", seconds=limits["compute"], ideal=True, why="FLOPs at the dense peak"),
-        WaterfallPart(
-            name="bandwidth limit", seconds=limits["memory"], ideal=True, why="bytes at the memory's bandwidth"
-        ),
-        *(WaterfallPart(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
-        WaterfallPart(name="computed again", seconds=again_s, why="activations that were not kept"),
-        WaterfallPart(name="communication", seconds=rest_s, why="between devices, and stages that wait"),
+        TimePart(name="compute limit", seconds=limits["compute"], ideal=True, why="FLOPs at the dense peak"),
+        TimePart(name="bandwidth limit", seconds=limits["memory"], ideal=True, why="bytes at the memory's bandwidth"),
+        *(TimePart(name=name, seconds=waste[kind], why=why) for kind, (name, why) in _WASTE.items()),
+        TimePart(name="computed again", seconds=again_s, why="activations that were not kept"),
+        TimePart(name="communication", seconds=rest_s, why="between devices, and stages that wait"),
     ]
 
 
@@ -160,7 +153,7 @@ def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
     return [cost for cost in case.operators(phase) if class_of(cost.kind) != "collective"]
 
 
-def _beside(case: Case, phase: PhaseName) -> list[WaterfallPart]:
+def _beside(case: Case, phase: PhaseName) -> list[TimePart]:
     """Time of a pass outside its kernels' work: launches, communication, the host."""
     known, runtime, question = constants(), case.question.served_by, case.question
     costs = case.operators(phase)
@@ -178,9 +171,9 @@ def _beside(case: Case, phase: PhaseName) -> list[WaterfallPart]:
     sequences = -(-question.batch // (question.deployment.dp * question.deployment.pp)) if phase == "decode" else 0
     host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.deployment.tp))
     return [
-        WaterfallPart(name="launches and gaps", seconds=launch_s, why=why),
-        WaterfallPart(name="communication", seconds=link_s, why="between devices"),
-        WaterfallPart(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
+        TimePart(name="launches and gaps", seconds=launch_s, why=why),
+        TimePart(name="communication", seconds=link_s, why="between devices"),
+        TimePart(name="host", seconds=host_s + stall_s, why="scheduling and dispatch that kernels do not hide"),
     ]
 
 
@@ -243,7 +236,7 @@ def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
     return bound, spent[bound] / sum(spent.values())
 
 
-def verdict(case: Case, phase: PhaseName, parts: tuple[WaterfallPart, ...]) -> str:
+def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
     """A sentence on what bounds a phase, what the time is spent on, and how close to the limit it is.
 
     Such as ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the data
@@ -271,7 +264,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[WaterfallPart, ...]) -> s
     return f"{name} is {_BOUND[bound]}: {what} takes {taken} of its kernels' time{limit}"
 
 
-def _reached_text(case: Case, parts: Sequence[WaterfallPart]) -> str:
+def _reached_text(case: Case, parts: Sequence[TimePart]) -> str:
     """Text on the share of the limit that is reached; empty on this machine, whose limit was itself measured."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
