@@ -328,8 +328,8 @@ class Shrinking:
             return self.judge(cut_arch(self.arch, sizes), part, quick=True)
 
         def pick(within: Limits) -> Sizes:
-            on_progress = functools.partial(self.on_progress, "search")
-            return search_shared(self._sampler(settings, within), loss, trials=settings.trials, on_progress=on_progress)[0]
+            on_progress, sampler = functools.partial(self.on_progress, "search"), self._sampler(settings, within)
+            return search_shared(sampler, loss, trials=settings.trials, on_progress=on_progress)[0]
 
         with self._timed("search", key=settings.choosing):
             return trained.weights, self._choice(settings, pick)
@@ -351,7 +351,8 @@ class Shrinking:
 
         Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
         """
-        kept = self.kept(f"choice-{settings.method}", lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
+        name = f"choice-{settings.method}"
+        kept = self.kept(name, lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
         return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
 
     def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
