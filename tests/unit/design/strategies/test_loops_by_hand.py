@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from chipwise.core.workers import Event
-from chipwise.design.strategies import executors
+from chipwise.design.strategies import executors, optimise
 from chipwise.design.strategies.executors import InProcess, Outcome, Processes, attempt, executor
-from chipwise.design.strategies.optimise import _Loop, _variable
+from chipwise.design.strategies.optimise import HeartbeatMonitor, _Loop, _variable
 from chipwise.design.strategies.references import reference_to
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
+from chipwise.design.strategies.study import Trial
 from chipwise.design.strategies.wrappers import FullTrials, SoftLimits, at_share, designs
 from chipwise.errors import InputError, MissingExtra
 
@@ -421,3 +423,48 @@ def test_comparisons_go_by_violation_and_else_by_chance() -> None:
     assert Nsga3(three, seed=0)._directions.shape == (36, 3)
     assert Nsga3(three, seed=0, population=36)._directions.shape == (36, 3)
     assert Nsga3(three, seed=0, population=35)._directions.shape == (28, 3)
+
+
+@pytest.mark.parametrize(("beat_s", "waits"), [(10.0, [0.05, 1.0]), (0.5, [0.05, 0.5]), (0.01, [0.01, 0.01])])
+def test_results_are_waited_for_shortly_while_a_batch_is_computed(beat_s: float, waits: list[float]) -> None:
+    """A twentieth of a second beside a strategy that thinks, else a second; never longer than a heartbeat."""
+    loop: Any = object.__new__(_Loop)
+    loop._wanted, loop._finished, loop._mine, loop._others, loop._queue = 1, 0, {3: (b"", 0)}, {}, deque()
+    loop._beat_s, loop._beaten, loop._clock, loop._asked = beat_s, 0.0, lambda: 0.0, object()
+    loop._sync = lambda: None
+    loop._refill = lambda thinking: None
+    waited: list[float] = []
+
+    def poll(timeout_s: float) -> list[Event]:
+        waited.append(timeout_s)
+        loop._asked, loop._finished = None, len(waited) - 1
+        return []
+
+    loop.run(SimpleNamespace(idle=1, poll=poll), workers=2)
+    assert waited == waits
+    assert loop._low == 2
+
+
+def test_another_searchs_trial_is_silent_where_no_heartbeat_came_for_so_long() -> None:
+    """Five seconds after the last one that was seen; a process that no longer runs is silent at once."""
+    now = [100.0]
+    watch = HeartbeatMonitor(5.0, lambda: now[0])
+
+    def silent(beat: int, seconds: float, owner: str = "elsewhere 1 2.00") -> bool:
+        now[0] = seconds
+        return watch.is_silent(Trial(number=1, state="running", notes={"beat": beat, "owner": owner}))
+
+    assert not silent(1, 100.0)
+    assert not silent(1, 105.0)
+    assert silent(1, 105.1)
+    assert not silent(2, 106.0)
+    assert not silent(2, 111.0)
+    assert silent(2, 111.5)
+    host, number, begun = optimise._owner().split()
+    assert not optimise._gone(f"{host} {number} {begun}")
+    assert optimise._gone(f"{host} {number} 1.00")
+    assert optimise._gone(f"{host} no number")
+    assert not optimise._gone(f"elsewhere {number} 1.00")
+    assert silent(3, 112.0, f"{host} {number} 1.00")
+    fresh = HeartbeatMonitor(5.0, lambda: 0.0)
+    assert not fresh.is_silent(Trial(number=1, state="running", notes={}))
