@@ -34,6 +34,19 @@ def test_a_cache_in_place_gives_the_logits_of_one_full_pass(arch, masked) -> Non
     torch.testing.assert_close(torch.stack(found, dim=1), wanted[:, 4:], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_prompts_of_one_or_two_tokens_are_read_alike(length: int) -> None:
+    """Four query heads over two KV heads: after each token of a short prompt, the logits of one full pass."""
+    arch = uniform(vocab_size=40, d_model=32, depth=2, heads=4, kv_heads=2, ffn_width=64, max_tokens=16)
+    model, tokens = shaken(arch, seed=0), random_tokens(arch, length=length + 2, batch=2)
+    serving = Serving(model, capacity=16, batch=2)
+    with torch.inference_mode():
+        wanted = model(tokens)[0]
+        found = [serving(tokens[:, :length], torch.arange(length), length, False)]
+        found += [serving(tokens[:, i : i + 1], torch.tensor([i]), i + 1, False) for i in (length, length + 1)]
+    torch.testing.assert_close(torch.stack(found, dim=1), wanted[:, length - 1 :], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("weights", "step"), [("fp32", 0.0), ("bf16", 2**-8), ("fp16", 2**-11)])
 def test_files_hold_the_weights_in_their_format(tmp_path, weights, step) -> None:
     given_weights = random_weights(ARCH, seed=0)
