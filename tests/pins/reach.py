@@ -147,20 +147,20 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
     """``count`` small models that the conformance suites' strategies draw; used to make pins alone."""
     from hypothesis import strategies as st
 
-    from chipwise.api.testing import denoiser_suite, image_suite, ranking_suite, sound_suite, specs
+    from chipwise.api.testing import archs, specs
 
     if kind == "encoder":
         return [*_encoders(count)]
-    one_axis = image_suite.image_archs().filter(lambda arch: arch.stem.axes == 1)
-    two_axes = image_suite.image_archs().filter(lambda arch: arch.stem.axes == 2)
+    one_axis = archs.image_archs().filter(lambda arch: arch.stem.axes == 1)
+    two_axes = archs.image_archs().filter(lambda arch: arch.stem.axes == 2)
     drawn = {
         "text": st.one_of(specs.arch_specs(), specs.llama_like_specs()),
         "image": two_axes,
         "keyword": one_axis,
-        "denoiser": denoiser_suite.denoiser_archs(),
-        "transcripts": sound_suite.sound_archs(),
-        "question": st.one_of(image_suite.question_archs(), image_suite.crossing_archs()),
-        "ranking": ranking_suite.ranking_archs(),
+        "denoiser": archs.denoiser_archs(),
+        "transcripts": archs.sound_archs(),
+        "question": st.one_of(archs.question_archs(), archs.crossing_archs()),
+        "ranking": archs.ranking_archs(),
     }[kind]
     found: dict[str, ArchSpec] = {}
     specs.check_each(lambda arch: found.setdefault(arch.digest, arch) and None, drawn, examples=4 * count)

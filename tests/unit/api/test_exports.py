@@ -17,10 +17,7 @@ pytest.importorskip("gguf", reason="gguf comes with chipwise[gguf]")
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 
 import chipwise
-from chipwise.api.testing.denoiser_suite import denoiser_archs
-from chipwise.api.testing.image_suite import question_archs
-from chipwise.api.testing.ranking_suite import ranking_archs
-from chipwise.api.testing.sound_suite import sound_archs
+from chipwise.api.testing.archs import denoiser_archs, question_archs, ranking_archs, sound_archs
 from chipwise.cli.app import app
 from chipwise.deploy.export import parity
 from chipwise.deploy.export.gguf import export as export_gguf

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from chipwise.api.testing.denoiser_suite import shaken
+from chipwise.api.testing.form_suite import shaken
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward

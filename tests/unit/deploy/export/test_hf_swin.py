@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.api.testing.image_suite import check_flops, random_images
+from chipwise.api.testing.form_suite import check_flops, inputs_of
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
@@ -58,7 +58,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """Of the module and of the exported graph, to 1e-4; int8 is near."""
     model = written(name, tmp_path)
     arch, weights = load_pretrained(tmp_path)
-    images = random_images(arch, batch=3)
+    images = inputs_of(arch, batch=3)[0]
     with torch.no_grad():
         expected, ours = model(images).logits.numpy(), load(arch, weights)(images).numpy()
     np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=1e-4)
@@ -77,7 +77,7 @@ def test_a_swin_is_written_as_transformers_own(tmp_path: Path) -> None:
     save_pretrained(arch, weights, None, tmp_path / "ours")
     again = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "ours").eval()
     assert type(again) is transformers.SwinForImageClassification
-    images = random_images(arch, batch=2)
+    images = inputs_of(arch, batch=2)[0]
     with torch.no_grad():
         torch.testing.assert_close(again(images).logits, model(images).logits, atol=1e-6, rtol=1e-6)
     found, kept = load_pretrained(tmp_path / "ours")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.api.testing.image_suite import crossed, inputs_of, random_images, shaken
+from chipwise.api.testing.archs import crossed
+from chipwise.api.testing.form_suite import inputs_of, shaken
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
@@ -85,7 +86,7 @@ def test_a_vit_is_loaded_by_transformers_own_class(activation: str, tmp_path: Pa
     """Logits of torch, ONNX Runtime and transformers agree to 1e-4."""
     ffn = replace(FFN, activation=activation)
     arch = replace(VIT, layers=(Layer(attention=HEADS, ffn=ffn),) * 2)
-    weights, images = weights_of(arch), random_images(arch, batch=3)
+    weights, images = weights_of(arch), inputs_of(arch, batch=3)[0]
     save_pretrained(arch, weights, None, tmp_path)
     model = transformers.AutoModelForImageClassification.from_pretrained(tmp_path)
     assert type(model) is transformers.ViTForImageClassification
@@ -98,7 +99,7 @@ def test_a_vit_is_loaded_by_transformers_own_class(activation: str, tmp_path: Pa
 
 @pytest.mark.parametrize("arch", OTHERS.values(), ids=OTHERS)
 def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path: Path) -> None:
-    weights, images = weights_of(arch), random_images(arch, batch=2)
+    weights, images = weights_of(arch), inputs_of(arch, batch=2)[0]
     save_pretrained(arch, weights, None, tmp_path)
     auto = transformers.AutoModelForImageClassification
     if arch.stem is not None and arch.stem.axes == 1:
@@ -161,7 +162,7 @@ def test_a_folder_that_transformers_wrote_is_loaded(tmp_path: Path) -> None:
     model = transformers.ViTForImageClassification(config).eval()
     model.save_pretrained(tmp_path)
     arch, weights = load_pretrained(tmp_path)
-    images = random_images(arch, batch=2)
+    images = inputs_of(arch, batch=2)[0]
     with torch.no_grad():
         torch.testing.assert_close(load(arch, weights)(images), model(images).logits, atol=1e-5, rtol=1e-5)
 
@@ -170,7 +171,7 @@ def test_random_weights_are_a_fresh_models(tmp_path: Path) -> None:
     arch = OTHERS["convolutions and the mean"]
     weights = random_weights(arch, seed=0)
     session = OnnxClassifier(export(Design(arch=arch, weights="int8"), weights, tmp_path / "model.onnx"))
-    assert np.isfinite(session.prefill(random_images(arch, batch=1).numpy())).all()
+    assert np.isfinite(session.prefill(inputs_of(arch, batch=1)[0].numpy())).all()
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:

@@ -22,10 +22,14 @@ from hypothesis import Phase, find, settings
 from onnx import ModelProto, numpy_helper
 
 from chipwise.api.measuring import timed
-from chipwise.api.testing.denoiser_suite import denoiser_archs
-from chipwise.api.testing.image_suite import crossing_archs, image_archs, question_archs
-from chipwise.api.testing.ranking_suite import ranking_archs
-from chipwise.api.testing.sound_suite import sound_archs
+from chipwise.api.testing.archs import (
+    crossing_archs,
+    denoiser_archs,
+    image_archs,
+    question_archs,
+    ranking_archs,
+    sound_archs,
+)
 from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export.onnx import build, export, random_weights
 from chipwise.deploy.export.saturation import saturates

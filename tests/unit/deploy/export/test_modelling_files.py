@@ -19,11 +19,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from chipwise.api.testing.archs import (
+    crossing_archs,
+    denoiser_archs,
+    image_archs,
+    question_archs,
+    ranking_archs,
+    sound_archs,
+)
 from chipwise.api.testing.block_suite import random_tokens, shake
-from chipwise.api.testing.denoiser_suite import asked, denoiser_archs
-from chipwise.api.testing.image_suite import crossing_archs, image_archs, inputs_of, question_archs
-from chipwise.api.testing.ranking_suite import random_requests, ranking_archs
-from chipwise.api.testing.sound_suite import random_sounds, sound_archs
+from chipwise.api.testing.form_suite import inputs_of
 from chipwise.api.testing.specs import arch_specs
 from chipwise.deploy.export.hf import load_pretrained, modelling_of, save_pretrained
 from chipwise.errors import ChipwiseError
@@ -106,7 +111,7 @@ def images_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
 
 
 def told(arch: ArchSpec) -> dict[str, torch.Tensor]:
-    return dict(zip(("image", "time", "label", "step"), asked(arch, batch=3), strict=True))
+    return dict(zip(("image", "time", "label", "step"), inputs_of(arch, batch=3), strict=True))
 
 
 KINDS = {
@@ -118,8 +123,8 @@ KINDS = {
     ),
     CLASSIFIER: Kind(lambda: st.one_of(image_archs(), question_archs(), crossing_archs()), images_of),
     DENOISER: Kind(denoiser_archs, told, lambda found: found),
-    TRANSCRIBER: Kind(sound_archs, lambda arch: {"input_features": random_sounds(arch, batch=2)}),
-    RANKER: Kind(ranking_archs, lambda arch: {"ids": random_requests(arch, batch=2)}, lambda found: found.scores),
+    TRANSCRIBER: Kind(sound_archs, lambda arch: {"input_features": inputs_of(arch, batch=2)[0]}),
+    RANKER: Kind(ranking_archs, lambda arch: {"ids": inputs_of(arch, batch=2)[0]}, lambda found: found.scores),
 }
 
 

@@ -14,7 +14,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 
-from chipwise.api.testing import denoiser_suite, image_suite, ranking_suite, sound_suite
+from chipwise.api.testing import archs as small
+from chipwise.api.testing import form_suite
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -199,13 +200,13 @@ FEW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 CHECKS: dict[str, tuple[Any, Callable[[ArchSpec], None]]] = {
-    "images": (image_suite.image_archs(), image_suite.check_export),
-    "questions": (image_suite.question_archs(), image_suite.check_export),
-    "questions beside images": (image_suite.crossing_archs(), image_suite.check_export),
-    "denoisers": (denoiser_suite.denoiser_archs(), denoiser_suite.check_export),
-    "sounds": (sound_suite.sound_archs(), sound_suite.check_export),
-    "rankings": (ranking_suite.ranking_archs(), ranking_suite.check_export),
-    "candidates alone": (ranking_suite.ranking_archs(), ranking_suite.check_alone),
+    "images": (small.image_archs(), form_suite.check_export),
+    "questions": (small.question_archs(), form_suite.check_export),
+    "questions beside images": (small.crossing_archs(), form_suite.check_export),
+    "denoisers": (small.denoiser_archs(), form_suite.check_export),
+    "sounds": (small.sound_archs(), form_suite.check_export),
+    "rankings": (small.ranking_archs(), form_suite.check_export),
+    "candidates alone": (small.ranking_archs(), form_suite.check_alone),
 }
 
 
@@ -259,8 +260,8 @@ def test_a_question_is_read_behind_its_image() -> None:
         projector=Projector(widths=(32, 32)),
         question=Question(words=9, tokens=3),
     )
-    model = image_suite.shaken(arch, seed=0)
-    image, words = image_suite.inputs_of(arch, batch=2)
+    model = form_suite.shaken(arch, seed=0)
+    image, words = form_suite.inputs_of(arch, batch=2)
     with torch.no_grad():
         answer = model(image, words)
         assert answer.shape == (2, arch.classes)

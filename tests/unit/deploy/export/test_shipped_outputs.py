@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from chipwise.api.testing import block_suite, ranking_suite, sound_suite
+from chipwise.api.testing import block_suite, form_suite
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec, uniform
@@ -95,7 +95,7 @@ def transcriber() -> ArchSpec:
 def test_a_shipped_transcriber_has_the_loss_of_connectionist_temporal_classification(tmp_path: Path) -> None:
     """Twelve positions for texts of three and two characters, 0 filling up: of each the mean of -ln p a character."""
     arch = transcriber()
-    model, sounds = sound_suite.shaken(arch, seed=0), sound_suite.random_sounds(arch, batch=2)
+    model, (sounds,) = form_suite.shaken(arch, seed=0), form_suite.inputs_of(arch, batch=2)
     made = shipped(arch, model, tmp_path, "modeling_chipwise_sound", "ChipwiseForCTC")
     labels = torch.tensor([[1, 2, 2], [6, 3, 0]])
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path
         head="scores",
         stem=RankingStem(items=30, history=5, candidates=4, tags=9, bag=2),
     )
-    model, requests = ranking_suite.shaken(arch, seed=0), ranking_suite.random_requests(arch, batch=3)
+    model, (requests,) = form_suite.shaken(arch, seed=0), form_suite.inputs_of(arch, batch=3)
     made = shipped(arch, model, tmp_path, "modeling_chipwise_ranking", "ChipwiseRanker")
     with torch.no_grad():
         wanted = model(requests)

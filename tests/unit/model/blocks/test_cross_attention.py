@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chipwise.api.testing.image_suite import crossed
+from chipwise.api.testing.archs import crossed
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 
-from chipwise.api.testing.denoiser_suite import DenoiserSuite, asked, shaken
+from chipwise.api.testing.archs import denoiser_archs
+from chipwise.api.testing.form_suite import FormSuite, inputs_of, shaken
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -33,8 +35,11 @@ from chipwise.predict.cost.memory import memory_parts
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestDenoisers(DenoiserSuite):
+class TestDenoisers(FormSuite):
     """Any small denoiser."""
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return denoiser_archs()
 
 
 def dit(
@@ -112,7 +117,7 @@ def test_every_weight_is_stored_once_in_fp32() -> None:
 def test_a_new_denoiser_gives_no_velocity_and_its_layers_do_nothing() -> None:
     arch = dit(**SMALL)
     model = build(arch, seed=0)
-    images, times, labels, _ = asked(arch, batch=2)
+    images, times, labels, _ = inputs_of(arch, batch=2)
     assert not model(images, times, labels).any()
     assert torch.equal(draw(model, images, labels, in_steps(3)), images)
 
@@ -171,7 +176,7 @@ def test_times_are_written_as_dit_writes_them() -> None:
 def test_what_is_told_changes_what_is_drawn() -> None:
     arch = replace(dit(**SMALL), denoiser=Denoiser(labels=3, frequencies=16, steps=4, shortcut=True))
     model = shaken(arch, seed=0)
-    images, times, labels, sizes = asked(arch, batch=2)
+    images, times, labels, sizes = inputs_of(arch, batch=2)
     first = model(images, times, labels, sizes)
     for other in (
         model(images, times.flip(0) + 0.1, labels, sizes),

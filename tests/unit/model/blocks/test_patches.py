@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from chipwise.api.testing.image_suite import ImageSuite, crossing_archs, question_archs
+from chipwise.api.testing.archs import crossing_archs, image_archs, question_archs
+from chipwise.api.testing.form_suite import FormSuite
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -29,18 +30,21 @@ from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts
 
 
-class TestImageClassifiers(ImageSuite):
+class TestImageClassifiers(FormSuite):
     """Any small classifier."""
 
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return image_archs()
 
-class TestQuestions(ImageSuite):
+
+class TestQuestions(FormSuite):
     """Any small model that answers questions about images."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         return question_archs()
 
 
-class TestQuestionsByCrossAttention(ImageSuite):
+class TestQuestionsByCrossAttention(FormSuite):
     """Any small model whose questions see the image by cross-attention."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:

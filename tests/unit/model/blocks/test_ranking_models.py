@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import strategies as st
 
-from chipwise.api.testing.ranking_suite import RankingSuite
+from chipwise.api.testing.archs import ranking_archs
+from chipwise.api.testing.form_suite import FormSuite, check_alone
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -28,8 +30,14 @@ from chipwise.predict.cost.memory import memory_parts
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestRankingModels(RankingSuite):
+class TestRankingModels(FormSuite):
     """Any small ranking model."""
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return ranking_archs()
+
+    def test_candidates_do_not_see_one_another(self) -> None:
+        self._each(check_alone)
 
 
 def ranker(*, pointwise: bool = False, width: int = 0, bag: int = 0, depth: int = 2) -> ArchSpec:

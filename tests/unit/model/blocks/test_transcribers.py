@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 
-from chipwise.api.testing.sound_suite import SoundSuite
+from chipwise.api.testing.archs import sound_archs
+from chipwise.api.testing.form_suite import FormSuite
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -31,8 +33,11 @@ from chipwise.predict.cost.memory import memory_parts
 SOUND = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestTranscribers(SoundSuite):
+class TestTranscribers(FormSuite):
     """Any small transcribing model."""
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        return sound_archs()
 
 
 def transcriber(*, taps: int = 0, chunk: int | None = None, strides: tuple[int, int] = (1, 2)) -> ArchSpec:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.api.testing.denoiser_suite import denoiser_archs
-from chipwise.api.testing.image_suite import image_archs
+from chipwise.api.testing.archs import denoiser_archs, image_archs
 from chipwise.api.testing.machines import US, round_machine
 from chipwise.api.testing.specs import check_each
 from chipwise.deploy.calibrate.random_models import random_designs

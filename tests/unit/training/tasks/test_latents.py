@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_diffusion import BASE, CHOICES, DATA, SPACE
 
-from chipwise.api.testing.denoiser_suite import check_export, check_flops, check_parameters
+from chipwise.api.testing.form_suite import check_export, check_flops, check_parameters
 from chipwise.api.testing.machines import core_like
 from chipwise.core.fields import build
 from chipwise.deploy.export.hf import load_pretrained

@@ -1,0 +1,256 @@
+"""Small models of every kind with a stem, each choice of its blocks among them, for the checks of ``FormSuite``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from chipwise.model.arch.arch import ArchSpec, NormKind
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.image.windows.spec import bias_rows
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.form import frame_conv
+from chipwise.model.kinds.sound.stem import SoundStem
+
+ITEMS, TAGS = 30, 7  # of ranking models
+FRAMES, BANDS = 24, 5  # of spectrograms
+
+
+@st.composite
+def image_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small classifiers of 16 x 16 pixels or 16 frames: every stem, pooling, window and feed-forward that is built."""
+    patch = draw(st.sampled_from((2, 4, 8)))
+    convs = tuple(draw(st.lists(st.sampled_from((3, 5)), max_size={2: 1, 4: 2, 8: 2}[patch])))
+    pooling: Literal["first", "mean"] = draw(st.sampled_from(("first", "mean")))
+    first = pooling == "first" or draw(st.booleans())
+    stem = ImageStem(
+        axes=draw(st.sampled_from((1, 2))),
+        image_size=16,
+        patch=patch,
+        channels=draw(st.sampled_from((1, 3))),
+        convs=convs,
+        bias=draw(st.booleans()),
+        prefix_tokens=int(first),
+    )
+    squares = [None] if first or stem.axes == 1 else [None, *(size for size in (1, 2, 3, 4) if size <= stem.grid)]
+    bias, positions = draw(st.booleans()), draw(st.sampled_from(("learned", "biases", "none")))
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        square = draw(st.sampled_from(squares))
+        attention = Attention(
+            heads=(heads := draw(st.sampled_from((1, 2)))),
+            kv_heads=heads,
+            head_size=8,
+            qkv_bias=bias,
+            out_bias=bias,
+            rope=False,
+            causal=False,
+            square=square,
+            shift=square is not None and draw(st.booleans()),
+            relative_buckets=bias_rows(stem, square) if positions == "biases" and draw(st.booleans()) else 0,
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
+            gated=draw(st.booleans()),
+            bias=bias,
+        )
+        kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
+        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+    norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
+    return ArchSpec(
+        vocab_size=0,
+        d_model=draw(st.sampled_from((8, 16))),
+        layers=tuple(layers),
+        max_tokens=stem.tokens,
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(st.booleans()),
+        positions="learned" if positions == "learned" else "none",
+        head="classes",
+        classes=draw(st.sampled_from((2, 5))),
+        stem=stem,
+        pooling=pooling,
+    )
+
+
+@st.composite
+def question_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small models of questions about images: patches or convolutions, tokens apart, averaged or joined."""
+    arch = draw(image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2))
+    assert isinstance(arch.stem, ImageStem)
+    stem = replace(arch.stem, prefix_tokens=0, bias=False)
+    merge = draw(st.sampled_from(("none", "mean", "join"))) if stem.grid % 2 == 0 else "none"
+    projector = Projector(
+        widths=(arch.d_model,) * 2, pool=2 if merge == "mean" else 1, join=2 if merge == "join" else 1
+    )
+    question = Question(words=draw(st.sampled_from((7, 30))), tokens=draw(st.sampled_from((1, 5))))
+    plain = {"square": None, "shift": False, "relative_buckets": 0}
+    layers = tuple(
+        replace(layer, attention=layer.attention and replace(layer.attention, **plain)) for layer in arch.layers
+    )
+    tokens = projector.tokens_of(stem.grid, 2) + question.tokens
+    return replace(
+        arch,
+        stem=stem,
+        layers=layers,
+        projector=projector,
+        question=question,
+        pooling="last",
+        positions="learned",
+        max_tokens=tokens,
+    )
+
+
+def crossing_archs() -> st.SearchStrategy[ArchSpec]:
+    """Small models of questions some or all of whose layers see the image by cross-attention."""
+    return st.builds(crossed, question_archs(), st.lists(st.booleans(), min_size=3, max_size=3))
+
+
+def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
+    """``arch`` with cross-attention in the layers that ``which`` says, by number, or in all if it says none."""
+    block = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
+    chosen = [*which, *(False,) * len(arch.layers)][: len(arch.layers)]
+    each = chosen if any(chosen) else [True] * len(arch.layers)
+    layers = (replace(layer, cross=block if has else None) for layer, has in zip(arch.layers, each, strict=True))
+    return replace(arch, layers=tuple(layers))
+
+
+@st.composite
+def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
+    """Small denoisers of 16 x 16 pixels: every patch, square and feed-forward; with shortcuts, guided, or neither."""
+    arch = draw_from(
+        image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2 and arch.pooling == "mean")
+    )
+    assert arch.stem is not None
+    stem = replace(arch.stem, convs=(), prefix_tokens=0)
+    placed = {"shift": False, "relative_buckets": 0}
+    layers = tuple(
+        replace(layer, attention=layer.attention and replace(layer.attention, **placed)) for layer in arch.layers
+    )
+    shortcut = draw_from(st.booleans())
+    return replace(
+        arch,
+        stem=stem,
+        layers=layers,
+        positions="learned",
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        norm_bias=False,
+        norm_weight=False,
+        norm_eps=1e-6,
+        head="none",
+        classes=0,
+        pooling="first",
+        denoiser=Denoiser(
+            labels=draw_from(st.sampled_from((1, 5))),
+            frequencies=draw_from(st.sampled_from((6, 16))),
+            steps=draw_from(st.sampled_from((1, 4) if shortcut else (1, 3))),
+            shortcut=shortcut,
+            guidance=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.5))),
+            solver=draw_from(st.sampled_from(("euler",) if shortcut else ("euler", "multistep"))),
+            shift=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.0))),
+        ),
+    )
+
+
+@st.composite
+def ranking_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small ranking models: every table, attention, feed-forward and head that is built."""
+    bag = draw(st.sampled_from((0, 0, 1, 3)))
+    stem = RankingStem(
+        items=ITEMS,
+        history=draw(st.sampled_from((1, 2, 5))),
+        candidates=draw(st.sampled_from((1, 4))),
+        width=draw(st.sampled_from((0, 6))),
+        tags=TAGS if bag else 0,
+        bag=bag,
+        bias=draw(st.booleans()),
+    )
+    bias = draw(st.booleans())
+    layers = []
+    for number in range(draw(st.integers(1, 3))):
+        heads = draw(st.sampled_from((1, 2)))
+        attention = Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=8,
+            qkv_bias=bias,
+            out_bias=bias,
+            rope=False,
+            relative_buckets=stem.history + 1,
+            pointwise=draw(st.booleans()),
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "silu"))),
+            gated=draw(st.booleans()),
+            bias=bias,
+        )
+        kept = draw(st.sampled_from(("both", "both", "attention", "ffn"))) if number else "both"
+        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+    head: Literal["scores", "similarity"] = draw(st.sampled_from(("scores", "similarity")))
+    return ArchSpec(
+        vocab_size=0,
+        d_model=draw(st.sampled_from((8, 16))),
+        layers=tuple(layers),
+        max_tokens=stem.history + 1,
+        norm=draw(st.sampled_from(("rmsnorm", "layernorm"))),
+        positions="none",
+        head=head,
+        stem=stem,
+    )
+
+
+@st.composite
+def sound_archs(draw: st.DrawFn) -> ArchSpec:
+    """Small transcribing models of 24 frames: every stride, stretch, module and feed-forward that is built."""
+    d_model = draw(st.sampled_from((8, 16)))
+    convs = tuple(frame_conv(d_model, draw(st.sampled_from((1, 2)))) for _ in range(2))
+    stem = SoundStem(seconds=FRAMES / 100, rate=100.0, channels=BANDS, convs=convs)
+    bias = draw(st.booleans())
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        heads = draw(st.sampled_from((1, 2)))
+        attention = Attention(
+            heads=heads,
+            kv_heads=heads,
+            head_size=8,
+            qkv_bias=bias,
+            out_bias=bias,
+            rope=False,
+            causal=False,
+            chunk=draw(st.sampled_from((None, None, 2, 3, 6))),
+        )
+        ffn = FeedForward(
+            width=draw(st.sampled_from((8, 20))),
+            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
+            gated=draw(st.booleans()),
+            bias=bias,
+        )
+        kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
+        conv = draw(st.sampled_from((None, ConvModule(taps=1, norm="layer"), ConvModule(taps=5, norm="layer"))))
+        layers.append(
+            Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None, conv=conv)
+        )
+    norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
+    return ArchSpec(
+        vocab_size=0,
+        d_model=d_model,
+        layers=tuple(layers),
+        max_tokens=stem.tokens,
+        norm=norm,
+        norm_bias=norm == "layernorm" and draw(st.booleans()),
+        positions="learned",
+        head="ctc",
+        classes=draw(st.sampled_from((2, 7))),
+        stem=stem,
+    )

@@ -1,0 +1,290 @@
+"""FormSuite: proof that what is made of a model of any kind agrees: weights, operators, torch module, ONNX graph.
+
+Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them::
+
+    class TestMyKind(FormSuite):
+        def archs(self):
+            return image_archs()
+
+Decoders, which have a cache, are checked by ``BlockSuite``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from chipwise.api.testing.block_suite import TOLERANCE, check_weights, shake
+from chipwise.api.testing.specs import check_each
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
+from chipwise.model.arch.layer import Layer
+from chipwise.model.kinds.denoiser.module import draw
+from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.model.ops.graph import OpGraph
+from chipwise.model.ops.matmul import ConvOp, Matmul
+from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.pool import PoolOp
+from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.walk.lower import lower
+from chipwise.model.walk.module import build, module_of
+from chipwise.model.walk.slicing import cuts, kept_layers
+from chipwise.model.walk.weights import weight_shapes
+
+FUSED = ((), USUALLY_FUSED, FUSIONS)  # nothing, what is usual, and all
+INT8_TOLERANCE = 0.1  # of the outputs' spread: the kernels of int8 round activations too
+NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
+NODES: tuple[tuple[type | tuple[type, ...], set[str]], ...] = (
+    (AttentionOp, {"MultiHeadAttention"}),
+    (RequestAttentionOp, {"FusedMatMul"}),
+    (ConvOp, {"Conv"}),
+    (PoolOp, {"ReduceMean"}),
+)
+FURTHER = (((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # of models that cut no image into squares
+FUNCTIONS = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))  # of models of sound
+
+
+class FormSuite:
+    """The checks; each draws ``examples`` models from :meth:`archs`."""
+
+    examples = 12
+
+    def archs(self) -> st.SearchStrategy[ArchSpec]:
+        """The models to try, all of one kind."""
+        raise NotImplementedError
+
+    def _each(self, check: Callable[[ArchSpec], None]) -> None:
+        check_each(check, self.archs(), examples=self.examples)
+
+    def test_parameters_agree(self) -> None:
+        """The count of the spec is that of the module, weight by weight."""
+        self._each(check_parameters)
+
+    def test_flops_agree(self) -> None:
+        """The operators' FLOPs are those that torch counts; fewer where only some positions are carried to the end."""
+        self._each(check_flops)
+
+    def test_exported_graphs_agree(self) -> None:
+        """The ONNX graph gives the module's outputs and has the operators that lowering says."""
+        self._each(check_export)
+
+    def test_slices_agree(self) -> None:
+        """Weights cut from a larger model's are a model with the larger's values, or are refused in one line."""
+        self._each(check_slice)
+
+
+def shaken(arch: ArchSpec, *, seed: int) -> Any:
+    """A random model in which norms, biases and positions are not ones and zeros, so that forgetting one shows.
+
+    Nor is any parameter at its first value: a denoiser's modulations and head would hide the rest.
+    """
+    return shake(build(arch, seed=seed), seed=seed + 1, by=0.2)
+
+
+def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """Random inputs of a model's module: images or sounds; words of questions; requests; times, labels and steps."""
+    stem, generator = arch.stem, torch.Generator().manual_seed(seed)
+    if isinstance(stem, RankingStem):  # items and tags include 0, the padding value
+        items = torch.randint(stem.items + 1, (batch, stem.tokens, 1), generator=generator)
+        tags = torch.randint(stem.tags + 1, (batch, stem.tokens, stem.bag), generator=generator)
+        return (torch.cat((items, tags), dim=2),)
+    images = torch.randn((batch, *stem.shape), generator=generator)
+    if arch.denoiser is not None:
+        times, sizes = torch.rand((2, batch), generator=generator)
+        return images, times, torch.arange(batch) % arch.denoiser.labels, sizes
+    if arch.question is None:
+        return (images,)
+    return images, torch.randint(0, arch.question.words, (batch, arch.question.tokens), generator=generator)
+
+
+def check_parameters(arch: ArchSpec) -> None:
+    """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    check_weights(module_of, arch)
+
+
+def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
+    """Asserts that the products, convolutions and attention that lowering counts are those that torch runs.
+
+    Torch carries all positions to the end. So images are pooled by the mean, and after a ranking model's layers stands
+    one more attention: of its products the history's scores, values and output are all that lowering leaves out.
+    """
+    whole, left_out = arch, 0
+    if isinstance(arch.stem, RankingStem):
+        last = next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
+        whole = replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None)))
+        left_out = batch * arch.stem.history * last.query_width * (4 * arch.stem.history + 2 * arch.d_model)
+    elif arch.head == "classes" and arch.question is None:
+        whole = replace(arch, pooling="mean")
+    model = shaken(whole, seed=0)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(*inputs_of(arch, batch=batch))
+    listed, found = _listed_flops(whole, batch) + left_out, counter.get_total_flops()
+    assert listed == found if arch.question is None else listed <= found
+    assert _listed_flops(arch, batch) <= listed
+
+
+def _listed_flops(arch: ArchSpec, batch: int) -> int:
+    return product_flops(lower(Design(arch=arch), Workload(batch=batch), Phase.PREFILL))
+
+
+def product_flops(graph: OpGraph) -> int:
+    """FLOPs of the matrix products, convolutions and attention in ``graph``, biases left out."""
+    total = 0
+    for placed in graph:
+        if isinstance(op := placed.op, Matmul):
+            total += 2 * op.m * op.k * op.n
+        elif isinstance(op, ConvOp):
+            total += 2 * op.batch * op.positions * op.in_channels // op.groups * op.taps * op.out_channels
+        elif isinstance(op, AttentionOp):
+            total += 4 * op.batch * op.heads * op.head_size * op.pairs()
+        elif isinstance(op, RequestAttentionOp):
+            total += 4 * op.batch * op.heads * op.head_size * op.queries * op.history
+    return total
+
+
+def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that the exported graph gives the module's outputs, for one request and for three; int8 about the same.
+
+    Also that it has one node for each product, convolution, attention, mean, table and norm that lowering lists.
+    """
+    import onnx
+
+    from chipwise.deploy.export.onnx import export
+
+    model, served = shaken(arch, seed=0), arch
+    if isinstance(arch.stem, RankingStem):
+        served = with_candidates(arch, 9)
+    inputs = inputs_of(served, batch=3)
+    with torch.no_grad():
+        expected = model(*inputs).numpy()
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    with TemporaryDirectory() as folder:
+        for design in _designs(arch):
+            path = export(design, weights, Path(folder) / "model.onnx")
+            for found, wanted in _runs(path, arch, model, inputs, expected):
+                if design.weights == "fp32":
+                    np.testing.assert_allclose(found, wanted, atol=tolerance, rtol=tolerance)
+                else:
+                    near = INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
+                    assert np.abs(found - wanted).mean() < near
+            if design.weights == "fp32":
+                names = [node.op_type for node in onnx.load(path).graph.node]
+                _check_nodes(arch, names, lower(design, Workload(), Phase.PREFILL))
+
+
+def _designs(arch: ArchSpec) -> list[Design]:
+    """What is exported of a model: int8 where positions are few, and every way of fusing."""
+    if isinstance(arch.stem, RankingStem):
+        return [Design(arch=arch, weights="int8"), *(Design(arch=arch, fused=names) for names in FUSED)]
+    rounded = [Design(arch=arch, weights="int8")] if isinstance(arch.stem, SoundStem) else []
+    return [*rounded, Design(arch=arch)]
+
+
+def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
+    """What a file gives, and what it must give: for batches, numbers of candidates, and images drawn in steps."""
+    from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker, load
+    from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
+
+    arrays = [each.numpy() for each in inputs]
+    if isinstance(arch.stem, RankingStem):
+        for batch, count in ((1, 9), (3, 4), (3, 1)):
+            given = arrays[0][:batch, : arch.stem.history + count]
+            yield OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
+    elif arch.denoiser is not None:
+        images, times, labels, sizes = arrays
+        told = {"time": times[:, None], "step": sizes[:, None]}
+        feeds = {"image": images, "label": labels} | {name: told[name] for name in arch.denoiser.told}
+        yield load(path, threads=1)[0].run(["velocity"], feeds)[0], expected
+        drawn = draw(model, inputs[0], inputs[2], arch.denoiser).numpy()
+        yield OnnxDenoiser(path, batch=3).draw(images, labels) / 10, drawn / 10  # after several steps
+    else:
+        for batch in (1, 3):
+            given = OnnxClassifier(path, batch=batch).prefill(*(each[:batch] for each in arrays))
+            yield given, expected[:batch]
+
+
+def _check_nodes(arch: ArchSpec, names: list[str], graph: OpGraph) -> None:
+    def listed(kind: type | tuple[type, ...]) -> int:
+        return sum(isinstance(placed.op, kind) for placed in graph)
+
+    scores = listed(RequestAttentionOp)  # times values is a product of its own
+    assert names.count("MatMul") == listed(Matmul) + scores
+    squares = arch.denoiser is None and not isinstance(arch.stem, RankingStem | SoundStem)
+    for kind, operators in (*NODES, *(() if squares else FURTHER)):
+        assert listed(kind) == sum(name in operators for name in names), kind
+    for function, operator in FUNCTIONS if isinstance(arch.stem, SoundStem) else ():
+        made = (placed.op for placed in graph if isinstance(placed.op, Elementwise))
+        assert sum(op.function == function for op in made) == names.count(operator), function
+
+
+def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
+    """Asserts that a ranking model scores candidates as it would one by one, and the history sees none of them."""
+    model, (requests,) = shaken(arch, seed=0), inputs_of(arch, batch=2)
+    history = model.history
+    with torch.no_grad():
+        together = model(requests)
+        for number in range(together.shape[1]):
+            one = torch.cat((requests[:, :history], requests[:, history + number, None]), dim=1)
+            torch.testing.assert_close(model(one)[:, 0], together[:, number], atol=tolerance, rtol=tolerance)
+
+
+def check_slice(arch: ArchSpec) -> None:
+    """Asserts that the weights cut from a larger model are a model of ``arch``, with the larger's values.
+
+    Models of questions and of sound are refused.
+    """
+    if arch.question is not None or isinstance(arch.stem, SoundStem):
+        with pytest.raises(SpecError, match="share no weights"):
+            cuts(arch, arch)
+        return
+    whole = wider(arch)
+    weights = dict(shaken(whole, seed=0).state_dict())
+    found = {name: cut.of(weights) for name, cut in cuts(arch, whole).items()}
+    assert {name: tuple(value.shape) for name, value in found.items()} == weight_shapes(arch)
+    alone = module_of(arch)
+    alone.load_state_dict(found)
+    assert all(torch.equal(cut.of(weights), weights[name]) for name, cut in cuts(whole, whole).items())
+    if (end := "modulations.end.bias") in found:  # shifts, then scales
+        assert torch.equal(found[end][arch.d_model :], weights[end][whole.d_model : whole.d_model + arch.d_model])
+    with torch.no_grad():
+        assert torch.isfinite(alone.eval()(*inputs_of(arch, batch=2))).all()
+    assert arch.parameters() < whole.parameters()
+
+
+def wider(arch: ArchSpec) -> ArchSpec:
+    """A model of the same requests that is larger in everything else that has a size, twice as deep."""
+    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
+    repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
+    return replace(arch, d_model=arch.d_model + 8, stem=_wider_stem(arch.stem), layers=tuple(map(_wider, repeated)))
+
+
+def _wider_stem(stem: Any) -> Any:
+    if isinstance(stem, RankingStem):
+        return replace(stem, width=stem.width + 2 if stem.width else 0)
+    return replace(stem, convs=tuple(channels + 2 for channels in stem.convs))
+
+
+def _wider(layer: Layer) -> Layer:
+    attention, ffn = layer.attention, layer.ffn
+    if attention is not None:
+        heads = {"heads": 2 * attention.heads, "kv_heads": 2 * attention.kv_heads}
+        attention = replace(attention, head_size=attention.head_size + 8, **heads)
+    return replace(layer, attention=attention, ffn=ffn and replace(ffn, width=ffn.width + 12))
