@@ -118,7 +118,7 @@ def devices() -> ResultTable[DeviceEntry]:
 
 @public
 def models(contains: str | None = None) -> ResultTable[ModelEntry]:
-    """The models whose configurations ship, by Hugging Face id; then those that make pictures or videos.
+    """The bundled models by Hugging Face id; then those that make images or videos.
 
     >>> import chipwise
     >>> [model.name for model in chipwise.models("smollm3")]
@@ -241,7 +241,7 @@ def runtimes() -> ResultTable[RuntimeEntry]:
 
 
 def weight_formats() -> list[str]:
-    """The names of the formats in which weights can be stored, for ``weights=``."""
+    """Names of the weight formats for ``weights=``."""
     return list(FORMATS)
 
 

@@ -18,7 +18,7 @@ from chipwise.hardware.device import MachineProfile
 
 @public
 def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None = None) -> tuple[Learned, Path]:
-    """Refines this machine's profile with measurements made on it; returns what changed and the profile's file.
+    """Refines this machine's profile with its measurements; returns the changes and the profile's file.
 
     Args:
         runtime: The profile's runtime.
@@ -52,7 +52,7 @@ def calibrate(
     ranking: bool = False,
     sounds: bool = False,
 ) -> tuple[MachineProfile, Path]:
-    """Measures what this machine can do in a runtime; returns the profile and the file that holds it.
+    """Measures this machine in a runtime; returns the profile and its file.
 
     One that was stopped goes on with what it had measured, within a day and on the same machine and versions.
 

@@ -1,4 +1,4 @@
-"""Explaining where time goes, and what would change that."""
+"""Explanations: where time goes, and which changes help."""
 
 from __future__ import annotations
 

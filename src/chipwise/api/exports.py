@@ -35,7 +35,7 @@ _OTHER_NAMES = {"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "tra
 
 @dataclass(frozen=True, repr=False)
 class Exported(Result):
-    """Files that were written: what is stored how, and what was checked. ``export.json`` beside them says the same."""
+    """The written files: formats by part, and the checks. ``export.json`` beside them has the same."""
 
     folder: Path
     to: str
@@ -239,7 +239,7 @@ def _verified(
 
 @contextlib.contextmanager
 def _staged(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` to write into, which takes its place at the end; an earlier export's files go."""
+    """A temporary folder beside ``folder``, which replaces it at the end; files of an earlier export are removed."""
     stage = folder.with_name(f".{folder.name}.{os.getpid()}")
     with storage(folder):
         stage.mkdir(parents=True)

@@ -29,7 +29,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, repr=False)
 class PackedKit(Result):
-    """A kit that was written: its folder, and what is in it."""
+    """A written kit: its folder and contents."""
 
     folder: Path
     kit: Kit
@@ -249,7 +249,7 @@ def _require_onnx(path: Path) -> None:
 
 
 def _gpu_layers(device: str | None) -> int:
-    """All layers on the GPU where llama.cpp is expected to use that of the device, else none."""
+    """All layers on the GPU if llama.cpp should use the device's, else none."""
     from chipwise.predict.kernels.local_engines import part_of
 
     try:

@@ -59,7 +59,7 @@ class MeasuredParts(Result):
         return f"{self.model} in {found.runtime} on {found.device}, in parts, {quiet}"
 
     def rows(self) -> Sequence[Mapping[str, object]]:
-        """One row a metric of the whole: put together of what was measured, and predicted where both parts were."""
+        """One row a metric of the whole: the sum of the measured parts, with the prediction if both parts have one."""
         return beside(self.metrics, self.predicted)
 
 
@@ -151,7 +151,7 @@ def measure_parts(
 def tower_and_request(
     arch: ArchSpec, *, images: int, image_size: tuple[int, int], audio_s: float | None
 ) -> tuple[ArchSpec, Read, tuple[str, ...]]:
-    """The tower that is exported, what all images (or the sound) of a request take of it, and notes on what it lacks.
+    """The exported tower, its work for all images (or the sound) of a request, and notes on its limits.
 
     Raises:
         Unsupported: The tower or the decoder is not built; names what is missing.

@@ -152,7 +152,7 @@ def timed(
     remote: str | None = None,
     keep: bool = True,
 ) -> Measured:
-    """The file at ``path`` measured, beside the prediction for ``design`` where both it and a profile are known.
+    """Measures the file at ``path``; adds the prediction for ``design`` if both it and a profile are known.
 
     Raises:
         MeasurementError: It cannot be loaded or run.

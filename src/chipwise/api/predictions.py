@@ -123,7 +123,7 @@ def estimate(
     n_cpu_moe: int | None = None,
     host: str | None = None,
 ) -> CostEstimate | EstimateTable:
-    """Predicts what serving ``model`` costs on a device, kernel by kernel; the device need not be here.
+    """Predicts the cost of serving ``model`` on any known device, kernel by kernel.
 
     >>> import chipwise
     >>> found = chipwise.estimate("gpt2", device="l4")

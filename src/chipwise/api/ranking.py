@@ -44,7 +44,7 @@ def candidates(
     weights: str | None = None,
     shards: int | None = None,
 ) -> tuple[CandidateCost, ...]:
-    """Predicts what ranking several numbers of candidates costs on a device, together and candidate by candidate.
+    """Predicts the cost of ranking several numbers of candidates on a device, together and one by one.
 
     Args:
         model: A winner's folder, a spec file, or an :class:`ArchSpec` that ranks candidates.

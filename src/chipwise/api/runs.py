@@ -257,7 +257,7 @@ def evaluate(
     with_baseline: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[TaskResult, TaskResult | None] | tuple[TaskScore, None]:
-    """Evaluates a model's folder on a task; returns its result and that of the TF-IDF baseline.
+    """Evaluates a model's folder on a task; returns its result and the TF-IDF baseline's.
 
     With a run file of another task than text as ``task`` the folder's exported graph is judged on its test data.
 
@@ -371,7 +371,7 @@ def shrink(
 @resumable()
 @public
 def report(folder: str | Path) -> RunRecord:
-    """Writes report.html, card.md and trials.csv of a run again, from what its folder holds.
+    """Writes report.html, card.md and trials.csv of a run again from its folder.
 
     Raises:
         StudyError: The folder holds no run.

@@ -68,7 +68,7 @@ def simulate(
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Predicts what requests meet at one arrangement under load: its scheduler, replayed on predicted step times.
+    """Predicts latencies of one arrangement under load by replaying its scheduler with predicted step times.
 
     >>> import chipwise
     >>> found = chipwise.simulate("Qwen/Qwen3-0.6B", device="l4", rate="2/s", requests=100, seeds=1)
@@ -280,7 +280,7 @@ def _about_load(
 
 @public
 def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
-    """Prices one turn of an agent's loop (perceive, think, act), and says what of it fits into its budget.
+    """Prices one turn of an agent's loop (perceive, think, act), and finds what fits into its budget.
 
     >>> import chipwise
     >>> think = {"name": "think", "model": "Qwen/Qwen3-0.6B", "prompt": 200, "new": 20}

@@ -1,4 +1,4 @@
-"""This machine as a device: what calibration learnt of it, for the commands that otherwise read data sheets."""
+"""This machine as a device with its calibrated profile, for commands that otherwise read data sheets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ = ("images", "audio_s")  # of a request, before its text
 
 
 def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
-    """Checks that ``device`` is not this machine, for what only data sheets answer.
+    """Refuses this machine as ``device`` where only data sheets work.
 
     Raises:
         Unsupported: It is.
@@ -39,7 +39,7 @@ def is_here(device: object) -> bool:
 
 
 def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
-    """The format that was named; else, and for ``own``, that of a winner's folder; None of anything else."""
+    """The named format; by default, and for ``own``, the format of a winner's folder; None for anything else."""
     return weights_of_winner(model) if named in (None, OWN) else named
 
 

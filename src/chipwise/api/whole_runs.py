@@ -70,7 +70,7 @@ def estimate_pictures(
 def explain_pictures(
     model: str, *, device: str = "h100-sxm", steps: int | None = None, batch: int = 1, devices: int = 1
 ) -> PictureExplanation:
-    """Explains where the seconds of images or videos go, and what would make them fewer.
+    """Explains where the time of images or videos goes, and which changes shorten it.
 
     >>> import chipwise
     >>> found = chipwise.explain_pictures("stable-diffusion-3.5-large")

@@ -1,4 +1,4 @@
-"""``chipwise agent``: what one turn of an agent's loop takes, and what fits into its time."""
+"""``chipwise agent``: the cost of one turn of an agent's loop, and what fits into its time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _print(found: LoopCost) -> None:
 
 
 def _fitting(found: LoopCost, cost: PartCost) -> str:
-    """New tokens, or calls, that would fit with all else as it is."""
+    """New tokens, or calls, that would fit if all else stays the same."""
     room = found.room_s(cost)
     new = cost.new_within(room)
     if new is not None and cost.part.new > 1:

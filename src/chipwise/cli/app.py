@@ -1,4 +1,4 @@
-"""The commands, and what they share: errors on one line, exit codes, ``--debug``."""
+"""The commands, one-line errors, exit codes and ``--debug``."""
 
 from __future__ import annotations
 

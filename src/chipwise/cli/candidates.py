@@ -1,4 +1,4 @@
-"""What ``chipwise estimate --candidates`` prints: the cost of ranking several numbers of candidates."""
+"""Prints the cost of ranking several numbers of candidates for ``chipwise estimate --candidates``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ = ("model", "device", "memory", "like", "runtime", "weights", "candidates",
 
 
 def answered(context: typer.Context, model: str, device: str, *, counts: str | None, shards: int | None) -> bool:
-    """Whether numbers of candidates were asked for; then their costs have been printed.
+    """Prints costs for numbers of candidates, if given; returns whether they were.
 
     Raises:
         typer.BadParameter: An option was typed that does not go with ``--candidates``.

@@ -8,7 +8,7 @@ MEMORY = "Of a device that is sold with several sizes, such as 64GB; `--device '
 
 
 def sized(device: str, memory: str | None) -> str:
-    """The device as it is typed with its memory.
+    """The device name with its memory.
 
     Raises:
         InputError: ``memory`` is no size, or the device is none that is sold.
@@ -28,14 +28,14 @@ def sized(device: str, memory: str | None) -> str:
 
 
 def devices(incomplete: str) -> list[str]:
-    """Devices whose name starts as typed, and ``here`` and ``all`` where commands take them."""
+    """Devices that start with the typed text, and ``here`` and ``all`` where commands accept them."""
     from chipwise.hardware import datasheet, taught
 
     return [name for name in (*datasheet.names(), *taught.names(), "all", "here") if name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
-    """Models whose id, or whose part after the slash, starts as typed."""
+    """Models whose id, or its part after the slash, starts with the typed text."""
     from chipwise.model.published import families
 
     wanted = incomplete.lower()
@@ -47,7 +47,7 @@ def models(incomplete: str) -> list[str]:
 
 
 def runtimes(incomplete: str) -> list[str]:
-    """Runtimes whose name starts as typed."""
+    """Runtimes that start with the typed text."""
     from chipwise.hardware.runtime import RUNTIMES
 
     return [name for name in RUNTIMES if name.startswith(incomplete)]

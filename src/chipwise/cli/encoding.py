@@ -14,7 +14,7 @@ SPELT = {
 
 
 def plainer(error: UnicodeError) -> tuple[str, int]:
-    """The characters that cannot be encoded, spelt with those of ASCII; ``?`` for what has no such spelling."""
+    """ASCII spellings of characters that cannot be encoded; ``?`` for those without one."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_spelt, error.object[error.start : error.end])), error.end

@@ -66,16 +66,14 @@ def command(
     gpu_layers: Annotated[
         str | None, typer.Option(help="Layers on the card, the rest on its host, as llama.cpp's -ngl; or auto.")
     ] = None,
-    n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts the host keeps.", min=0)] = None,
+    n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts stay on the host.", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="The card's host: a processor, or its '60 GB/s'.")] = None,
     height: Annotated[int | None, typer.Option(help="Height of the image in pixels (diffusion models).", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Width of the image in pixels (diffusion models).", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Frames of a video (diffusion); 1: image.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps (diffusion models).", min=1)] = None,
     part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
-    candidates: Annotated[
-        str | None, typer.Option(help="Of a ranking model: so many candidates, such as 1,8,32,128,512.")
-    ] = None,
+    candidates: Annotated[str | None, typer.Option(help="Numbers of candidates, such as 1,8,32,128,512.")] = None,
     shards: Annotated[int | None, typer.Option(help="Devices among which its embedding tables are sharded.")] = None,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,

@@ -1,4 +1,4 @@
-"""``chipwise kit``: packs what is copied to a device that is not here, to be measured there."""
+"""``chipwise kit``: packs files to measure on another device."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def measurement_table(
 
 
 def parts_table(found: MeasuredParts) -> None:
-    """Each part's passes, what a request takes of them together, and how they were put together."""
+    """Passes of each part, their sum for a request, and how it was computed."""
     decoder, request = found.decoder.measurement, found.decoder.measurement.workload
     threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
     table = Table(
@@ -119,7 +119,7 @@ def parts_table(found: MeasuredParts) -> None:
 def _throughput_row(
     found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
 ) -> tuple[str, ...]:
-    """New tokens of all requests per second of a whole request, by medians; for an encoder, what it reads."""
+    """New tokens of all requests per second, by medians; for an encoder, the tokens that it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
     if audio_s := found.environment.get("audio_s"):
         return "real-time factor", f"{ttft_s / (request.batch * audio_s):.3g}", "", "", ""
@@ -156,7 +156,7 @@ def _percentile_row(
 
 
 def _within(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """A value with its interval, of which an end may be unbounded."""
+    """A value with its interval, which may be unbounded."""
     if low is None or high is None:
         ends = " to ".join("unbounded" if end is None else units.show(end, kind) for end in (low, high))
         return f"{units.show(value, kind)} ({ends})"

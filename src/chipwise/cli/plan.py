@@ -1,4 +1,4 @@
-"""``chipwise plan``: which chips, how many, how arranged, at what price; plans compared and checked."""
+"""``chipwise plan``: finds chips, their number, arrangement and price; compares and checks plans."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def command(
     max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Limit on the power of all boards together, such as 20kW.")] = None,
     budget: Annotated[str | None, typer.Option(help="Limit on the price of all devices, such as '10 USD/h'.")] = None,
-    confidence: Annotated[float, typer.Option(help="With which all limits are to hold.")] = 0.9,
+    confidence: Annotated[float, typer.Option(help="Probability with which all limits are to hold.")] = 0.9,
     arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
     burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
     requests: Annotated[int, typer.Option(help="Requests that each engine is replayed with.", min=50)] = 400,
     seed: Annotated[int, typer.Option(help="Seed of the random load.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds.")] = False,
-    results: Annotated[Path | None, typer.Option(help="With `check`: what a load test wrote.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the plan in --out.")] = False,
+    results: Annotated[Path | None, typer.Option(help="With `check`: result file of a load test.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:

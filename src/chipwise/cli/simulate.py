@@ -84,7 +84,7 @@ def command(
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of those.", min=1)] = 1,
     link: Annotated[str | None, typer.Option(help="Bandwidth between the two, such as 50 GB/s.")] = None,
-    seeds: Annotated[int, typer.Option(help="Draws of the load.", min=1)] = 2,
+    seeds: Annotated[int, typer.Option(help="Number of simulated loads.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,

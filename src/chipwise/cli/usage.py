@@ -91,7 +91,7 @@ def plain_error(error: Any) -> InputError:
 
 
 def _instead(typed: str, known: Sequence[str]) -> str:
-    """The half sentence that says which command does what ``typed`` means in other tools, or else looks like it."""
+    """Half a sentence that names the command for ``typed``, a word of other tools or a misspelling."""
     meant = [each for each in OTHER_WORDS.get(typed.lower(), ()) if each in known]
     return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 

@@ -1,4 +1,4 @@
-"""Checks of what callers pass to public functions: types by their hints, numbers by their ranges.
+"""Checks arguments of public functions: types by their hints, numbers by their ranges.
 
 A mistake raises an :class:`~chipwise.errors.InputError` that names the argument, as the command line does.
 """

@@ -1,4 +1,4 @@
-"""CSV tables whose rows are read one by one: a bad row is that row's error, a bad file is the file's."""
+"""CSV tables read row by row: a bad row is an error of that row, a bad file is an error of the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_rows(
     without: Iterable[str] = (),
     optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """The rows of a CSV file by column name: columns of ``known`` (all, unless given) but those of ``without``.
+    """Rows of a CSV file by column name: the ``known`` columns (default: all) except those in ``without``.
 
     Raises:
         SpecError: The file is missing, not a table, lacks a column of ``required``, has a column twice, or one that
@@ -56,7 +56,7 @@ def _check_columns(columns: Sequence[str], names: Sequence[str], file: str) -> N
 
 
 def own_columns(path: Path, known: Iterable[str]) -> list[str]:
-    """The columns of a CSV file that are not ``known``: they are copied as they are."""
+    """Unknown columns of a CSV file, which are copied unchanged."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         return sorted(set(filter(None, next(csv.reader(file), []))) - set(known))
 

@@ -10,7 +10,7 @@ from chipwise.errors import UnknownName
 
 
 class DType(StrEnum):
-    """The format in which a value is kept or multiplied."""
+    """Number format for storage or arithmetic."""
 
     FP64 = "fp64"
     FP32 = "fp32"
@@ -122,7 +122,7 @@ class WeightFormat:
 
 
 def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str | None = None) -> WeightFormat:
-    """A GGUF format whose blocks take ``bits`` a value, scales included; its files keep the head in q6_k."""
+    """A GGUF format with ``bits`` per value, scales included; its files keep the head in q6_k."""
     return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 

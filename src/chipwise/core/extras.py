@@ -44,7 +44,7 @@ _DISTRIBUTIONS = {
 
 
 def require(module: str) -> None:
-    """Checks that an optional dependency is installed, before work is spent on what needs it at the end.
+    """Checks early that an optional dependency is installed, before work that needs it at the end.
 
     Raises:
         MissingExtra: It is not.

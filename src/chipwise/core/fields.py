@@ -20,7 +20,7 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "tru
 
 
 def later(default: Any) -> Any:
-    """A field that older files lack: at ``default`` it is neither written nor part of the identity."""
+    """A field that older files lack: its ``default`` is neither written nor part of the identity."""
     return dataclasses.field(default=default, metadata={"later": True})
 
 

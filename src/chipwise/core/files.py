@@ -1,4 +1,4 @@
-"""Strict reading and atomic writing of files, with errors that name the file and what to do.
+"""Strict reading and atomic writing of files, with errors that name the file and the remedy.
 
 Nothing in a file is executed: YAML is loaded with the safe loader, everything else is JSON or safetensors. Only
 regular files up to a size limit are read, so a pipe, a device or the wrong file ends in a message and not in a hang.
@@ -225,7 +225,7 @@ def write_output(path: str | Path, content: str | bytes) -> None:
 
 
 def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
-    """Checks that a file which the user named can be written, before work is spent on what goes into it.
+    """Checks that an output file can be written, before any work on its contents.
 
     Args:
         path: The file to write.
@@ -258,7 +258,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
-    """Turns the disk's refusals inside the block into OutputError or DiskFull, which name ``path`` and what to do."""
+    """Turns disk errors inside the block into OutputError or DiskFull, which name ``path`` and the remedy."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -277,7 +277,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Adds to the message of a full disk that the work goes on with ``--resume``; only for what has that option."""
+    """Adds advice on ``--resume`` to the message of a full disk, for commands with that option."""
     try:
         yield
     except DiskFull as error:

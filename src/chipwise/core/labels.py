@@ -1,4 +1,4 @@
-"""Names that come with files of other machines: short, and without what a terminal would obey."""
+"""Names from other machines' files: short, and without terminal control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain text that fits a width: tables whose numbers never break over lines, paragraphs whose quantities never do.
+"""Plain text for a given width: tables whose numbers never wrap, paragraphs whose quantities never do.
 
 A table that is too wide first wraps its columns of prose, then leaves out the columns that matter least (and says
 which), then wraps prose more narrowly, then its first column. Nothing is ever cut off.

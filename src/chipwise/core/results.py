@@ -16,7 +16,7 @@ Row = Mapping[str, object]
 
 
 class Result:
-    """Mixin of results. A class says with ``headline`` and ``rows`` what is shown; all else follows."""
+    """Mixin of results. A class defines ``headline`` and ``rows``; the rest follows."""
 
     __slots__ = ()
 

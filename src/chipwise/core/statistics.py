@@ -65,7 +65,7 @@ def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
 
 
 def _nnls_of_few(columns: Float64Array, target: Float64Array) -> Float64Array:
-    """The best of the solutions with all columns, with one, and with none, of those that are not negative."""
+    """The best non-negative solution with all columns, with one, or with none."""
     count = columns.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for chosen in (chosen for size in range(1, count + 1) for chosen in combinations(range(count), size)):

@@ -39,7 +39,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def left_of(words: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """The words that remain when ``taken`` are removed, each as often as it stands there."""
+    """The words without ``taken``, each removed as often as it occurs there."""
     return sorted((Counter(words) - Counter(taken)).elements())
 
 

@@ -165,7 +165,7 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
 
 
 def span(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """A value with its interval, whose ends have the value's unit unless they are far from it.
+    """A value with its interval, in one unit unless the ends are far from the value.
 
     >>> span(0.00586, 0.0048, 0.0072, "time")
     '5.86 ms (4.8 to 7.2)'

@@ -119,7 +119,7 @@ class WorkerPool:
         return self._submitted
 
     def events(self, timeout_s: float | None = None) -> Iterator[Event]:
-        """Yields what happens until no job is unfinished or nothing has happened for ``timeout_s``.
+        """Yields events until no job is unfinished, or none has come for ``timeout_s``.
 
         Raises:
             WorkerError: Workers cannot be started at all.
@@ -134,7 +134,7 @@ class WorkerPool:
             yield from found
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Returns what has happened, waiting at most ``timeout_s`` for the first event.
+        """Returns the events so far, waiting at most ``timeout_s`` for the first one.
 
         Raises:
             WorkerError: Workers cannot be started at all.
@@ -310,7 +310,7 @@ def _send(process: subprocess.Popen[str], message: Message) -> None:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Kills the process and what it started, unless it has ended."""
+    """Kills the process and its children, unless it has ended."""
     if process.poll() is not None:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -343,7 +343,7 @@ def _last(text: str) -> str:
 
 
 def serve(run: Callable[[Message, Report], Any], *, start: Callable[[Message], None] = lambda setup: None) -> NoReturn:
-    """Does the jobs on standard input until it closes; then leaves at once, whatever is under way.
+    """Runs the jobs on standard input until it closes, then exits at once.
 
     Args:
         run: A job's fields and a function that reports progress, to a result that JSON can hold.

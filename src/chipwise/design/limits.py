@@ -98,7 +98,7 @@ class Constraint:
 
     @property
     def task(self) -> str | None:
-        """The task whose result it limits; None for all other limits."""
+        """The task whose result is limited; None for all other limits."""
         metric, _, task = self.metric.partition("@")
         return (task or None) if metric in TASK_METRICS else None
 

@@ -71,7 +71,7 @@ class BackendSuite:
             assert np.isfinite(logits).all(), "logits are NaN or infinite: check masks and the softmax"
 
     def test_decoding_is_prefilling_token_by_token(self, opened: Session) -> None:
-        """The cache holds what the prompt would have given."""
+        """The cache after some steps equals the cache after a prompt of the same tokens."""
         tokens = self.tokens(opened, CAPACITY)
         opened.prefill(tokens[:, :PROMPT])
         stepwise = [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]

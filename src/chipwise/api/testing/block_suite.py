@@ -43,7 +43,7 @@ PROMPT, STEPS = 7, 6
 
 
 class BlockSuite:
-    """The checks; each draws ``examples`` models from :meth:`archs`."""
+    """Checks on ``examples`` random models from :meth:`archs`."""
 
     examples = 15
 
@@ -55,11 +55,11 @@ class BlockSuite:
         check_each(check, self.archs(), examples=self.examples)
 
     def test_parameters_agree(self) -> None:
-        """The count of the spec is that of the module, weight by weight."""
+        """Spec and module count the same weights."""
         self._each(check_parameters)
 
     def test_flops_agree(self) -> None:
-        """The operators' FLOPs are those that torch counts, in prefill and in decode."""
+        """Operators count the FLOPs that torch counts, in prefill and in decode."""
         self._each(check_flops)
 
     def test_steps_through_the_cache_agree(self) -> None:
@@ -71,12 +71,12 @@ class BlockSuite:
         self._each(check_export)
 
     def test_slices_agree(self) -> None:
-        """Cut from a larger model's weights, the model runs on views as it does alone."""
+        """A smaller model on views of larger weights computes the same as alone."""
         self._each(check_slice)
 
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
-    """A random model in which norms, biases and convolutions are not ones and zeros, so that forgetting one shows."""
+    """A random model whose norms, biases and convolutions are not ones and zeros, so that a missing one shows."""
     model: Transformer = build(arch, seed=seed)
     return shake(model, seed=seed, matrices=False)
 
@@ -102,7 +102,7 @@ def check_parameters(arch: ArchSpec) -> None:
 
 
 def check_weights(module: Callable[[ArchSpec], torch.nn.Module], arch: ArchSpec) -> None:
-    """Asserts that what ``module`` makes of ``arch`` has the parameters, names and shapes that its spec says."""
+    """Asserts that ``module`` of ``arch`` has the parameters, names and shapes of its spec."""
     with torch.device("meta"):
         model = module(arch)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
@@ -111,7 +111,7 @@ def check_weights(module: Callable[[ArchSpec], torch.nn.Module], arch: ArchSpec)
 
 
 def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: int = 2) -> None:
-    """Asserts that the matrix products and attention that lowering counts are those that torch runs.
+    """Asserts that lowering counts the matrix products and attention that torch runs.
 
     Torch multiplies every query with every key, ours only with those that it may see; this is corrected by counting
     our attention as if all were seen. In decode without windows both see all.
@@ -159,7 +159,7 @@ def check_cache(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
-    """Asserts that a model on views of a larger one's weights gives what it gives with the extracted weights.
+    """Asserts that a model on views of larger weights computes the same as with extracted weights.
 
     Also that a step's gradients reach the larger model where those of the model alone are, and nowhere else.
     """

@@ -1,4 +1,4 @@
-"""Machines whose truth is known: of round numbers, of about a CPU core's rates, and others that differ from them."""
+"""Machines with known rates: round numbers, typical rates of a CPU core, and variations of them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _terms(
     rows: Mapping[str, float],
     elementwise: Mapping[str, float],
 ) -> dict[str, dict[str, float]]:
-    """Rates of all kinds of node; one row's products cost nothing of their own."""
+    """Rates of all kinds of nodes, without extra cost for products of one row."""
     terms: dict[str, dict[str, float]] = {}
     for weights in WEIGHTS:
         terms[f"matmul.{weights}.vector"] = {**matmul, "products": 0.0}

@@ -90,7 +90,7 @@ class StrategySuite:
         return asked
 
     def test_rows_are_in_the_space_and_never_repeat(self) -> None:
-        """Every row asked for is a new integer row within the cardinalities."""
+        """Every proposed row is a new integer row within the cardinalities."""
         problem = toy_problem()
         rows = np.vstack(self._run(self.make(problem, 1)))
         assert rows.shape == (_ROUNDS * _BATCH, 6), (
@@ -134,7 +134,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_nothing_but_failures(self) -> None:
-        """Proposals go on when every trial failed."""
+        """Proposals continue when every trial failed."""
         strategy = self.make(toy_problem(), 2)
         for _ in range(_ROUNDS):
             rows = strategy.ask(_BATCH)
@@ -160,7 +160,7 @@ class StrategySuite:
         )
 
     def test_nothing_but_infeasible_trials(self) -> None:
-        """Proposals go on, without repeats, when every trial broke the limit."""
+        """Proposals continue, without repeats, when every trial broke the limit."""
         strategy = self.make(toy_problem(expensive_limit=True), 3)
         seen = []
         for _ in range(_ROUNDS):

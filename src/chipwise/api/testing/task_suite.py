@@ -111,7 +111,7 @@ class TaskSuite:
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """Alike for the same, different for others; examples lie along the first axis of every tensor."""
+        """Equal for equal arguments, different otherwise; examples lie along the first axis of every tensor."""
         from chipwise.training.loop.trainer import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)

@@ -81,7 +81,7 @@ class TrainerSuite:
         return job
 
     def run_elsewhere(self, folder: Path) -> None:
-        """Does what a trainer waits for that raised ``JobsMissing``."""
+        """Completes the jobs of a trainer that raised ``JobsMissing``."""
         raise NotImplementedError("override `run_elsewhere`: this trainer raised JobsMissing")
 
     def finish(self, trainer: Trainer, folder: Path, jobs: Sequence[TrainJob]) -> dict[int, Event]:

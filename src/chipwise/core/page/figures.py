@@ -134,7 +134,7 @@ def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int
 
 
 def tick_texts(ticks: Sequence[float], unit_kind: str) -> list[str]:
-    """Labels of ticks, with as many digits as it takes to tell them apart."""
+    """Tick labels with just enough digits to be distinct."""
     texts: list[str] = []
     for digits in range(4, 12):
         texts = [tick_text(tick, unit_kind, digits=digits) for tick in ticks]

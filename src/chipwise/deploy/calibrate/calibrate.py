@@ -150,7 +150,7 @@ def calibrate(
 
 
 def blank_profile(runtime: str, threads: int) -> MachineProfile:
-    """A profile of this machine to which nothing has been fitted."""
+    """A profile of this machine before any fit."""
     return MachineProfile(
         machine=detect(),
         runtime=runtime,

@@ -1,4 +1,4 @@
-"""Learning from measurements: what measured models change in a machine profile, and how far off it then is.
+"""Learning from measurements: fits a machine profile to measured models, and reports its remaining error.
 
 Calibration, a search and :func:`chipwise.learn` all use this module. The rates of single nodes stay as
 calibration found them. Fitted here, to whole models: what a pass costs beyond its nodes, a factor for each part of a
@@ -352,7 +352,7 @@ def predict_seconds(
 
 
 def errors(profile: MachineProfile, seen: Prepared) -> dict[str, CheckError]:
-    """Errors of the profile as it is on ``seen``."""
+    """Errors of the current profile on ``seen``."""
     return _summary(seen.observed, predictions(profile, seen))
 
 
@@ -399,7 +399,7 @@ def _in_folds(
 
 
 def _summary(observed: Sequence[Observed], predicted: Mapping[str, Float64Array]) -> dict[str, CheckError]:
-    """Errors by metric; those of large models apart, where there are models of both sizes."""
+    """Errors by metric; large models separately if there are models of both sizes."""
     sizes = [stored_bytes(item.design, item.workload) for item in observed]
     found: dict[str, CheckError] = {}
     for name, values in predicted.items():

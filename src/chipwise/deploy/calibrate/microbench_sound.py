@@ -28,7 +28,7 @@ def sound_op(case: Any) -> Op:
 
 
 def sound_cases() -> Iterator[dict[str, Any]]:
-    """Fields of the cases of a calibration; those of all calibrations hold the other sizes of the same kinds."""
+    """Fields of the calibration cases; every calibration holds the other sizes of the same kinds."""
     for number, (rows, width) in enumerate(POSITIONS):
         for taps in (3, 15, 31):
             yield {"kind": "conv.centred", "count": 2, "rows": rows, "k": width, "n": taps}

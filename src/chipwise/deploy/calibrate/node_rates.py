@@ -114,7 +114,7 @@ def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
 
 
 def bandwidths(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """Bandwidth of the caches and of memory for streamed FP32 weights, bytes/s; of those whose cost could be seen."""
+    """Bandwidth of caches and memory for streamed FP32 weights, bytes/s; only levels with a visible cost."""
     curve = curves["matmul.fp32.vector"]
     places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
     costs = {name: float(s_per_byte(curve, working_set)) for name, working_set in places.items()}

@@ -1,4 +1,4 @@
-"""A design with its weights as one GGUF file, which llama.cpp and what is built on it read.
+"""Writes a design with its weights as one GGUF file for llama.cpp and programs based on it.
 
 GGUF names architectures, not graphs: a design is written as ``llama`` where its layers agree and as ``deci`` where
 they differ in heads, in width, or by lacking attention. What neither computes is refused. Layers that share weights
@@ -62,7 +62,7 @@ class Block:
 
 
 def layout(arch: ArchSpec) -> tuple[Block, ...]:
-    """The GGUF layers that compute what ``arch`` computes, in order.
+    """The GGUF layers equivalent to ``arch``, in order.
 
     Blocks are regrouped: an attention and the feed-forward that follows it are one layer, whichever layers of
     ``arch`` they come from.

@@ -107,7 +107,7 @@ def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
 
 
 def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
-    """The architecture and its weights in FP32, whatever types the file stores them as.
+    """The architecture and its weights in FP32, for any stored types.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.

@@ -179,7 +179,7 @@ def _kind(number: int, words: Mapping[int, str], added: Mapping[int, AddedToken]
 
 
 def _steps(part: Any, inside: str) -> list[dict[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, which may be a sequence of them."""
+    """The steps of a normalizer or pre-tokenizer, flattened."""
     if not isinstance(part, dict):
         return []
     steps = part.get(inside, []) if part.get("type") == "Sequence" else [part]

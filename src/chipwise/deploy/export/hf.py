@@ -134,7 +134,7 @@ def modelling_of(arch: ArchSpec) -> Modelling:
 
 
 def _own_code(arch: ArchSpec) -> dict[str, str]:
-    """The modelling file and what it shares with those of other kinds, by their names in a folder."""
+    """The modelling file and its shared module, by their names in a folder."""
     kinds, file = Path(table.__file__).parent, modelling_of(arch).file
     code = next(kinds.rglob(file)).read_text(encoding="utf-8")
     beside = code.replace(f"from {table.__package__}.{_SHARED}", f"from .{_SHARED}")
@@ -159,7 +159,7 @@ def _own_config(arch: ArchSpec) -> dict[str, Any]:
 
 
 def require_folder(source: Path, *, text: bool = True) -> None:
-    """Checks that a folder has config, weights and tokenizer of a family whose weights are read, without reading them.
+    """Checks that a folder has config, weights and tokenizer of a supported family, without reading the weights.
 
     Args:
         source: The folder.

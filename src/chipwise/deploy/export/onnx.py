@@ -96,7 +96,7 @@ def build(
 
 
 def check_size(design: Design) -> None:
-    """Refuses a design whose weights do not fit into one ONNX file, before any of them is made.
+    """Refuses a design whose weights do not fit into one ONNX file, before creating them.
 
     Raises:
         Unsupported: They do not.
@@ -119,7 +119,7 @@ def stored_bytes(design: Design) -> float:
 
 
 def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any], **others: str) -> ModelProto:
-    """The nodes as a model with ``facts`` in its metadata, and ``others`` beside them."""
+    """A model of the nodes with ``facts`` in its metadata, and the ``others`` graphs."""
     model = helper.make_model(
         helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
@@ -161,7 +161,7 @@ def metadata(design: Design, logits: Logits) -> dict[str, Any]:
 
 
 def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Weights like a fresh model's (normal with 1/√fan-in), for measuring what training does not change.
+    """Random weights like a fresh model's (normal with 1/√fan-in), for measurements that do not depend on training.
 
     Raises:
         Unsupported: A model that is not built.

@@ -1,4 +1,4 @@
-"""Whether an exported file computes what torch computes: the same inputs to both, and how far their outputs differ."""
+"""Compares an exported file with torch on the same inputs."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[
 
 
 def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDArray[Any]:
-    """The outputs of chipwise's torch module: logits of every position, or what the model makes instead."""
+    """Outputs of chipwise's torch module: logits of every position, or the model's other outputs."""
     import torch
 
     from chipwise.model.walk.module import module_of
@@ -185,7 +185,7 @@ def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[i
 
 
 def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Parity], str]:
-    """Compares a GGUF file with a tokenizer, run by llama.cpp, with torch; and the text that comes out of it.
+    """Compares a GGUF file and its tokenizer, run by llama.cpp, with torch, and generates a text.
 
     Logits are compared as llama.cpp's server gives them, less the logarithm of the sum of their exponentials; keys and
     values are kept in FP32.

@@ -1,4 +1,4 @@
-"""Whether an ONNX file is right on processors whose int8 products saturate: those of other exporters may not be."""
+"""Checks ONNX files for int8 products that saturate on some processors; other exporters may write such files."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _BESIDE = (  # files of a folder that say how its inputs are made and what its o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model that was read: what is written in another format."""
+    """A model that was read, to write in another format."""
 
     path: Path
     arch: ArchSpec
@@ -108,7 +108,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
 
 
 def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes ``model.gguf``; its name, and what to know about the tokenizer."""
+    """Writes ``model.gguf``; returns its name and notes on the tokenizer."""
     notes, tokenizer = [], source.tokenizer
     if isinstance(tokenizer, Path):
         try:
@@ -125,7 +125,7 @@ def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str],
 
 
 def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes ``model.onnx``, with the tokenizer and the folder's notes on inputs and outputs beside it."""
+    """Writes ``model.onnx``, with the tokenizer and the folder's notes on inputs and outputs."""
     from chipwise.deploy.export.onnx import export
 
     export(design, source.weights, folder / "model.onnx", external_data=True)

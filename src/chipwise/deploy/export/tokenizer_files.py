@@ -114,7 +114,7 @@ def added_tokens(data: Mapping[str, Any], *, file: str) -> list[AddedToken]:
 
 
 def _by_name(special: list[str]) -> dict[str, str]:
-    """Special tokens by role; a single one is all of them: it divides texts."""
+    """Special tokens by role; a single one serves all roles: it separates texts."""
     if len(special) == 1:
         return dict.fromkeys(_ROLES, special[0])
     return {role: found for role, names in _NAMES.items() if (found := next((n for n in names if n in special), None))}

@@ -225,7 +225,7 @@ def _request_parts(reply: Reply, workload: dict[str, Any]) -> list[tuple[str, fl
 
 
 def _in_fresh_process(request: dict[str, Any], *, timeout_s: float, meter: Meter | None = None) -> Reply:
-    """The reply of a process of its own; meanwhile this one reads the meter."""
+    """The result of a subprocess, while this process reads the meter."""
     with _Watch(meter) as watch:
         reply = _ask(request, timeout_s=timeout_s)
     if "error" not in reply:
@@ -321,7 +321,7 @@ def _run(request: dict[str, Any]) -> Reply:
 
 
 class _Loop:
-    """Requests one after the other, and what their parts took."""
+    """Runs requests one after the other; returns the times of their parts."""
 
     def __init__(self, session: Any, request: dict[str, Any]) -> None:
         self._session = session
@@ -665,7 +665,7 @@ class Meter:
 
 
 class _Watch:
-    """Reads a meter in a thread of its own while another process works."""
+    """Reads a meter in a separate thread while another process works."""
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter, self._over = meter, threading.Event()
@@ -974,7 +974,7 @@ def _load(cpus: Sequence[int]) -> dict[str, Any]:
 
 
 def _readings(before: dict[str, Any], after: dict[str, Any], *, threads: int, cpus: int) -> dict[str, Any]:
-    """Shares of the time in which something else than the model ran, by the names that chipwise judges."""
+    """Shares of the time in which other processes ran, by chipwise's names."""
 
     def change(name: str) -> float | None:
         one, other = before[name], after[name]

@@ -1,4 +1,4 @@
-"""Kits: what is copied to a device that is not here, and the results that come back as one JSON file.
+"""Kits: files to copy to another device, and the results that return as one JSON file.
 
 A kit is a folder: exported models, ``kit.json`` (this module's :class:`Kit`), the script of ``kit_script.py`` as
 ``kit.py`` and instructions. The script writes :class:`KitResults`, which hold the kit's own description, so they say
@@ -194,7 +194,7 @@ class KitMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitResults:
-    """The file that the script writes. What does not fit together is refused."""
+    """Reads the script's result file. Inconsistent values are refused."""
 
     schema: str
     created: str

@@ -1,4 +1,4 @@
-"""Checks of kits and their results: the seal of what was packed, and what a machine can be or a round can read."""
+"""Checks of kits and their results: the seal of the packed files, and plausible values of machines and rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sealed(kit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
-    """Raises SpecError for a kit that is not as it was packed."""
+    """Raises SpecError for a kit that was changed after packing."""
     if not isinstance(kit, Mapping):
         return  # another message says so
     try:
@@ -34,7 +34,7 @@ def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
 
 
 def require_date(text: str, field: str) -> None:
-    """Raises SpecError for what is no date and time in ISO 8601."""
+    """Raises SpecError if it is no date and time in ISO 8601."""
     try:
         datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -63,7 +63,7 @@ class Stored:
 
     @property
     def imported(self) -> bool:
-        """Whether it comes from a file, so that the name of its machine is only what the file says."""
+        """Whether it was read from a file, so that the machine's name is unverified."""
         return self.source.startswith(IMPORTED)
 
     def to_data(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class MeasurementStore:
         self.path = Path(path) if path is not None else data_folder() / "measurements.sqlite"
 
     def add(self, measurement: Measurement, *, design: Design | None = None, source: str) -> str:
-        """Stores ``measurement`` and returns its id. A measurement that is there already stays as it is."""
+        """Stores ``measurement`` and returns its id. An existing measurement is not changed."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         item = Stored(id=measurement.digest, added=now, source=source, measurement=measurement, design=design)
         self._insert([item])
@@ -143,7 +143,7 @@ class MeasurementStore:
     def entries(
         self, *, device: str | None = None, runtime: str | None = None, threads: int | None = None
     ) -> list[Stored]:
-        """All measurements, oldest first; those of one device, runtime or number of threads where these are given."""
+        """All measurements, oldest first; filtered by device, runtime or number of threads if given."""
         wanted = {"device": device, "runtime": runtime, "threads": threads}
         limits = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in limits) or "1"
@@ -166,7 +166,7 @@ class MeasurementStore:
         return replace(item, id=identity)  # older versions hashed other names of fields
 
     def get(self, identity: str) -> Stored:
-        """The measurement whose id is, or starts with, ``identity``.
+        """The measurement with the id ``identity``, which may be abbreviated.
 
         Raises:
             UnknownName: There is none, or several match.
@@ -230,7 +230,7 @@ class MeasurementStore:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are committed when the block ends, and rolled back when it raises."""
+        """A connection whose changes are committed at the end of the block, or rolled back on an error."""
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         database = None
@@ -251,7 +251,7 @@ class MeasurementStore:
 
 
 def _require_labels(item: Stored, place: str) -> None:
-    """Raises SpecError for an imported measurement with names that cannot be shown, or times that nobody measured."""
+    """Raises SpecError for an imported measurement with unprintable names or impossible times."""
     found = item.measurement
     labels = {"device": found.device, "runtime": found.runtime, "name": found.name, "source": item.source}
     labels |= {"runtime_version": found.runtime_version, "design": found.design}
@@ -268,13 +268,13 @@ def _require_labels(item: Stored, place: str) -> None:
 
 
 def kept_as(runtime: str, *, images: bool = False, ranking: bool = False, sounds: bool = False) -> str:
-    """The name under which the profile for models of one kind is kept; of tokens where none is said."""
+    """Name of the profile for models of one kind; for tokens by default."""
     kind = "images" if images else "ranking" if ranking else "sounds" if sounds else None
     return runtime if kind is None else f"{runtime}-{kind}"
 
 
 def profile_path(runtime: str, threads: int) -> Path:
-    """The file of this machine's profile. Machines that share a data folder have profiles of their own.
+    """This machine's profile file. Machines that share a data folder have separate profiles.
 
     Raises:
         InputError: ``runtime`` is not a plain name, or ``threads`` is not positive.
@@ -310,7 +310,7 @@ def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
 
 
 def save_profile(profile: MachineProfile, *, runtime: str, threads: int) -> Path:
-    """Writes this machine's profile and returns its file; the one that was there stays beside it, numbered.
+    """Writes this machine's profile and returns its file; the previous one is kept with a number.
 
     ``onnxruntime-1.json`` is the newest; ``onnxruntime-1.v0001.json`` the first that was replaced.
     """

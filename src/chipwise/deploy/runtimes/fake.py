@@ -34,7 +34,7 @@ class FakeSession:
         self._now_s = 0.0
 
     def clock(self) -> float:
-        """Seconds: of this machine, or of its own where time is simulated."""
+        """Seconds of real or simulated time."""
         return self._now_s if self.facts.get("simulated") else time.perf_counter()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:

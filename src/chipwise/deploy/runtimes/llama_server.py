@@ -66,7 +66,7 @@ class LlamaServer:
         self._letter = self.tokens("a")[-1]
 
     def tokens(self, text: str, *, special: bool = False) -> list[int]:
-        """The tokens of ``text``; with ``special`` with what the file says is put around texts."""
+        """The tokens of ``text``; with ``special`` also the tokens that the file puts around texts."""
         asked = {"content": text, "add_special": special, "parse_special": True}
         return [int(number) for number in self._post("/tokenize", asked)["tokens"]]
 

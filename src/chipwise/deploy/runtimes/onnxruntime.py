@@ -211,7 +211,7 @@ class OnnxEncoder:
 
 
 class OnnxClassifier:
-    """One loaded model of images or sounds. To the harness it is one with prefill alone, whose prompt these are."""
+    """A loaded image or sound model. The harness treats it as prefill only, with these inputs as prompts."""
 
     def __init__(
         self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None
@@ -256,7 +256,7 @@ class OnnxClassifier:
 
 
 class OnnxRanker:
-    """One loaded ranking model. To the harness it is a model with prefill alone, whose prompt is items."""
+    """A loaded ranking model. The harness treats it as prefill only, with items as prompts."""
 
     def __init__(
         self,

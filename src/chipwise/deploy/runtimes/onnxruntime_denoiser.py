@@ -16,7 +16,7 @@ from chipwise.model.kinds.denoiser.denoiser import moves
 
 
 def decoder_of(session: Any, *, threads: int) -> Any:
-    """The session of what decodes latents, which the file of ``session`` holds; None where it draws pixels."""
+    """The session of the latents' decoder in the file of ``session``; None for pixel-space models."""
     inner = session.get_modelmeta().custom_metadata_map.get("decoder")
     if inner is None:
         return None
@@ -25,7 +25,7 @@ def decoder_of(session: Any, *, threads: int) -> Any:
 
 
 class OnnxDenoiser:
-    """One loaded denoiser. To the harness it is a model with prefill alone, whose prompt is noise.
+    """A loaded denoiser. The harness treats it as prefill only, with noise as prompts.
 
     Args:
         path: The file of a pass.

@@ -96,7 +96,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
 
 
 def _widen(z: Float64Array) -> float:
-    """Factor on deviations with which nine of ten rows lie within 1.645 deviations."""
+    """Factor on deviations that puts nine of ten rows within 1.645 deviations."""
     found = conformal_half_width(z, 0.9) / Z90
     weight = len(z) / (len(z) + PRIOR_WIDEN)
     return float(np.clip(found**weight, 0.7, 5.0))

@@ -1,4 +1,4 @@
-"""An agent's loop (perceive, think, act): what one turn takes on its devices, and what of it fits into a time.
+"""An agent's loop (perceive, think, act): the cost of one turn on its devices, and what fits into a time.
 
 A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
 a fixed time (a tool, a motor) that the user measured. Where a turn takes too long, each part's alternatives are tried,
@@ -32,7 +32,7 @@ MOST_S = 1e9  # of a part that was measured: 30 years
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPart:
-    """One part of a turn: a model with what each call of it reads and generates, or a time that is known.
+    """One part of a turn: a model with the tokens of each call, or a known time.
 
     ``instead`` lists alternatives by field, in order of preference: ``{weights: [int4], model: [Qwen/Qwen3-1.7B]}``.
     """
@@ -138,14 +138,14 @@ class PartCost:
     tpot_s: float | None = None
 
     def new_within(self, seconds: float) -> int | None:
-        """New tokens of each call with which the part takes at most so long; None of what generates nothing, or 0."""
+        """New tokens of each call that fit into a time; None for parts that generate nothing, or 0."""
         if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
             return None
         each = seconds / self.part.calls
         return 0 if each < self.ttft_s else 1 + math.floor((each - self.ttft_s) / self.tpot_s + 1e-9)
 
     def calls_within(self, seconds: float) -> int:
-        """Calls with which the part takes at most so long."""
+        """Calls that fit into a time."""
         return max(0, math.floor(seconds / (self.turn_s.value / self.part.calls) + 1e-9))
 
 
@@ -210,7 +210,7 @@ def read_loop(path: Path) -> AgentLoop:
 
 
 def price_loop(loop: AgentLoop) -> LoopCost:
-    """Prices one turn, and looks for what fits where it takes too long.
+    """Prices one turn, and searches for changes that fit if it takes too long.
 
     Times of parts add; so do the ends of their intervals, since errors of one cost model go together. A part without an
     interval leaves the turn without one.
@@ -233,7 +233,7 @@ def price_loop(loop: AgentLoop) -> LoopCost:
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
-    """The fewest steps of preference with which a turn fits; among those the slowest turn, which keeps most."""
+    """The fewest steps of preference that make a turn fit; among those the slowest turn, which keeps most."""
     options: list[list[tuple[int, PartCost]]] = []
     notes = []
     for part in found.loop.parts:

@@ -1,4 +1,4 @@
-"""Plan: the answer, with a sentence first. Options by price, what each limit costs, how sure the ranking is."""
+"""Plan: the answer, starting with a sentence. Options by price, the price of each limit, certainty of the ranking."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPool:
-    """The other pool of a fleet of two: how a replica of it is arranged, how many there are, of how many devices.
+    """The second pool of a fleet: deployment, number of replicas and devices of each.
 
     ``share`` is the part of the requests that the router gives it; 1 where it writes all that the first pool reads.
     """
@@ -176,7 +176,7 @@ class LimitPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FleetPlan(Result):
-    """The answer to a question: options by price, cheapest first, those of unknown price last.
+    """The answer to a question: options by price, cheapest first, unknown prices last.
 
     ``rank_confidence`` is the probability that the first is cheaper than the second, the errors of both considered.
     ``left_out`` are the devices to choose from that are in none of the options, and why; ``problems`` why arrangements
@@ -410,7 +410,7 @@ def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet 
 
 
 def _reading_share(fleet: Fleet, share: float) -> float:
-    """The part of a fleet's price that reading prompts takes: of pools apart, that of the pool that reads."""
+    """Share of a fleet's price for prefill; with separate pools, the prefill pool's share."""
     if fleet.kind != "apart":
         return share
     return (fleet.candidate.usd_per_s_of(fleet.replicas) or 0.0) / (fleet.usd_per_s or 1.0)
@@ -426,7 +426,7 @@ def _second(fleet: Fleet) -> SecondPool | None:
 
 
 def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
-    """Requests per second that a fleet serves when it never lacks any, and what it lacks then."""
+    """Saturated throughput of a fleet in requests per second, and what limits it."""
     if fleet.kind == "apart":
         assert fleet.second is not None
         assert fleet.candidate.reading is not None

@@ -54,7 +54,7 @@ class Arrangement:
         return self.deployment.devices
 
     def request(self, question: FleetQuestion) -> Request:
-        """A typical request of ``question`` to this arrangement, a dozen of them in flight."""
+        """A typical request of ``question`` to this arrangement, with a dozen in flight."""
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
@@ -87,7 +87,7 @@ class Arrangement:
 
 
 class ArrangementSpace:
-    """Every arrangement that a question allows: as many rows of eight integers, some of which name none.
+    """Every arrangement that a question allows, as rows of eight integers; some rows are invalid.
 
     Args:
         question: What may be varied.
@@ -118,7 +118,7 @@ class ArrangementSpace:
         return default_runtime(device, images=self.stem, one_user=False)
 
     def arrangement(self, row: Rows) -> Arrangement | None:
-        """The arrangement of a row, (8,); None where it is none or that of another row."""
+        """The arrangement of a row, (8,); None if it is invalid or a duplicate."""
         return self._of(tuple(axis[int(i)] for axis, i in zip(self.axes, row, strict=True)))
 
     def _of(self, values: tuple[Any, ...]) -> Arrangement | None:
@@ -150,7 +150,7 @@ class ArrangementSpace:
 
 
 def _devices(question: FleetQuestion) -> dict[str, DeviceProfile]:
-    """The devices to choose from by what plans call them: those named, or all with a price."""
+    """The devices to choose from, by the plan's names: the named ones, or all with a price."""
     if question.devices:
         return {device_key(name): datasheet.load(name) for name in question.devices}
     priced = {name: sheet for name in datasheet.names() if (sheet := datasheet.load(name)).price is not None}
@@ -172,12 +172,12 @@ def copies_share(arch: ArchSpec) -> bool:
 
 
 def positions_of(arch: ArchSpec) -> int | None:
-    """Positions that a model has for the text of a request; None of models whose requests are images or sound."""
+    """Positions of a model for the text of a request; None if requests are images or sound."""
     return arch.max_tokens if arch.stem is None and arch.encoder_stem is None else None
 
 
 def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> None:
-    """Checks that a request is no longer than what the model has positions for.
+    """Checks that a request fits into the model's positions.
 
     Raises:
         SpecError: It is.

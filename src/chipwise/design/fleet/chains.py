@@ -37,7 +37,7 @@ PER_MODEL = ("model", "classes", "prompt", "new", "spread", "shared", "prefixes"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Chain(Result):
-    """Plans of models that follow one another, and the times from end to end of them all, in seconds."""
+    """Plans chains of models, with end-to-end times in seconds."""
 
     plans: tuple[FleetPlan, ...]
     replicas: tuple[int, ...]

@@ -64,7 +64,7 @@ class Candidate:
     usd_per_s: float | None  # of one replica
 
     def usd_per_s_of(self, replicas: int) -> float | None:
-        """Dollars a second of so many replicas; chips that are rented together are paid together."""
+        """Price of so many replicas in dollars a second; chips that are rented together are paid together."""
         if self.usd_per_s is None:
             return None
         each = self.arrangement.devices
@@ -83,12 +83,12 @@ class Candidate:
         return table.decode_halfwidth, max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
 
     def slow(self, z: float) -> tuple[float, float]:
-        """Factors of both parts of a step ``z`` deviations from what is predicted; their errors go together."""
+        """Factors of both parts of a step at ``z`` deviations from the prediction; the errors are correlated."""
         return tuple(math.exp(z * width / Z90) for width in self.widths)  # type: ignore[return-value]
 
 
 class Evaluator:
-    """Answers what a question's load meets at arrangements.
+    """Evaluates arrangements under a question's load.
 
     Args:
         question: What is asked.
@@ -188,7 +188,7 @@ class Evaluator:
     def _tables(
         self, asked: Sequence[tuple[Request, Policy, int]]
     ) -> dict[tuple[Request, int], StepTimes | Unsupported]:
-        """Step times by request and width; those of one size are priced together."""
+        """Step times by request and width; equal sizes are priced together."""
         sizes: dict[tuple[int, int, int], dict[Request, None]] = {}
         for request, policy, width in asked:
             tokens = max(policy.most_tokens, policy.most_sequences * width)
@@ -238,13 +238,13 @@ class Evaluator:
         )
 
     def served(self, candidate: Candidate, replicas: int, z: float, *, timeline: bool = False) -> Served:
-        """The replay of one lane of ``replicas`` replicas, its step times ``z`` deviations from what is predicted."""
+        """Replays one lane of ``replicas`` replicas with step times at ``z`` deviations from the prediction."""
         pool = Pool(replica=candidate.copy, replicas=replicas)
         self.replays += 1
         return serve(self.load(pool.lanes), pool, slow=candidate.slow(z), most_lanes=1, timeline=timeline)
 
     def metrics(self, candidate: Candidate, replicas: int, z: float) -> dict[str, float]:
-        """Seconds by metric, and those of each class as ``class:metric``; of the load's steady part."""
+        """Seconds by metric, and by class as ``class:metric``, for the load's steady part."""
         key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
@@ -254,7 +254,7 @@ class Evaluator:
     def served_by_two(
         self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False
     ) -> Served:
-        """The replay of some lanes of two pools, both of whose step times are ``z`` deviations off."""
+        """Replays some lanes of two pools, both with step times at ``z`` deviations from the prediction."""
         self.replays += 1
         slow = [candidate.slow(z) for candidate, _ in pools]
         if kind == "apart":
@@ -315,7 +315,7 @@ class Evaluator:
         return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
-        """Whether more arrives than so many replicas can serve, for whatever time they have."""
+        """Whether the arrival rate exceeds the capacity of so many replicas."""
         return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
 
 
@@ -325,7 +325,7 @@ def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
 
 
 def _check(question: FleetQuestion, arch: ArchSpec) -> None:
-    """Checks what a question asks of its model, whatever the arrangement.
+    """Checks a question against its model, for all arrangements.
 
     Raises:
         SpecError: Requests are longer than the context, a draft has another vocabulary, or nothing is generated that

@@ -1,4 +1,4 @@
-"""Fleets, what they may cost, and whether limits hold in them: of one pool, or of two.
+"""Fleets of one or two pools, the bounds on their price, and whether limits hold.
 
 Errors of a chip's step times are drawn once for a chip, the same in all of its arrangements, and independent between
 chips; in a fleet of two pools they go together, so that its chance is not overstated. All times of a fleet rise with
@@ -22,7 +22,7 @@ Times = Mapping[str, float]
 
 
 def limits_of(question: FleetQuestion) -> dict[str, float]:
-    """All limits on times, those of classes as ``class:metric``."""
+    """All limits on times; those of classes as ``class:metric``."""
     limits = dict(question.limits)
     for name, own in question.class_limits.items():
         limits |= {f"{name}:{metric}": value for metric, value in own.items()}
@@ -30,13 +30,13 @@ def limits_of(question: FleetQuestion) -> dict[str, float]:
 
 
 def exceeded(metrics: Times, limits: Times) -> float:
-    """The largest ratio of a time to its limit; a limit on what no request has is met."""
+    """The largest ratio of a time to its limit; limits without any request count as met."""
     return max((metrics.get(name, 0.0) / limit for name, limit in limits.items()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """So many replicas of an arrangement; ``apart`` and ``mixed``, beside so many of a second.
+    """A number of replicas of an arrangement; ``apart`` and ``mixed`` with a second arrangement.
 
     ``apart`` the first pool reads prompts and the second writes; ``mixed`` each gets its part of the requests.
     """
@@ -141,7 +141,7 @@ class Holding:
         return self.least_replicas(candidate, z) * candidate.usd_per_s
 
     def overloaded(self, fleet: Fleet, z: float) -> bool:
-        """Whether more arrives than a fleet can serve, for whatever time it has."""
+        """Whether the arrival rate exceeds the capacity of a fleet."""
         served = self.evaluator
         if fleet.kind == "apart":
             assert fleet.second is not None

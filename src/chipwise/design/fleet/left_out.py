@@ -44,7 +44,7 @@ def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[Le
 
 
 def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits: Times) -> LeftOut:
-    """Why a device is left out, of whose arrangements those in ``broken`` cannot run."""
+    """Reason why a device is left out; the arrangements in ``broken`` cannot run on it."""
     candidates = [each for each in finder.candidates if each.arrangement.device == device]
     if not candidates:
         return LeftOut(device=device, reason=_cannot_run(finder, broken))

@@ -56,7 +56,7 @@ class PredictionCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Check(Result):
-    """A plan's best option against a load test, and what the test teaches: a factor of steps, seconds of a request."""
+    """Compares a plan's best option with a load test, and learns a factor of steps and seconds of a request."""
 
     tool: str
     option: str

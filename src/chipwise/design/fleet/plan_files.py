@@ -87,7 +87,7 @@ def _no_plan(path: Path, why: str = "") -> SpecError:
 
 
 def _known(data: object) -> dict[str, dict[str, float]]:
-    """The replays, by what was replayed: each with its figures and the times of what has any.
+    """Replays by their keys: figures, and times where there are any.
 
     Raises:
         SpecError: A replay lacks a figure, or a number is below zero.

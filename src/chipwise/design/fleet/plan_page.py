@@ -155,7 +155,7 @@ def _limits(question: FleetQuestion) -> list[tuple[str, float]]:
 
 
 def _simulated(found: Simulation) -> list[list[str]]:
-    """Model, load and what served it, as rows of a table."""
+    """Model, load and serving setup, as rows of a table."""
     rows = [("model", found.model), ("load", found.load), ("served by", found.label)]
     if found.saturation_per_s is not None:
         rows.append(("saturates at", f"{units.number(found.saturation_per_s)} requests/s ({found.bottleneck})"))

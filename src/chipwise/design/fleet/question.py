@@ -189,7 +189,7 @@ class FleetQuestion:
 
 
 def with_todays_names(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a question, those that had another name before by the name of today.
+    """Fields of a question; former names are replaced by the current ones.
 
     Raises:
         SpecError: A field is there by both names.
@@ -280,7 +280,7 @@ def device_key(name: str) -> str:
 
 
 def _devices(named: Sequence[object]) -> list[str]:
-    """Devices by what plans call them.
+    """Devices by their names in plans.
 
     Raises:
         SpecError: One is no text, or named twice.

@@ -110,7 +110,7 @@ def _vllm(where: Arrangement) -> list[str]:
 
 
 def _sglang(where: Arrangement) -> list[str]:
-    """Parallelism and drafts; ``--tp`` counts all devices of a stage, those of attention's copies included."""
+    """Flags for parallelism and drafts; ``--tp`` counts all devices of a stage, including copies of attention."""
     devices = where.deployment.tp * where.deployment.dp
     parts = [f"--tp {devices}"] * (devices > 1)
     parts += [f"--dp {where.deployment.dp} --enable-dp-attention"] * (where.deployment.dp > 1)

@@ -1,4 +1,4 @@
-"""One arrangement under load: distributions with intervals, what bounds it, price, energy, its state over time."""
+"""One arrangement under load: distributions with intervals, bottleneck, price, energy, its state over time."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _arrangement(pool: Pool) -> Arrangement:
 
 
 def _name(pools: Sequence[Pool]) -> str:
-    """The model, as it was named."""
+    """The model by its given name."""
     model = pools[0].replica.request.model
     return str(getattr(model, "name", model))
 
@@ -304,7 +304,7 @@ def _label(pool: Pool) -> str:
 
 
 def _joules(pools: Sequence[Pool], in_flight: float, read: float, written: float) -> float | None:
-    """Joules of an output token, by what is in flight in the mean; None where watts are unknown."""
+    """Joules of an output token at the mean load; None if watts are unknown."""
     if written < 1:
         return None
     total, whole = 0.0, sum(pool.weight for pool in pools)

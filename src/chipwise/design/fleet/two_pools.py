@@ -191,7 +191,7 @@ class TwoPools:
         )  # fmt: skip
 
     def fewest_seconds(self, fleet: Fleet, *, most: int) -> int | None:
-        """The fewest replicas of a fleet's second pool that hold beside those of its first."""
+        """The fewest replicas of the second pool that hold together with the first."""
         assert fleet.second is not None
         pair = Pair(first=fleet.candidate, second=fleet.second, bound=0.0)
         return fewest_of(
@@ -228,7 +228,7 @@ class TwoPools:
         return best
 
     def _problem(self, pairs: dict[tuple[int, int], Pair]) -> Problem:
-        """Rows of two arrangements' numbers; what a pair costs at least is a guess of its price."""
+        """Rows of pairs of arrangements; the lower bound on a pair's price guides the order."""
 
         def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
             absent = np.array([self._pair(row, pairs) is None for row in rows], float)

@@ -24,7 +24,7 @@ LIMIT_S = 0.010  # within which 99 of 100 requests are answered, where the run f
 
 
 def candidate_rates(design: Design, weights: Mapping[str, Any], folder: Path, *, spec: RunSpec) -> Mapping[str, Any]:
-    """For each number of candidates P50 and P99 of a request, and requests a second at the limit, by the clock."""
+    """P50 and P99 of a request, and requests a second within the limit, for each number of candidates, as measured."""
     hard = [limit.limit for limit in spec.limits if limit.metric == "ttft_p99" and limit.hard]
     limit_s, path, rows = min(hard, default=LIMIT_S), folder / "rated.onnx", []
     for count in CANDIDATES:

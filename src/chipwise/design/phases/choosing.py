@@ -249,7 +249,7 @@ class Chooser:
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
-        """Rows that a supernet is trained on, and those of them that it scores.
+        """Rows for training a supernet, and the rows that it scores.
 
         The former are drawn from the pool; of the latter, half are those that the law prefers.
         """
@@ -316,7 +316,7 @@ class Chooser:
         return QualityModel(self._counted, seed=self._seed, encoder=self._encoder)
 
     def _counted_problem(self) -> Problem:
-        """The space as the quality model sees it: parameters stand beside the choices, and nothing that is in seconds.
+        """Features of the quality model: choices and parameter counts, without times.
 
         Predicted seconds follow what was measured, which differs from day to day; quality does not depend on them.
         """
@@ -354,7 +354,7 @@ class Chooser:
 
     @staticmethod
     def _losses(observations: Sequence[Observation]) -> Float64Array:
-        """Losses, of which logarithms can be taken, (n,)."""
+        """Losses, which are positive, so that logarithms exist, (n,)."""
         return np.maximum([item.loss for item in observations], LEAST_LOSS)
 
     def _candidates(

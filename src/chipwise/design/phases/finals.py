@@ -208,7 +208,7 @@ class Finals:
         return item.measured is not None and within(self._spec.limits, item.costs)
 
     def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Selects those that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
+        """Selects the contenders that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
         if self._tasks is None:
             return list(items)
         self._on_phase("evaluating tasks")
@@ -256,7 +256,7 @@ class Finals:
         return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
-        """Measures contenders in the format as searched, where that of their matrices breaks a limit."""
+        """Measures contenders again without formats per matrix, if those break a limit."""
         if not chosen_by_matrix(self._spec, self._target):
             return
         tried = [self._trials[item.number] for item in contenders]
@@ -271,7 +271,7 @@ class Finals:
         return self._target.alternately([self._served(item) for item in contenders])
 
     def _served(self, item: Candidate) -> Path:
-        """The file that the target's runtime serves: ``model.onnx``, or what that runtime reads instead."""
+        """The file that the target's runtime serves: ``model.onnx``, or the runtime's own format."""
         runtime = self._spec.target.runtime
         suffix = suffix_of(runtime) if self._target.measures else suffix_there(runtime) or ".onnx"
         return self._folder.trial(item.number) / f"model{suffix}"

@@ -111,7 +111,7 @@ def _priced(problem: Problem, column: int, rows: Rows) -> Float64Array:
 
 
 def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Float64Array:
-    """Objectives to minimise, (n, m): believed after a full training, and as the cost model knows them."""
+    """Objectives to minimise, (n, m): expected loss after a full training, and predicted costs."""
     problem = chooser.problem
     points = np.zeros((len(rows), len(problem.goals)))
     points[:, problem.expensive_goals] = chooser.expected(observations, rows)[0][:, None]

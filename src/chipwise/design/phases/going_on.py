@@ -126,6 +126,6 @@ def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> N
 
 
 def seed_of(study: Study, spec: RunSpec) -> Callable[[Any], int]:
-    """The seed of an architecture's trainings: the run's, or the one with which they began before it was changed."""
+    """The seed of an architecture's trainings: the run's, or the earlier one with which they began."""
     kept = study.memory.get("seeds", {})
     return lambda arch: int(kept.get(arch.as_trained().digest, spec.seed))

@@ -96,7 +96,7 @@ def _check_budget(allowance: Allowance, training: float) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """One training that is wanted: the candidate's trial, and what it shall have had in total, as a rung states it."""
+    """A requested training: the candidate's trial, and its total length by the end of the rung."""
 
     candidate: Candidate
     budget: float
@@ -107,7 +107,7 @@ class Trainer(Protocol):
     """Trains candidates, several side by side."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        """Each job with its result, or with why it failed, in the order in which they finish."""
+        """Each job with its result or its error, in the order of completion."""
         ...
 
 
@@ -219,7 +219,7 @@ class Halving:
         return finalists, trained[0] if trained else None
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
-        """The first ``count`` that keep the limits, of which no more are measured; else the one that comes closest.
+        """Measures until ``count`` candidates keep the limits; without any, returns the closest.
 
         Raises:
             Infeasible: None of them could be measured.
@@ -234,7 +234,7 @@ class Halving:
         return found or [min(left, key=self._measurer.beyond)]
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the form of fewest bits per byte, as they count, in which it is within the limits.
+        """A finalist in the format with the fewest bits per byte (with penalties) within the limits.
 
         The search tries each architecture in one form only: as images are drawn first, then by weight format. The
         training exists, only the rounding or the drawing is new.
@@ -263,7 +263,7 @@ class Halving:
         return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
 
     def _counted(self, item: Candidate) -> float:
-        """Bits per byte after the longest training, as they count."""
+        """Bits per byte after the longest training, with penalties."""
         return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
@@ -274,7 +274,7 @@ class Halving:
         return sorted(left, key=lambda item: item.after(last) is None)
 
     def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
-        """Records what was predicted of candidates' quality before their first training, for the report."""
+        """Records the predicted quality of candidates before their first training, for the report."""
         observations = self.observations()
         believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
         scores = self._score(rows) if self._score is not None else np.full(len(rows), np.nan)
@@ -292,7 +292,7 @@ class Halving:
         return self._trials[item.number]
 
     def best_reference(self, references: Sequence[Candidate]) -> Candidate | None:
-        """The reference design of fewest bits per byte, as they count, after the first rung."""
+        """The reference design with the fewest bits per byte (with penalties) after the first rung."""
         trained = [(item, first) for item in map(self._fresh, references) if item.alive and (first := item.after(0))]
         counted = [(first.quantised_loss * self._penalty_factor(item), item.number) for item, first in trained]
         return self._trials[min(counted)[1]] if counted else None
@@ -334,7 +334,7 @@ class Halving:
         return item.alive and self._measurer.within_limits(item)
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
-        """Trains what rung number ``rung`` still lacks."""
+        """Completes the trainings of rung number ``rung``."""
         self._run([Job(item, self._plan[rung].budget, rung) for item in candidates])
 
     def train_in_full(self, candidate: Candidate) -> Candidate:
@@ -380,7 +380,7 @@ class Halving:
         return sum(above.count * (above.budget - below.budget) for below, above in pairs)
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by the bits per byte predicted after a full training, as they count."""
+        """Candidates by predicted bits per byte after a full training, with penalties."""
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:

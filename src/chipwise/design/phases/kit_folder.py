@@ -160,7 +160,7 @@ def pack_run(
     version: str,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Path, Kit]:
-    """Packs models of a run; returns the kit's folder and what its ``kit.json`` says.
+    """Packs models of a run; returns the kit's folder and the contents of its ``kit.json``.
 
     Files that the run has exported are copied. Others are exported with random weights: what is measured does not
     depend on the values.

@@ -16,7 +16,7 @@ from chipwise.design.targets.target import Target
 def kit_notes(
     trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
 ) -> dict[int, dict[str, Any]]:
-    """Notes of the trials that imported kits measured, by number; only those that are not recorded yet.
+    """Notes on trials that imported kits measured, by number, without those already recorded.
 
     Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
     """
@@ -32,7 +32,7 @@ def kit_notes(
 
 
 def record(trials: Trials, target: Target, notes: dict[int, dict[str, Any]]) -> None:
-    """Records what was measured, teaches the target, and notes what it believes now of every trial's costs.
+    """Records measurements, teaches the target, and notes its new predictions for every trial.
 
     Promises stay as they were made.
     """

@@ -102,7 +102,7 @@ class LawRun:
         return found
 
     def _take_results(self, target: Target) -> None:
-        """Records what a kit measured, teaches the target, and chooses again among the designs that are recorded."""
+        """Records a kit's measurements, teaches the target, and chooses again among the recorded designs."""
         told: list[str] = []
         notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
         if told != self.study.memory.get("kit_notes", []):

@@ -37,7 +37,7 @@ CPU_S = 5.0  # of choosing for one finalist, to set aside
 
 
 def narrow_forms(space: SpaceSpec) -> Sequence[str]:
-    """The formats beside FP32 among which a space lets a search choose; none where it has no FP32."""
+    """Formats other than FP32 that a space allows for single matrices; none if it lacks FP32."""
     return [form for form in space.formats if form != "fp32"] if "fp32" in space.formats else ()
 
 
@@ -53,7 +53,7 @@ def timed_here(spec: RunSpec, target: Target | None) -> bool:
 
 
 def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
-    """``design`` with the operators fused that make it fastest by prediction; as it is where nothing is faster."""
+    """``design`` with the fused operators that predict the shortest time; unchanged if none helps."""
     if not isinstance(design.arch.stem, RankingStem):
         return design
     every = (names for count in range(len(FUSIONS) + 1) for names in itertools.combinations(FUSIONS, count))

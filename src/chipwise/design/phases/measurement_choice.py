@@ -90,7 +90,7 @@ def measure_front(
 def next_of(
     items: Sequence[Candidate], predict: Predict, goals: Sequence[Objective], limits: Sequence[Constraint]
 ) -> Candidate | None:
-    """The candidate whose measurement may move the front most; None where none may, or no goal can be measured."""
+    """The candidate whose measurement may move the front most; None if none can, or no goal can be measured."""
     if not items:
         return None
     bounds = [predict(item) for item in items]
@@ -157,7 +157,7 @@ def next_to_measure(
     *,
     tolerance: float = 0.0005,
 ) -> int | None:
-    """The candidate whose measurement may add most to the measured, feasible front; None where none adds enough.
+    """The candidate whose measurement may add most to the measured, feasible front; None if none adds enough.
 
     Everything is to be minimised. A candidate may turn out as good as the low ends of its intervals, so what it may
     add is the hypervolume gained at those: large for candidates near the front, for those whose interval a limit

@@ -1,4 +1,4 @@
-"""Measurements of a run: how a candidate is exported and timed, and what is recorded of it.
+"""Measurements of a run: exports and times candidates, and records the results.
 
 Which candidates are measured is decided in ``measurement_choice.py``.
 """

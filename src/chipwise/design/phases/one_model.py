@@ -87,7 +87,7 @@ class TaskTrained:
 
 
 def other_than_text(data: object) -> RunSpec | None:
-    """The run that ``data`` names, if it is a run file whose task is not text; None of anything else."""
+    """The run of the file ``data``, if its task is not text; None otherwise."""
     given = data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
     if not isinstance(given, str | Path) or Path(given).suffix not in (".yaml", ".yml") or not Path(given).is_file():
         return None
@@ -98,7 +98,7 @@ def other_than_text(data: object) -> RunSpec | None:
 
 
 def run_of(folder: str | Path, data: object) -> RunSpec | None:
-    """The run whose data a folder's model is cut on: the one that ``data`` names, else that which it is the winner of.
+    """The run whose data a folder's model is cut on: the one in ``data``, else the one that it won.
 
     None where that is text, or ``data`` names no run file of another task and the folder is no winner of one.
     """
@@ -125,7 +125,7 @@ def train_on_task(
     batch: int | None = None,
     on_progress: Callable[[Update], None] = lambda update: None,
 ) -> TaskTrained:
-    """Trains ``model`` on the data of ``run`` and writes what its ecosystem loads, with the exported file and scores.
+    """Trains ``model`` on the data of ``run``; writes the ecosystem's files, the exported file and scores.
 
     Raises:
         InputError: The model does not fit the task's data, or there is not one budget.
@@ -236,7 +236,7 @@ def layer_losses_on_task(
 
 
 def data_of(folder: Path, run: RunSpec) -> Path:
-    """The data of the run or training that a folder belongs to, else a place of its own."""
+    """The data folder of a model's own run or training, else a separate one."""
     parent = Path(os.path.realpath(folder)).parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
 
@@ -270,7 +270,7 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
 
 
 def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
-    """The task's data, made where it is missing, checked to be what ``arch`` reads."""
+    """The task's data, prepared if missing, and checked against the input of ``arch``."""
     image, stem = run.space.image, arch.stem
     if image is not None and isinstance(stem, ImageStem):
         wanted = {"size": image.size, "channels": image.channels, "classes": image.classes, "axes": image.axes}

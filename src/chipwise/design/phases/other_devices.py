@@ -37,7 +37,7 @@ _TYPICAL = 4_096  # candidates drawn for the typical cost of each device
 
 @dataclass(frozen=True)
 class Transfer:
-    """Transfer of choices from the device of a row to that of a column; (devices, devices) each.
+    """Loss of using one device's choices on another; (devices, devices) each, rows are the devices chosen for.
 
     Attributes:
         devices: Their names.
@@ -83,7 +83,7 @@ class Targets:
             self.refresh_typical(name)
 
     def refresh_typical(self, name: str) -> None:
-        """Computes the typical costs of a device again, whose metrics have changed."""
+        """Recomputes the typical costs of a device whose metrics have changed."""
         found = self._metrics[name](self._sample)
         self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 
@@ -92,7 +92,7 @@ class Targets:
         return np.stack([np.asarray(self._metrics[name](rows)[metric], float) for name in self.devices], axis=1)
 
     def shares(self, rows: Rows, metric: str) -> Float64Array:
-        """The metric over that of each device's typical candidate, (n, devices)."""
+        """The metric relative to each device's typical candidate, (n, devices)."""
         shares: Float64Array = self.costs(rows, metric) / np.array(
             [self.typical[name][metric] for name in self.devices]
         )
@@ -222,7 +222,7 @@ class AcrossDevices:
         self.targets = Targets(space, {LOCAL: local, **sheets}, weights=others.weights, seed=spec.seed)
 
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
-        """Predicted metrics of rows: on the run's own device, on others, and what objectives count as across them.
+        """Predicted metrics of rows: on the run's own device, on others, and combined for objectives across devices.
 
         An objective in seconds, tokens per second, watts, joules or dollars counts as the share across devices, in the
         unit of the device that the run is for.

@@ -1,4 +1,4 @@
-"""A space before any search: its size, what designs of it look like, how many the limits leave, how far it reaches."""
+"""Overview of a space before a search: its size, examples, the share within limits, extremes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CLIMB_ROWS = 40_000  # priced for one extreme, about; a space of many choices g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A design of the space, what was chosen for it, and what it costs, with 90 % intervals where they are known."""
+    """An example design with its choices and costs, with 90 % intervals where known."""
 
     summary: str
     choices: Mapping[str, Any]
@@ -312,7 +312,7 @@ def _metrics(
 
 
 def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datasheet.DeviceProfile, TargetSpec]:
-    """The data sheet and how it serves: as the file's target states where it names the device, else as it is."""
+    """The data sheet and its deployment: as in the file's target if it names the device, else the defaults."""
     sheet = datasheet.load(device)
     stated_there = target.sheet is not None and target.sheet.name == sheet.name
     if stated_there and runtime in (None, target.runtime):

@@ -63,7 +63,7 @@ class Prepared:
 
 
 class Search:
-    """A search in its folder. Everything that is decided follows from what the study holds.
+    """A search in its folder. Every decision is a function of the study.
 
     Args:
         spec: The run.
@@ -139,7 +139,7 @@ class Search:
         )
 
     def _take_results(self) -> None:
-        """Records what a kit measured of a finished run, teaches the target, and ranks the contenders again."""
+        """Records a kit's measurements of a finished run, teaches the target, and ranks the contenders again."""
         told: list[str] = []
         notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
         target = self._opened()
@@ -177,7 +177,7 @@ class Search:
         return spec.asked.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
 
     def _score(self, finals: Finals, winner: Candidate, reference: Candidate | None) -> None:
-        """Scores winner and reference design on test data, and remembers what they do with it."""
+        """Scores winner and reference design on test data, and stores samples of their outputs."""
         self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
 
     def _prepare(self) -> Prepared:
@@ -240,12 +240,12 @@ class Search:
         )
 
     def _calibrated(self, detail: str) -> None:
-        """Shows how far the calibration is; ends it where it has used up what trainings need."""
+        """Shows the progress of calibration; stops it when it has used the budget that trainings need."""
         self._detail(detail)
         self.budget.require()
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
-        """The candidates and the reference design of which the winner is decided; a resumed search keeps its own."""
+        """Candidates and reference design for the final choice; a resumed search keeps its own."""
         known = self.study.memory.get("finalists")
         if known is not None:
             finalists, reference = ([self.trials[number] for number in part] for part in known)
@@ -329,7 +329,7 @@ class Search:
             )
 
     def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
-        """Trains a supernet where the run wants one and sets the chooser's prior; returns what scores rows with it."""
+        """Trains a supernet if the run asks for one and sets the chooser's prior; returns its scoring function."""
         budget_s = self.budget.supernet_s
         if not budget_s:
             return None
@@ -415,7 +415,7 @@ class Search:
         self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
 
     def report(self) -> RunRecord:
-        """Writes record, report, table and card from what the study holds."""
+        """Writes record, report, table and card from the study."""
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
         found = self._record()
@@ -480,7 +480,7 @@ class Search:
         self._show()
 
     def _show(self) -> None:
-        """Shows the status. What was spent is saved first, so that the clock of a resumed run never goes back."""
+        """Shows the status. The spent budget is saved first, so that the clock of a resumed run never goes back."""
         spent_s = self.ledger.saved_total_s(at_least_s=REMEMBERED_S)
         self.status.spent = spent_s if self.allowance.whole else charged(self.trials.all(), self.allowance)
         self._observer(self.status)

@@ -30,7 +30,7 @@ MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
 
 
 def most_parameters(allowance: Allowance) -> float:
-    """Parameters beyond which one final training is no training: a quarter of a token for each, at least.
+    """Most parameters that one final training can train: at least a quarter of a token for each.
 
     Where limits are loose, the largest design within them would be a poor rival. Of trainings on a GPU nothing is
     known beforehand, so nothing is left out.

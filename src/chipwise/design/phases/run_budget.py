@@ -1,4 +1,4 @@
-"""A run's budget: what of it is left for trainings and for the end of the run, their plan, and the least it takes."""
+"""A run's budget: the shares for trainings and for the end of the run, their plan, and the minimum."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class RunBudget:
         return FINALS_S - self._ledger.settle().get("measuring the finalists", 0.0)
 
     def set_aside(self, target: Target | None, tasks: Mapping[str, Task]) -> None:
-        """Keeps what measuring, tasks and report take at the end, where the budget counts it."""
+        """Reserves the cost of measuring, tasks and report at the end, if the budget includes it."""
         if self.allowance.whole:
             total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
             self._measuring_s = measuring_s(total_s, by_matrix=by_matrix)
             self._reserve_s = set_aside_s(total_s, by_matrix=by_matrix) + task_evaluation.planned_cpu_s(tasks)
 
     def require(self, *, ahead_s: float = 0.0) -> None:
-        """Refuses a budget as soon as it is known to be too small; not where a plan or a training exists.
+        """Refuses a budget as soon as it is known to be too small, unless a plan or a training exists.
 
         Raises:
             SpecError: It is; what is calibrated so far is kept.
@@ -95,7 +95,7 @@ class RunBudget:
         return plan
 
     def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """The remaining budget as trainings of new candidates, less what the reference designs still need.
+        """The remaining budget for new candidates, after the needs of the reference designs.
 
         Raises:
             SpecError: It does not even hold one final training.

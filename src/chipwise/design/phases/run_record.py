@@ -42,7 +42,7 @@ def make_record(
     *,
     others: OtherDevices | None = None,
 ) -> rec.RunRecord:
-    """The record of a run as it stands; ``target`` is what was opened of it, None before that."""
+    """The current record of a run; ``target`` is None before it was opened."""
     others = OtherDevices(spec, space) if others is None else others
     memory, items = study.memory, trials.all()
     winner, baseline = memory.get("winner"), memory.get("baseline")
@@ -216,7 +216,7 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> It
 
 
 def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Any]:
-    """Feasible candidates of known quality and their objectives to minimise, (n, m); bits per byte as they count.
+    """Feasible candidates of known quality and their objectives to minimise, (n, m), with penalties.
 
     Quality is what was trained, or where nothing was, the loss that the law expects.
     """
@@ -258,7 +258,7 @@ def _elsewhere(
     others: OtherDevices,
     shown: tuple[int | None, ...],
 ) -> list[rec.Elsewhere]:
-    """The run's other devices: what its contenders are expected to cost there, and the front of its trials."""
+    """The run's other devices: expected costs of its contenders there, and the front of its trials."""
     if not spec.targets:
         return []
     kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]

@@ -50,7 +50,7 @@ def screen(
     draws: int = 200_000,
     wanted: int = 2_000,
 ) -> Screened:
-    """Draws candidates, prices them, and breeds from the nearest ones while too few are within the limits.
+    """Samples and prices candidates, and breeds the nearest ones while too few are within the limits.
 
     Raises:
         OutOfReach: No candidate was found; the message says which limit is out of reach and how near one comes.
@@ -95,7 +95,7 @@ def screen(
 
 
 def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constraint, ...]:
-    """Hard limits that a candidate keeps which is past each of them by at most the share ``beyond``."""
+    """Hard limits loosened so that candidates pass which exceed each by at most the share ``beyond``."""
     return tuple(
         replace(item, limit=item.limit * (1 + beyond * (1.001 if item.op == "<=" else -1.001))) if item.hard else item
         for item in constraints

@@ -1,4 +1,4 @@
-"""The user's tasks at the end of a run: each contender is tuned on them and evaluated as it would be deployed.
+"""Evaluates the user's tasks at the end of a run: each contender is fine-tuned, and evaluated as deployed.
 
 A contender's classifier is left in ``trials/<number>/tasks/<task>/``; its result is recorded in its trial, so that a
 run that was killed evaluates nothing twice. Tunings run side by side in processes of their own.
@@ -104,12 +104,12 @@ class TaskEvaluation:
         return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
     def missed(self, item: Candidate) -> list[Constraint]:
-        """The floors that a contender does not keep; one whose task could not be evaluated is not kept."""
+        """The floors that a contender breaks, including those of tasks that could not be evaluated."""
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
     def ship(self, winner: Candidate, target: Path) -> dict[str, Any]:
-        """Copies the winner's classifiers next to it; returns what each reached, for the winner's file of promises."""
+        """Copies the winner's classifiers next to it; returns their scores for the winner's file of promises."""
         found = {}
         for name, result in winner.tasks.items():
             source = self._place(winner, name)

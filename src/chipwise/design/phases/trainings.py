@@ -59,7 +59,7 @@ class Trainings:
         self._train = train or TrainSpec()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        """Each job with its result, or with why it failed, in the order in which they finish.
+        """Each job with its result or its error, in the order of completion.
 
         Jobs that differ only in weight format, or in a denoiser's steps, share one training: the second finds it done.
 
@@ -134,7 +134,7 @@ def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
 
 
 def trained(items: Iterable[Candidate]) -> tuple[float, int]:
-    """Seconds of their devices and tokens of the trainings of these trials; those that share one count once."""
+    """Device seconds and tokens of these trials' trainings; shared trainings count once."""
     longest: dict[str, TrainedRung] = {}
     for item in items:
         arch = item.design.arch.as_trained().digest

@@ -1,1 +1,1 @@
-"""Costs of whole search spaces: prices of parts in tables, and what a candidate's parts add up to."""
+"""Costs of whole search spaces: tables of prices of parts, and sums over a candidate's parts."""

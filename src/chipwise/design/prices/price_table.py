@@ -48,7 +48,7 @@ class Pricer(Protocol):
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Median TTFT and TPOT, each (n,), of models whose passes' columns sum to ``prefill`` and ``decode``.
+        """Median TTFT and TPOT, each (n,), of models with the column sums ``prefill`` and ``decode``.
 
         ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) are the values from which tokens are chosen.
         """
@@ -188,7 +188,7 @@ class PriceTable:
         return self._lookups[kind]
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
-        """The fields of Costs, for rows whose heads have one weight format."""
+        """The fields of Costs, for rows with one weight format of the head."""
         sums, widest = lookup(rows)
         image = self.space.spec.image
         chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of these one
@@ -236,7 +236,7 @@ class PriceTable:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
         def cache(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
-            """Price of another layer that shares weights: its caches, including that of the FFN's convolution."""
+            """Price of another layer that shares weights: its caches, including the FFN convolution's."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
             return both - self._columns(d, head, [weights], own)
@@ -338,7 +338,7 @@ class PriceTable:
         return self._columns_of[design]
 
     def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
-        """A model of one bare layer, from which the other prices are differences."""
+        """A model of one bare layer, the baseline for differences of prices."""
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
     def _activations(

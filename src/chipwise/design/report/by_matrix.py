@@ -38,7 +38,7 @@ def head() -> tuple[str, ...]:
 
 
 def rows(record: RunRecord) -> list[list[str]]:
-    """Winner and reference design: what was chosen, its time and quality, beside those of FP32."""
+    """Winner and reference design: chosen formats, time and quality, beside FP32."""
     shown = []
     for who, name in WHO:
         if (item := known(record).get(who)) is not None:
@@ -56,7 +56,7 @@ def _quality(loss: float) -> str:
 
 
 def by_matrix(record: RunRecord) -> str:
-    """The section: what was chosen, and what each matrix does to time and loss; nothing where none was chosen."""
+    """The section: the choice, and the effect of each matrix on time and loss; empty if nothing was chosen."""
     if not known(record):
         return ""
     parts = [table(head(), [[safe(cell) for cell in row] for row in rows(record)])]

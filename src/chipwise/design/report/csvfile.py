@@ -15,7 +15,7 @@ _LAST = ("clean", "feasible", "on_front", "reason", "started", "ended", "choices
 
 
 def columns(record: RunRecord) -> list[str]:
-    """The file's columns: fixed ones, and those of every metric that some trial has."""
+    """Columns of the file: fixed ones, and one for every metric of any trial."""
     metrics = _metrics(record)
     served = [
         name

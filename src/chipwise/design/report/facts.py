@@ -377,7 +377,7 @@ def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Lite
 
 
 def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
-    """Whether the winner's quality stands out; by law, whether the interval of the difference leaves zero out."""
+    """Whether the winner is better beyond noise; by law, whether the interval of the difference excludes zero."""
     if record.law is None:
         return quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
     change = record.law.change
@@ -396,7 +396,7 @@ def _change_by_law(record: RunRecord) -> str:
 
 
 def no_winner(record: RunRecord) -> str:
-    """Why there is no winner, and what came closest."""
+    """Reason why there is no winner, and the closest candidate."""
     measured = [trial for trial in record.trials if trial.measured]
     if not record.trials:
         return "No candidate has been tried yet."
@@ -475,7 +475,7 @@ def _prices(record: RunRecord, trial: Trial | None) -> str:
 
 
 def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:
-    """The P50 metrics of the trial whose measurement is ``share`` or more away from the promise."""
+    """The P50 metrics whose measurement differs from the promise by ``share`` or more."""
     return [
         item.metric
         for item in record.promised_measured

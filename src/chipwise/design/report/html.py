@@ -94,7 +94,7 @@ def _head(record: RunRecord) -> str:
 
 
 def _state(record: RunRecord) -> str:
-    """A banner over a run that has not finished, or whose winner does not keep its limits; nothing over others."""
+    """A banner for a run that has not finished, or whose winner breaks limits; else nothing."""
     told = unmet.verdict(record)
     if record.status == "partial":
         told = "This run has not finished. What follows is what is known so far."

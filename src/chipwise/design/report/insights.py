@@ -119,7 +119,7 @@ def knee(record: RunRecord) -> str:
 
 
 def trained(record: RunRecord, trial: Trial) -> str:
-    """Whether a trial's quality is comparable with that of fully trained ones."""
+    """Whether a trial's quality is comparable to fully trained ones."""
     if facts.by_law(record):
         return "Its loss is what the law expects; nothing was trained."
     longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
@@ -135,7 +135,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
 
 
 def relaxed(item: Relaxed) -> list[str]:
-    """A table's row: limit, what relaxing it gains, each objective before and after, the design."""
+    """A table's row: limit, gain of relaxing it, each objective before and after, the design."""
     name = words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
@@ -151,7 +151,7 @@ def relaxed(item: Relaxed) -> list[str]:
 
 
 def _goal(value: float | None, goal: str) -> str:
-    """An objective's value; that of the task's metric is held as a loss."""
+    """An objective's value; the task's metric is stored as a loss."""
     return words.show(value, words.QUALITY[0] if goal == words.asked().metric.name else goal)
 
 
@@ -185,7 +185,7 @@ def growth(answer: Answer) -> str:
 
 
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
-    """A table's row: the device and its runtime, what the contenders cost there, its own front."""
+    """A table's row: the device and its runtime, expected costs of the contenders, its own front."""
     cells = []
     for trial in _contenders(record):
         shown = ", ".join(
@@ -210,7 +210,7 @@ def _contenders(record: RunRecord) -> list[Trial]:
 
 
 def explained(record: RunRecord) -> str:
-    """The knee, growth, what each limit costs, importance."""
+    """The knee, growth, the price of each limit, importance."""
     answer = record.answer
     parts = [f"<p>{safe(knee(record))}</p>"]
     if answer.growth:

@@ -30,7 +30,7 @@ What it costs on its device can be measured before that, with random weights: `c
 
 
 def told(law: ByLaw) -> dict[str, str]:
-    """The law and what it assumes, by name."""
+    """The law and its assumptions, by name."""
     found = {"law of loss": law.source, "tokens of every training": units.show(law.tokens, "count")}
     if law.plan is not None:
         found["training plan of the winner"] = law.plan

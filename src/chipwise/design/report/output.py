@@ -1,4 +1,4 @@
-"""Writes what a person reads of a run: the page, the table of trials, the winner's card."""
+"""Writes the readable files of a run: the page, the table of trials, the winner's card."""
 
 from __future__ import annotations
 

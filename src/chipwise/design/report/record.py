@@ -58,7 +58,7 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSummary:
-    """A task of the run: its classes, and what a bag of words reaches on the same items."""
+    """A task of the run: its classes, and the score of a bag of words on the same items."""
 
     name: str
     classes: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSummary:
-    """Size of the space, and how much of it was screened by predicted cost."""
+    """Size of the space, and the number of candidates screened by predicted cost."""
 
     size: int
     choices: dict[str, Any] = field(default_factory=dict)  # name -> the values that may be chosen
@@ -233,7 +233,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator of the winner's pass: its work, its predicted time and what bounds it."""
+    """One operator of the winner's pass: its work, predicted time and bound."""
 
     place: str
     kind: str
@@ -316,7 +316,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """One more device of the run, by its data sheet: what trials are expected to cost, and which are its front."""
+    """One more device of the run, by its data sheet: expected costs of trials, and its front."""
 
     device: str
     title: str
@@ -504,7 +504,7 @@ class RunRecord(Result):
 
 
 def _today(data: object) -> object:
-    """A stored record with the names that losses have today; what is no record is left to :func:`build`."""
+    """A stored record with current names of losses; malformed records are left to :func:`build`."""
     if not isinstance(data, Mapping):
         return data
 

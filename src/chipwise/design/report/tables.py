@@ -47,7 +47,7 @@ def _cut_table(record: RunRecord) -> Table:
 
 
 def contenders(record: RunRecord) -> list[Trial]:
-    """Winner, reference design and knee, as far as they are known, each once."""
+    """Winner, reference design and knee, if known, without duplicates."""
     numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
     return [trial for number in numbers if (trial := record.trial(number))]
 

@@ -1,4 +1,4 @@
-"""Limits that a run's winner does not keep, or that nothing confirms, and what to do about a run: in words."""
+"""Limits that a run's winner breaks or that are unconfirmed, with advice, in words."""
 
 from __future__ import annotations
 

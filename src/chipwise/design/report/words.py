@@ -52,12 +52,12 @@ _TASK: ContextVar[str] = ContextVar("task", default="text")
 
 
 def asked() -> Task:
-    """The task whose words reports use; like a locale, it follows the record that is shown."""
+    """The task whose vocabulary reports use; like a locale, it follows the shown record."""
     return task_named(_TASK.get())
 
 
 def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
-    """Decorates a function whose first argument is a record: it writes in the words of that record's task."""
+    """Decorates a function whose first argument is a record: it writes in the vocabulary of that record's task."""
 
     @wraps(show)
     def shown(record: Any, *args: Any, **more: Any) -> T:

@@ -1,1 +1,1 @@
-"""A run's specification, folder, budget and trials: what every search writes and resumes from."""
+"""A run's specification, folder, budget and trials: the files that every search writes and resumes from."""

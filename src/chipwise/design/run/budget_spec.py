@@ -1,4 +1,4 @@
-"""The field ``budget`` of a run file, and the share of it that trainings may take.
+"""The field ``budget`` of a run file, and the largest share for trainings.
 
 A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts all that a search does there; every
 other budget counts trainings alone: what the search itself does (calibrating, measuring, the report) is recorded in CPU
@@ -118,7 +118,7 @@ class BudgetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """A budget in the unit that trainings are charged in: seconds of what they run on, or tokens."""
+    """A budget in the unit of trainings: device seconds, or tokens."""
 
     unit: Charged
     total: float

@@ -42,7 +42,7 @@ class Basis:
 
 
 def check_changes(was: AnySpec, now: AnySpec, *, folder: object) -> None:
-    """Checks that ``now`` differs from the run that ``folder`` holds only in what may change.
+    """Checks that ``now`` differs from the run in ``folder`` only in changeable fields.
 
     Raises:
         SpecError: It differs in something else; the field and both values are named.

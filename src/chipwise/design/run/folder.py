@@ -182,7 +182,7 @@ class RunFolder:
             return held.get("identity")
 
     def _take_up(self, held: dict[str, Any]) -> None:
-        """Takes up a run whose specification was or is changed in what may change.
+        """Opens a run whose specification changes, or was changed, in changeable fields.
 
         Raises:
             SpecError: Something else is changed; names the field.
@@ -203,7 +203,7 @@ class RunFolder:
         self.before = was
 
     def withdraw(self) -> None:
-        """Removes what opening a run wrote, where the search could not start: the next one finds no run here.
+        """Removes the files of a run that could not start, so that the next search finds no run here.
 
         A run that was there before, or whose trials are kept elsewhere, stays.
         """

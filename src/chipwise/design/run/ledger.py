@@ -67,7 +67,7 @@ class Ledger:
 
     @staticmethod
     def _used() -> float:
-        """CPU seconds of this process, of its children that ended, and of those that live."""
+        """CPU seconds of this process and of its children, ended or alive."""
         times = os.times()
         total = times.user + times.system + times.children_user + times.children_system
         for child in psutil.Process().children(recursive=True):

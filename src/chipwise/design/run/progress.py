@@ -86,7 +86,7 @@ def amount_of(value: float, status: Status) -> str:
 
 
 def seen(stream: TextIO | None = None) -> Observer:
-    """An observer that draws one line again and again where a person sees it; :func:`silent` where nobody does.
+    """An observer that redraws one line in a terminal or notebook; :func:`silent` elsewhere.
 
     Args:
         stream: Where it draws; standard error in a terminal, standard output in a notebook.

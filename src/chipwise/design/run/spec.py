@@ -106,7 +106,7 @@ class TargetSpec:
 
     @property
     def sheet(self) -> datasheet.DeviceProfile | None:
-        """The data sheet by which the device is predicted; None where a calibration is."""
+        """The device's data sheet for predictions; None if a calibration predicts."""
         name = self.like if self.device.startswith("ssh:") else self.device
         return None if self.local or name is None or name.endswith(".json") else datasheet.load(name)
 
@@ -388,7 +388,7 @@ class RunSpec:
         self.asked.require_fit(self.workload, self.space)
 
     def _check_trained_task(self) -> None:
-        """Refuses what only text has."""
+        """Refuses fields that only text searches have."""
         if self.quality.chosen in ("supernet", "law"):
             raise SpecError(
                 f"{self.quality.chosen} knows text alone; choose short-training or proxy", field="quality.method"
@@ -397,7 +397,7 @@ class RunSpec:
             raise SpecError("these are evaluations of text models; leave them out", field="tasks")
 
     def _require_known(self) -> None:
-        """Refuses constraints and objectives that cannot be read, or whose facts nobody stated."""
+        """Refuses unreadable constraints and objectives, and those that need facts which the target does not state."""
         limited = [(item.metric, "constraints") for item in self.limits]
         sought = [(item.metric, "objectives") for item in self.goals]
         for metric, where in (*limited, *sought):
@@ -407,7 +407,7 @@ class RunSpec:
                 _told(datasheet.load(other.device), metric, f"{where}.{metric}")
 
     def _check_law(self) -> None:
-        """Refuses what a search that trains nothing cannot do."""
+        """Refuses fields that need training in a search that trains nothing."""
         if self.budget.unit != "tokens":
             raise SpecError(
                 "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}",
@@ -431,7 +431,7 @@ class RunSpec:
                 raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
 
     def _require_told(self, metric: str, field: str) -> None:
-        """Refuses a metric that the target neither measures nor predicts, or that requests of the task do not have."""
+        """Refuses a metric that the target cannot measure or predict, or that requests of the task do not have."""
         if self.asked.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
             raise SpecError(
                 f"a request of {self.task} is one pass, no token is generated; use {self.asked.latency_metric}",
@@ -461,7 +461,7 @@ class RunSpec:
 
     @property
     def confidence_share(self) -> float:
-        """The probability with which a limit on something predicted must hold."""
+        """The probability with which a limit on a predicted value must hold."""
         try:
             share = units.parse(self.confidence, "share")
         except UnitError as error:

@@ -128,7 +128,7 @@ class StartSpec:
         return found
 
     def limits(self, original: Mapping[str, float]) -> tuple[Constraint, ...]:
-        """The constraints in SI units; shares as far as ``original`` says what they are of."""
+        """The constraints in SI units; shares only if ``original`` has the values that they refer to."""
         shares = self._shares
         plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
         tasks = [*(item.label for item in self.tasks), ORIGINAL]

@@ -1,4 +1,4 @@
-"""The trials of a run and what is recorded of each: choices, predictions, trainings, measurements."""
+"""The trials of a run and their records: choices, predictions, trainings, measurements."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Candidate:
 
     @property
     def alive(self) -> bool:
-        """Neither failed nor set aside."""
+        """Whether it has neither failed nor been set aside."""
         return self.trial.state in ("running", "complete")
 
     @property
@@ -147,7 +147,7 @@ class Candidate:
 
     @property
     def format_of(self) -> int | None:
-        """The trial whose training it shares, being the same architecture in another weight format."""
+        """The trial whose training it shares: the same architecture in another weight format."""
         return self.notes.format_of
 
     @property
@@ -183,7 +183,7 @@ class Candidate:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Metrics as measured; where they were not, as the cost model believes now, else as it promised."""
+        """Measured metrics, else current predictions, else promises."""
         notes = self.notes
         known = {**notes.predicted, **notes.believed_now}
         predicted = {metric: float(bounds[0]) for metric, bounds in known.items() if bounds[0] is not None}
@@ -191,7 +191,7 @@ class Candidate:
 
     @property
     def known(self) -> dict[str, float]:
-        """:attr:`costs` and what was reached on tasks."""
+        """:attr:`costs` and scores on tasks."""
         return self.costs | self.reached
 
     def after(self, rung: int) -> TrainedRung | None:

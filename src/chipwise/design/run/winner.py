@@ -1,4 +1,4 @@
-"""``chipwise.json`` in a winner's folder: its design, workload and limits, and what was promised."""
+"""``chipwise.json`` in a winner's folder: its design, workload, limits and promises."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _TABLE_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of a pass, a step or a request: what is always there, and each block's by kind and size."""
+    """Seconds of a pass, a step or a request: a fixed part, and the part of each block by kind and size."""
 
     base_s: float
     block_s: Mapping[str, Mapping[int, float]]

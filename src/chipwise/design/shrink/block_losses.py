@@ -16,7 +16,7 @@ from chipwise.model.arch.arch import ArchSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """A block at another size, with all else as it was, and how far that takes the model from the original."""
+    """Losses of blocks at other sizes: the distance of the model from the original with one block changed."""
 
     layer: int
     kind: str

@@ -98,7 +98,7 @@ def _option(
 
 
 def bare_sizes(arch: ArchSpec) -> Sizes:
-    """No block at all: what no cut can go below."""
+    """No block at all: the lower bound of every cut."""
     none = (0,) * len(arch.layers)
     return whole_sizes(arch).with_kind("attention", none).with_kind("ffn", none)
 

@@ -1,4 +1,4 @@
-"""A run's constraints as limits that cuts are chosen by, which of them no cut can keep, and what a cut promises.
+"""A run's constraints as limits on cuts, the limits that no cut can keep, and the promises of a cut.
 
 Blocks are priced in processor time with random weights; what a constraint limits is measured. A limit is therefore
 taken as a share of what the original was measured at, and the choice is held to that share of the original's price.

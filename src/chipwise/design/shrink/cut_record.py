@@ -28,7 +28,7 @@ def values_of(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def constraints_of(spec: StartSpec, contenders: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """The run's constraints in SI units, shares as far as what they are of is known."""
+    """The run's constraints in SI units; shares only if their references are known."""
     original = contenders.get("original")
     return spec.limits({} if original is None else values_of(original) | {f"spearman@{ORIGINAL}": 1.0})
 
@@ -39,7 +39,7 @@ def broken_limits(spec: StartSpec, contenders: Mapping[str, Any]) -> list[Constr
 
 
 def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
-    """The record of a run as it stands; ``known`` is what ``state/contenders.json`` holds."""
+    """The current record of a run; ``known`` is the content of ``state/contenders.json``."""
     from chipwise.hardware.detect import detect
 
     contenders: dict[str, dict[str, Any]] = known["contenders"]

@@ -81,7 +81,7 @@ class Cutting:
         self._shown_s = 0.0
 
     def run(self) -> RunRecord:
-        """Everything, or what is still missing of it; the record of the finished run.
+        """Completes the run; returns the record of the finished run.
 
         Raises:
             Infeasible: No cut can keep the limits, or the healed one was measured outside them.
@@ -96,7 +96,7 @@ class Cutting:
             raise
 
     def _take_up(self) -> None:
-        """Forgets what was found of cuts under other limits or another budget; the stages keep their files."""
+        """Removes cuts that were found under other limits or budgets; the stages keep their files."""
         now = asdict(Basis.of(self.spec))
         if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
             original = self._of("original")
@@ -146,7 +146,7 @@ class Cutting:
         self._decide(work)
 
     def _limits(self, work: Shrinking) -> Limits:
-        """The original is measured first: what shares are of, and what seconds and bytes are of it."""
+        """Measures the original first, since limits as shares refer to its seconds and bytes."""
         if "measured" not in self._of("original"):
             self._phase("measuring the original")
             [found] = Bench(self.spec, timeout_s=TIMEOUT_S).alternately([work.original_file])
@@ -313,7 +313,7 @@ class Cutting:
         write_json(target / PROMISES, promises)
 
     def report(self) -> RunRecord:
-        """Draws what is there."""
+        """Writes the report of the current state."""
         self._phase("report")
         record = self._record()
         output.write(record, self.folder.path)
@@ -328,7 +328,7 @@ class Cutting:
         return record
 
     def _leave(self) -> None:
-        """Keeps the books, and draws what is there, when a run is stopped."""
+        """Saves the budget and writes the report when a run is stopped."""
         try:
             if self._of("original"):
                 self._note()

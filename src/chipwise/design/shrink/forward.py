@@ -26,7 +26,7 @@ Weights = Mapping[str, Tensor]
 
 
 class _States(nn.Module):
-    """A model whose forward pass gives the states before the head; of a model with a stem, what its head gives."""
+    """A model whose forward pass returns the states before the head; with a stem, the head's outputs."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def _called(arch: ArchSpec, weights: Weights, *inputs: Any) -> Tensor:
 
 
 class Bound:
-    """A model with a stem and given weights, as a data set calls it; remembers what it gave.
+    """A model with a stem and given weights, as a data set calls it; stores its last outputs.
 
     Attributes:
         arch: The model's.

@@ -1,4 +1,4 @@
-"""Importance of a model's parts on calibration data, and how the kept parts make up for those that are cut.
+"""Importance of a model's parts on calibration data, and compensation of cut parts by the kept ones.
 
 A block's inner activations A (tokens × neurons, or heads' results) enter the stream as A·Wᵀ. Their second moments are
 enough for both questions: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix that makes the kept
@@ -57,7 +57,7 @@ def save_statistics(found: Statistics, path: Path) -> None:
 
 
 def load_statistics(path: Path) -> Statistics | None:
-    """Reads what :func:`save_statistics` wrote; None where that is missing or damaged."""
+    """Reads the file of :func:`save_statistics`; None if missing or damaged."""
     if not path.exists():
         return None
     try:
@@ -155,7 +155,7 @@ def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
 
 
 def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) -> dict[str, Tensor]:
-    """``weights`` whose cut blocks give the least squared error, on the text of ``found``, of what they gave whole.
+    """``weights`` adjusted so that cut blocks approximate the whole ones' outputs by least squares on ``found``.
 
     Only the first columns of the matrices back to the stream change (and their bias, where there is one).
     """
@@ -176,7 +176,7 @@ def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) 
 
 
 def stand_in(matrix: Tensor, found: Statistics, place: str, columns: int, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """The matrix (D, columns) by which the first columns' activations give what all gave, and the bias's change (D)."""
+    """The matrix (D, columns) that reconstructs all outputs from the first columns, and the bias's change (D)."""
     second = (_covariance(found, place) if centred else found.moments[place]).double()
     wide, mean = matrix.double(), found.means[place].double()
     kept = second[:columns, :columns]

@@ -27,12 +27,12 @@ class Examples(Protocol):
     """Batches for computing importance."""
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterable[tuple[Tensor | None, Callable[[], object]]]:
-        """For each batch which positions (B, T) count, None for all, and what runs the model over it."""
+        """For each batch the positions (B, T) that count (None: all), and a function that runs the model on it."""
         ...
 
 
 class Comparison(Protocol):
-    """The original on the training data: what cuts are held against and taught by. Deterministic."""
+    """The original on the training data: reference and teacher of cuts. Deterministic."""
 
     @property
     def identity(self) -> str:
@@ -40,7 +40,7 @@ class Comparison(Protocol):
         ...
 
     def spread(self, batches: int) -> Sequence[Batch]:
-        """About so many batches that all cuts are scored on."""
+        """About so many batches, equal for scoring all cuts."""
         ...
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Batch:

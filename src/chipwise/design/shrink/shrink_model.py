@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a smaller model within limits: what ``chipwise shrink`` does."""
+"""Cuts a Hugging Face model to limits: the work of ``chipwise shrink``."""
 
 from __future__ import annotations
 

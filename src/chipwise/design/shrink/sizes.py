@@ -1,4 +1,4 @@
-"""Smaller models inside a pretrained one: what can be cut, and which rows and columns of the weights are left.
+"""Smaller models inside a pretrained one: possible cuts, and the kept rows and columns of weights.
 
 Every axis of every weight has a label: ``width`` (the residual stream), ``layers.3.query`` and ``layers.3.kv`` (rows of
 heads), ``layers.3.ffn`` (neurons), or none. One order of a label's entries reorders the model without changing what it
@@ -97,7 +97,7 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
 
 
 def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The smaller model's weights: views of those of ``whole``, by the names of :func:`cut_arch`."""
+    """The smaller model's weights: views of ``whole``, named as in :func:`cut_arch`."""
     sub = cut_arch(whole, sizes)
     length = {WIDTH: sizes.width}
     for i, layer in enumerate(sub.layers):
@@ -118,7 +118,7 @@ def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) ->
 
 
 def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[str, Tensor]:
-    """``weights`` with the entries of each label in ``order`` in that order; the model computes what it did."""
+    """``weights`` with the entries of each label in ``order`` permuted; the model computes the same."""
     found = {}
     for name, value in weights.items():
         for axis, label in enumerate(labels(name)):
@@ -154,7 +154,7 @@ def labels(name: str) -> Labels:
 
 
 def _outside(place: str, kind: str) -> Labels | None:
-    """Labels of weights of stems and heads; None of those that models of text have too."""
+    """Labels of weights of stems and heads; None for weights that text models have too."""
     if place == "stem.projection":
         return (WIDTH, None) if kind == "weight" else (WIDTH,)
     if place in ("stem.prefix", "words"):

@@ -1,4 +1,4 @@
-"""The stages from an original to a cut of it: data, importance, costs, block losses, choice, healing, files, measuring.
+"""The stages of a cut: data, importance, costs, block losses, choice, healing, files, measuring.
 
 Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
 limit pays only for what is its own.
@@ -79,7 +79,7 @@ class CutSettings:
 
     @property
     def choosing(self) -> str:
-        """Identity of what the choice depends on."""
+        """Identity of the inputs of the choice."""
         parts = [self.method, self.limits]
         return digest([*parts, self.shared, self.trials, self.widths] if self.method == "shared" else parts)
 
@@ -190,7 +190,7 @@ class Shrinking:
         return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
 
     def replacements(self) -> list[Replacement]:
-        """The loss of every block at every size; those that an earlier run computed are read."""
+        """The loss of every block at every size; stored results of an earlier run are read."""
         weights, found = self.ordered
         path = self.state / "replacements.json"
         known = [Replacement(**item) for item in read_json(path)] if path.exists() else []
@@ -229,7 +229,7 @@ class Shrinking:
         return repaired(self.arch, weights, found, sizes), sizes
 
     def heal(self, settings: CutSettings, weights: Named, sizes: Sizes) -> Cut:
-        """The cut on its own, trained towards the original; or as it was cut, where that is nearer on held-out text."""
+        """The healed cut; or the cut without healing, if that is closer to the original on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         distiller = self._healer(arch, part, settings.healing, f"healing-{settings.method}")
         healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
@@ -379,7 +379,7 @@ class Shrinking:
 
     @contextmanager
     def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:
-        """Notes the CPU seconds of a stage: those of the call that did the work, not of one that found it done."""
+        """Records the CPU seconds of a stage, from the call that did the work, not from one that found it done."""
         begun = time.process_time()
         yield
         spent = time.process_time() - begun

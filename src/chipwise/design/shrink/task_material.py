@@ -1,4 +1,4 @@
-"""The data of any task as what a model with a stem is cut on: images, sounds, questions about images, items to rank.
+"""Data of any task for cutting a model with a stem: images, sounds, questions about images, rankings.
 
 A data set calls the model and says what it loses (:class:`chipwise.training.data.dataset.Dataset`), and what the
 model's
@@ -184,11 +184,11 @@ class TaskMaterial:
         return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")
 
     def promise(self, design: Design, score: TaskScore, folder: Path) -> None:
-        """Writes ``chipwise.json``, by which other commands know a folder's design and task."""
+        """Writes ``chipwise.json``, from which other commands read a folder's design and task."""
         write_json(folder / PROMISES, promises_of_model(self.run, design, score.value))
 
 
 def _run(data: Dataset, model: Any, batch: Tensors, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All that the model's head gives for a batch, in one row, and what the data set says that it loses."""
+    """All outputs of the model's head for a batch, in one row, with the data set's loss."""
     loss = data.loss(model, batch, dtype)
     return torch.cat([each.float().flatten() for each in model.given]), loss

@@ -1,4 +1,4 @@
-"""Text as what a model is cut on: its own tokens, and its original's states as what cuts are held against."""
+"""Text for cutting a model: its own tokens, and the original's states as reference."""
 
 from __future__ import annotations
 

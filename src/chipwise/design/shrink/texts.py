@@ -43,7 +43,7 @@ class Texts:
         return digest([self.tokens[:4096].tolist(), len(self.tokens), len(self)])
 
     def batches(self, *, tokens: int = BATCH_TOKENS) -> list[Tokens]:
-        """Numbers of texts, those of like length together, about ``tokens`` tokens with the padding."""
+        """Batches of text numbers by similar length, about ``tokens`` tokens each with padding."""
         lengths = np.diff(self.starts)
         found: list[Tokens] = []
         rows: list[int] = []
@@ -63,7 +63,7 @@ class Texts:
         return torch.from_numpy(block), torch.from_numpy(np.arange(block.shape[1])[None] < lengths[:, None])
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """For each batch where there is text, and what runs the model over it."""
+        """For each batch the mask of text, and a function that runs the model on it."""
         for numbers in self.batches():
             tokens, mask = self.padded(numbers)
             yield mask, functools.partial(states, arch, weights, tokens, mask)

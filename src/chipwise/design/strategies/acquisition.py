@@ -111,7 +111,7 @@ def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
 
 
 def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Ideal and span of the front of ``points`` (n, m), by which objectives are scaled."""
+    """Ideal and span of the front of ``points`` (n, m), for scaling objectives."""
     front = points[non_dominated(points)]
     low, high = front.min(axis=0), front.max(axis=0)
     span = np.where(high > low, high - low, np.where(points.max(axis=0) > low, points.max(axis=0) - low, 1.0))

@@ -33,7 +33,7 @@ def contrasts(cardinality: int) -> Float64Array:
 
 
 class Encoder:
-    """Turns rows of a problem into columns, grouped by what shares one weight.
+    """Encodes rows of a problem as columns, grouped by shared weights.
 
     Attributes:
         groups: For each column, the number of its weight, (p,).
@@ -121,7 +121,7 @@ class Encoder:
 
     @property
     def strata_columns(self) -> list[int]:
-        """The (at most two) variables whose effect on the costs stands out, such as width and depth."""
+        """The (at most two) variables with the largest effect on costs, such as width and depth."""
         usual = float(np.median(self.effects))
         chosen: list[int] = []
         product = 1
@@ -154,7 +154,7 @@ def _named(problem: Problem) -> list[list[int]]:
 
 
 def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> list[list[int]]:
-    """Stretches of variables of equal cardinality, such as the FFN widths of layers 0, 1, …
+    """Runs of variables with equal cardinality, such as the FFN widths of layers 0, 1, …
 
     A stretch ends with the variable that is inactive most often: the last layer's.
     """
@@ -171,7 +171,7 @@ def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> 
 
 
 def _alike(problem: Problem, response: Float64Array, active: NDArray[np.bool_]) -> list[list[int]]:
-    """Variables of equal cardinality whose effects on the known columns agree, in groups of at least three."""
+    """Groups of at least three variables with equal cardinality and equal effects on the known columns."""
     if response.shape[2] == 0:
         return []
     weight = np.maximum(active.sum(axis=0), 1)[:, None]

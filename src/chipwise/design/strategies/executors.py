@@ -72,7 +72,7 @@ class InProcess:
         self._waiting = trial, row
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Evaluates what was submitted."""
+        """Evaluates the submitted rows."""
         if self._waiting is None:
             return []
         trial, row = self._waiting
@@ -106,7 +106,7 @@ def _event(trial: int, kind: Literal["result", "failed"], value: Any) -> Event:
 
 
 class Processes:
-    """Evaluates in worker processes, each of which is replaced when it dies.
+    """Evaluates in worker processes, and replaces those that die.
 
     Args:
         evaluate: A function that a new process can import.
@@ -149,7 +149,7 @@ class Processes:
         self._trials[self._pool.submit({"row": row.tolist()})] = trial
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Results, failures, and evaluations whose worker died or hung."""
+        """Results, failures, and evaluations lost to a dead or hung worker."""
         events = []
         for event in self._pool.poll(timeout_s):
             data = Outcome(**event.data) if event.kind == "result" else event.data
@@ -195,7 +195,7 @@ class RayTasks:
         self._trials[self._task.remote(self._evaluate, row)] = trial
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Results and failures; also of tasks whose worker or node died."""
+        """Results and failures, including tasks lost to a dead worker or node."""
         if not self._trials:
             return []
         done, _ = self._ray.wait(list(self._trials), num_returns=1, timeout=timeout_s)
@@ -209,7 +209,7 @@ class RayTasks:
         return events
 
     def close(self) -> None:
-        """Ends what runs; a cluster that was there before stays."""
+        """Stops its tasks; leaves a cluster that existed before."""
         for task in self._trials:
             self._ray.cancel(task, force=True)
         if self._mine:

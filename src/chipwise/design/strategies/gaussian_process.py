@@ -75,7 +75,7 @@ class GaussianProcess:
         return self
 
     def _search(self, Z: Float64Array, target: Float64Array, level: Float64Array, steps: int) -> None:
-        """Searches hyperparameters; for many observations in few steps, starting from a search on some of them."""
+        """Fits hyperparameters; with many observations in few steps, starting from a fit of a subset."""
         n = len(target)
         few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
         if not self._searched and steps > 2 * few:

@@ -29,7 +29,7 @@ class History:
 
     @property
     def rows(self) -> Rows:
-        """Rows whose trial succeeded, (n, d), canonical."""
+        """Canonical rows of successful trials, (n, d)."""
         return _joined(self._rows)
 
     @property
@@ -58,7 +58,7 @@ class History:
         return penalised(self.objectives, self.problem.penalty(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mask of canonical rows that are neither finished nor pending, first occurrences only."""
+        """Mask of new canonical rows (neither finished nor pending), first occurrences only."""
         seen: set[bytes] = set()
         fresh = np.zeros(len(rows), bool)
         for i, row in enumerate(np.ascontiguousarray(rows)):

@@ -67,7 +67,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
 
 
 def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequence[str]) -> list[str]:
-    """For two objectives: what each end of the front gains over the knee, and what that costs."""
+    """For two objectives: gains of each end of the front over the knee, and their price."""
     words = []
     for j, other in ((0, 1), (1, 0)):
         end = int(points[:, j].argmin())

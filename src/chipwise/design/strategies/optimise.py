@@ -335,7 +335,7 @@ class _Loop:
         self._on_progress(self._finished, self._wanted)
 
     def _keep(self, number: int, row: Rows, values: Float64Array, over: Any) -> None:
-        """Stores a result; if another search released its trial meanwhile, as a trial of its own."""
+        """Stores a result; as a separate trial if another search released its trial meanwhile."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
             self._study.note(number, **notes)
@@ -345,7 +345,7 @@ class _Loop:
             self._known.add(known)
 
     def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Any, str]:
-        """Objectives and violations with those that the cost model knows filled in; or why they cannot be used."""
+        """Objectives and violations, completed by the cost model; or the reason why they cannot be used."""
         problem = self._problem
         objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
         free, over = problem.price(row[None])
@@ -418,7 +418,7 @@ class _Loop:
 
 
 def _seed(seed: int, study: Study, owner: str) -> int:
-    """``seed`` for a new study; a derived one for a search that resumes or joins, so that it draws other rows."""
+    """``seed`` for a new study; a derived one when resuming or joining, so that other rows are sampled."""
     before = len(study.trials())
     searches = [name.removeprefix("search ") for name in study.memory if name.startswith("search ")]
     joins = any(other != owner and not _gone(other) for other in searches)

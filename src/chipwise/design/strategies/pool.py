@@ -1,4 +1,4 @@
-"""Candidates that cost nothing to consider: thousands of rows, priced by the cost model, bred towards what is wanted.
+"""A pool of thousands of candidate rows, priced by the cost model and bred towards good ones.
 
 Every stratum (rows that agree in the few variables that decide the costs, such as width and depth) is kept alive, and
 where a stratum has no row that holds the free limits, rows are bred there by their violation alone. That is how
@@ -54,13 +54,13 @@ class Pool:
         return np.asarray(np.maximum(self.violations, 0).sum(axis=1))
 
     def seed(self, count: int) -> None:
-        """Fills the pool from the whole space, then breeds strata in which nothing holds the limits."""
+        """Fills the pool from the whole space, then breeds strata without feasible rows."""
         self.add(self.problem.draw(count, self.rng))
         self.add(self._levelled(count))
         self._repair()
 
     def _levelled(self, count: int) -> Rows:
-        """Rows whose variables lean to a common level, so that sums over many variables spread over their range."""
+        """Random rows with correlated variables, so that sums over many variables cover their range."""
         top = self.problem.cardinalities - 1
         level = self.rng.random((count, 1))
         rows = np.rint(top * (level + 0.35 * self.rng.standard_normal((count, len(top)))))
@@ -135,7 +135,7 @@ class Pool:
         return self.problem.canonicalise(np.clip(rows, 0, self.problem.cardinalities - 1))
 
     def add(self, rows: Rows) -> NDArray[np.int64]:
-        """Prices ``rows`` (canonical) and keeps those that are new; returns where the new ones lie."""
+        """Prices ``rows`` (canonical) and adds the new ones; returns their positions."""
         fresh = []
         for i, row in enumerate(np.ascontiguousarray(rows)):
             key = row.tobytes()

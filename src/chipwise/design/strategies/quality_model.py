@@ -65,7 +65,7 @@ class QualityModel:
         costs: Float64Array | None = None,
         violations: Float64Array | None = None,
     ) -> QualityModel:
-        """Learns from trials; each call replaces what was learnt before.
+        """Fits the model to all trials so far.
 
         Args:
             rows: (n, d); a row may occur at several fidelities.

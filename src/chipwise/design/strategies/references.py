@@ -1,4 +1,4 @@
-"""Names of functions by which another process imports them."""
+"""Importable names of functions, for other processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reference_to(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def function_of(reference: Mapping[str, Any]) -> Callable[..., Any]:
-    """Imports what :func:`reference_to` named. A script runs under the name ``__mp_main__``: its main guard holds."""
+    """Imports the function named by :func:`reference_to`. A script runs under the name ``__mp_main__``."""
     sys.path[:] = list(dict.fromkeys([*reference["path"], *sys.path]))
     if "script" in reference:
         names = runpy.run_path(reference["script"], run_name="__mp_main__")

@@ -34,7 +34,7 @@ def is_url(where: str | Path | None) -> bool:
 
 
 def without_password(where: object) -> str:
-    """``where`` as it may be shown.
+    """``where`` without secrets.
 
     >>> without_password("postgresql://me:secret@host/db")
     'postgresql://me:***@host/db'
@@ -112,7 +112,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _cut(path: Path, stream: IO[bytes]) -> None:
-    """Cuts off a torn last line; keeps a copy of it."""
+    """Cuts off an incomplete last line, after keeping a copy of the file."""
     size = stream.seek(0, os.SEEK_END)
     if not size:
         return
@@ -217,12 +217,12 @@ def with_retries(
 
 
 def _full(error: BaseException | None) -> bool:
-    """Whether the error, or what caused it, says that the disk is full."""
+    """Whether the error or its cause is a full disk."""
     return error is not None and (any(said in str(error) for said in _FULL) or _full(error.__cause__))
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:
-    """Whether the error, or what caused it, is of a class with one of these names."""
+    """Whether the error or its cause is of a class with one of these names."""
     if error is None:
         return False
     return bool(names & {kind.__name__ for kind in type(error).__mro__}) or _unreachable(error.__cause__, names)

@@ -24,7 +24,7 @@ FreeCosts = Callable[[Rows], tuple[Float64Array, Float64Array]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One objective: its name, the direction in which it is better, and whether a cost model computes it."""
+    """One objective: its name, direction, and whether a cost model computes it."""
 
     name: str
     direction: Literal["minimize", "maximize"] = "minimize"

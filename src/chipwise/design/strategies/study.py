@@ -96,7 +96,7 @@ class Study:
         return without_password(self.where or "memory")
 
     def _do(self, action: Callable[[], T]) -> T:
-        """Runs ``action`` on the store; its errors become errors that say what to do."""
+        """Runs ``action`` on the store; turns its errors into errors with a remedy."""
         if is_url(self.where):
             return with_retries(action, self.where)
         with resumable(), disk(str(self.where)):

@@ -1,1 +1,1 @@
-"""Targets: where a model will be served, what can be predicted there, and what can be measured."""
+"""Targets: the device and runtime that will serve a model, with predictions and measurements there."""

@@ -34,7 +34,7 @@ class Bench:
     host: str | None = None
 
     def candidate(self, design: Design, folder: Path) -> Measurement:
-        """Measures a design with random weights: latency and memory are those that it will have when trained.
+        """Measures a design with random weights; latency and memory do not depend on training.
 
         Raises:
             MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.

@@ -75,7 +75,7 @@ def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) ->
 
 
 def margin(spread: float, confidence: float) -> float:
-    """The factor by which a predicted value must stay on the right side of its limit to hold with ``confidence``."""
+    """Factor between a predicted value and its limit that makes the limit hold with ``confidence``."""
     return math.exp(NormalDist().inv_cdf(confidence) * spread)
 
 

@@ -82,7 +82,7 @@ class CostModel:
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces what was learnt before."""
+        """Learns from all measurements of the run so far; replaces earlier corrections."""
         medians = {name for name in self._measured if name.endswith("_p50")}
         known = [(design, values) for design, values in measured if values.keys() >= medians]
         joint = self._joint(known)

@@ -23,7 +23,7 @@ STORED: Mapping[str, Mapping[str, str]] = {
 
 
 def format_there(weights: str, runtime: str) -> str:
-    """The format in which ``runtime`` stores a design whose weights are ``weights``.
+    """The storage format of ``runtime`` for a design with ``weights``.
 
     Layers may have formats of their own; see ``model/arch/formats.py``.
 

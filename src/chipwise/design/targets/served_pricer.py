@@ -67,7 +67,7 @@ class ServedPricer:
         return replace(self._shared[key], arch=design.arch)
 
     def request(self, design: Design) -> Request:
-        """The request whose estimate is that of ``design``."""
+        """The request that estimates ``design``."""
         weights = format_there(design.weights, str(self._template.deployment.runtime))
         return self._template.but(model=design.arch, device=self.device, weights=weights)
 
@@ -172,7 +172,7 @@ class ServedPricer:
         return np.array(found)
 
     def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
-        """The kernels of a pass; those of the previous design are discarded."""
+        """The kernels of a pass; the cache holds one design."""
         key = (setting, step)
         if key not in self._lowered:
             if len(self._lowered) > 8:

@@ -1,4 +1,4 @@
-"""Targets known by a data sheet: predicted as ``chipwise estimate`` predicts, corrected by what was measured there."""
+"""Targets known by a data sheet: predicted as by ``chipwise estimate``, corrected by measurements."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SheetTarget:
         self.limits = (Constraint(metric="peak_memory", op="<=", limit=device.usable_bytes, text=text),)
 
     def _require_one_law(self) -> None:
-        """Refuses a space of which a law of whole runs prices some designs, and kernels the others: the two differ.
+        """Refuses a space whose designs are priced by two laws that are not comparable (whole runs and kernels).
 
         Raises:
             Unsupported: It is one.
@@ -127,7 +127,7 @@ class SheetTarget:
         return self.device.title
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """``spec`` as it is: limits on sustained speed are refused when the file is read."""
+        """Returns ``spec`` unchanged: limits on sustained speed are refused when the file is read."""
         return spec
 
     @cached_property
@@ -186,7 +186,7 @@ class SheetTarget:
         return found
 
     def _of_pass(self, pass_s: Float64Array, costs: Costs) -> Mapping[str, Float64Array]:
-        """Metrics of models whose request is one pass."""
+        """Metrics of models with one pass per request."""
         median_s = pass_s * self._learnt.factor("ttft_p50")
         found = {
             "ttft_p50": median_s,
@@ -196,7 +196,7 @@ class SheetTarget:
         return found | ({"ttft_p99": max(1.0, self._learnt.factor("ttft_p99")) * median_s} if self.measures else {})
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric of the design's own estimate, corrected by what was measured there, with its 90 % interval."""
+        """Each metric of the design's own estimate, corrected by measurements, with its 90 % interval."""
         found, workload = self.estimate(design), self._workload
         known: dict[str, Bounds] = {
             name: (item.value, item.low, item.high)
@@ -262,7 +262,7 @@ class SheetTarget:
         return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces what was learnt before.
+        """Learns from all measurements of the run so far; replaces earlier corrections.
 
         Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get
         one factor each.
@@ -293,7 +293,7 @@ class SheetTarget:
         return pairs
 
     def _forget(self) -> None:
-        """Drops what was computed of the device as it was known before."""
+        """Clears cached results of the device before a change."""
         self._learnt, self._scale, self._estimates = Learnt({}), None, {}
         self.__dict__.pop("_joules", None)
 
@@ -415,7 +415,7 @@ def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
 
 
 def stated(target: TargetSpec) -> DeviceProfile:
-    """A target's data sheet with the power and price that a run states, and as many CPU cores as it has threads."""
+    """A target's data sheet with the run's power and price, and one CPU core per thread."""
     from chipwise.hardware.facts import Power, PriceRate
 
     sheet = target.sheet

@@ -74,7 +74,7 @@ class Target(Protocol):
         ...
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """The standard deviation of ln(measured / predicted) by metric, as it is for designs like these."""
+        """The standard deviation of ln(measured / predicted) by metric for similar designs."""
         ...
 
     def novelty(self, design: Design) -> float:
@@ -82,7 +82,7 @@ class Target(Protocol):
         ...
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces what was learnt before."""
+        """Learns from all measurements of the run so far; replaces earlier corrections."""
         ...
 
     def estimate(self, design: Design) -> CostEstimate:
@@ -131,7 +131,7 @@ def kind_of(device: str) -> str:
 def open_target(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None] = lambda detail: None
 ) -> Target:
-    """The target of a run. What is calibrated for it is kept in the run's folder.
+    """The target of a run. Its calibration is stored in the run's folder.
 
     Args:
         spec: The run.

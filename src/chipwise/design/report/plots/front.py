@@ -1,4 +1,4 @@
-"""The Pareto front: quality against what serving costs, with the feasible region, winner, reference design and knee."""
+"""The Pareto front: quality against serving cost, with the feasible region, winner, reference design and knee."""
 
 from __future__ import annotations
 

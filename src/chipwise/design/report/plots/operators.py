@@ -1,4 +1,4 @@
-"""Time per operator of the winner, block by block, coloured by what bounds it."""
+"""Time per operator of the winner, block by block, coloured by bound."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def strategy_info(name: str) -> StrategyInfo:
 
 
 def make_strategy(name: str, problem: Problem, *, seed: int, **options: Any) -> Strategy:
-    """Makes the strategy ``name`` for ``problem``, with whatever limits and fidelities it has.
+    """Makes the strategy ``name`` for ``problem``, with its limits and fidelities.
 
     Args:
         name: One of ``STRATEGIES``.

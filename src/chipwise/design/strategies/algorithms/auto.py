@@ -127,7 +127,7 @@ class Auto:
         return held[self.history.is_new(pool.rows[held])]
 
     def _first(self, pool: Pool, count: int) -> Rows:
-        """The first batch: the front of the prior, every stratum, and what differs most from both."""
+        """The first batch: the front of the prior, every stratum, and the rows farthest from both."""
         model, known = self._plain, len(self.history) + len(self.history.pending)
         if len(self.history):
             count = min(count, self.initial - known)
@@ -161,7 +161,7 @@ class Auto:
         return factor
 
     def _across_strata(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """At most ``count`` of the rows ``index``, as even over the strata as they allow."""
+        """At most ``count`` of the rows ``index``, spread as evenly as possible over the strata."""
         index = self._rng.permutation(index)
         strata = self._encoder.strata(pool.rows[index])
         order = np.argsort(strata, kind="stable")
@@ -216,7 +216,7 @@ class Auto:
         return pool.rows[index[picked]]
 
     def _ranked_objectives(self) -> Float64Array:
-        """Objectives of the trials, with those that break limits pushed behind the rest."""
+        """Objectives of the trials; those that break limits rank behind the rest."""
         points = self.history.objectives
         return np.where(self.history.feasible[:, None], points, points + 10 * np.abs(points).max(axis=0) + 1)
 

@@ -31,7 +31,7 @@ class BaseStrategy:
         self._opening: Rows | None = None
 
     def propose(self, count: int) -> Rows:
-        """Proposes up to ``count`` rows. The caller drops those that were tried or break free limits."""
+        """Proposes up to ``count`` rows. The caller drops duplicates and rows that break free limits."""
         raise NotImplementedError
 
     def ask(self, count: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Tables of what each choice adds, fitted to priced rows: costs as differentiable functions of choice probabilities.
+"""Additive tables of each choice's effect, fitted to priced rows: costs as differentiable functions of probabilities.
 
 A table knows what every value of every variable adds, and what it adds beside each value of the few decisive
 variables (a layer costs more in a wide model). Its expectation over independent choice probabilities is then exact and

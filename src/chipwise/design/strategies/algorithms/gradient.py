@@ -84,7 +84,7 @@ class Gradient(BaseStrategy):
         return goals, limits
 
     def _learnt(self, values: Float64Array, *, prior: bool) -> Float64Array:
-        """The table of an expensive quantity: as much of the prior as the trials bear out, and what they add to it."""
+        """Additive table of an expensive quantity: the prior, as far as trials confirm it, plus a correction."""
         rows = self.history.rows
         slope = 0.0
         if prior and self.problem.prior is not None:
@@ -125,7 +125,7 @@ class Gradient(BaseStrategy):
     def _spread(
         self, rows: Rows, goals: Float64Array, known: Float64Array, low: Float64Array, span: Float64Array, count: int
     ) -> Rows:
-        """The rows whose expected objectives together add most."""
+        """The rows whose expected objectives add most together."""
         if not len(rows):
             return rows
         points = self._table.expected(goals, self._table.one_hot(rows))[0]

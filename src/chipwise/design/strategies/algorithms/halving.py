@@ -1,4 +1,4 @@
-"""Successive halving and ASHA: many short trials, and more for those that do well.
+"""Successive halving and ASHA: many short trials, longer ones for the best.
 
 Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes
 on to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With several
@@ -68,7 +68,7 @@ class Asha:
         return self._best(at, len(at) // self.eta, rung)
 
     def _best(self, at: NDArray[np.int64], most: int, rung: int) -> Rows:
-        """The best ``most`` of the trials ``at`` as rows of the next share, less those that were asked for."""
+        """The best ``most`` of the trials ``at`` as rows of the next share, without those already asked for."""
         points = self.history.objectives[at]
         excess = np.maximum(self.history.violations[at], 0).sum(axis=1)
         order = np.lexsort((-crowding(points), ranks(points, excess)))[:most] if len(at) else at

@@ -43,7 +43,7 @@ class Proxy(BaseStrategy):
         self._bred = False
 
     def propose(self, count: int) -> Rows:
-        """Rows spread over the score's front; when it is used up, over what is next to it."""
+        """Rows spread over the score's front, then over the next fronts."""
         if not self._bred:
             self._breed()
         pool = self._pool

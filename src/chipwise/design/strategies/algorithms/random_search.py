@@ -27,7 +27,7 @@ class RandomSearch:
         return chosen
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Records what was tried, so that it is not tried again."""
+        """Records tried rows, so that none is tried again."""
         self.history.tell(rows, objectives, violations)
 
 
@@ -41,7 +41,7 @@ def every_row(cardinalities: Rows) -> Rows:
 
 
 def draw_new(problem: Problem, history: History, count: int, rng: np.random.Generator) -> Rows:
-    """Draws up to ``count`` new rows; those that break free limits only when no others are found."""
+    """Random new rows, up to ``count``; rows that break free limits only if there are no others."""
     found = np.zeros((0, len(problem.cardinalities)), np.int64)
     spare = found
     for _ in range(_DRAWS):

@@ -1,4 +1,4 @@
-"""Policy gradient: independent policies over the choices, one for each trade-off, rewarded by what their trials gave.
+"""Policy gradient: independent policies over the choices, one for each trade-off, rewarded by their trials.
 
 Every trial teaches every policy, weighted by how much likelier that policy was to draw it than all together. Rows that
 break a free limit cost no trial: they are drawn, priced, and taught as losses at once.
@@ -46,7 +46,7 @@ class Reinforce(BaseStrategy):
         self._turn = 0
 
     def propose(self, count: int) -> Rows:
-        """Draws of the policies, in turns."""
+        """Samples of the policies in turns."""
         if self.history.trial_count + len(self.history.pending) < _OPENING and self.problem.free_limits:
             return self.initial_rows(count)
         found = self.history.rows[:0]
@@ -66,7 +66,7 @@ class Reinforce(BaseStrategy):
         return found
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Teaches every policy what these trials are worth to it."""
+        """Updates every policy with the rewards of these trials."""
         before = len(self.history)
         self.history.tell(rows, objectives, violations)
         if len(self.history) == before:

@@ -91,7 +91,7 @@ class Vizier(BaseStrategy):
         return found
 
     def _tell(self, designer: Any) -> None:
-        """Passes on the trials that ended since, and those that are running."""
+        """Reports newly ended and running trials."""
         history = self.history
         completed = []
         for row, values, good in zip(
