@@ -1,4 +1,7 @@
-"""The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use."""
+"""The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use.
+
+Its modules are loaded on first use too: a command writes ``api.serving.write_plan_page`` and imports nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chipwise.api import catalogue as catalogue
+    from chipwise.api import cost_models as cost_models
+    from chipwise.api import explanations as explanations
+    from chipwise.api import exports as exports
+    from chipwise.api import kits as kits
+    from chipwise.api import measured_parts as measured_parts
+    from chipwise.api import measuring as measuring
+    from chipwise.api import names as names
+    from chipwise.api import predictions as predictions
+    from chipwise.api import ranking as ranking
+    from chipwise.api import runs as runs
+    from chipwise.api import serving as serving
+    from chipwise.api import spaces as spaces
+    from chipwise.api import telemetry as telemetry
+    from chipwise.api import whole_runs as whole_runs
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
@@ -132,9 +150,12 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.model.arch.layer": ("Layer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {"names", "spaces", *(home.rpartition(".")[2] for home in _HOMES if home.startswith(__name__))}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOME[name]), name)

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from chipwise.core.arguments import public
 from chipwise.core.files import check_output, storage
-from chipwise.deploy.calibrate.learning import Learned
+from chipwise.deploy.calibrate.calibrate import calibrate as profile_machine
+from chipwise.deploy.calibrate.learning import Learned, fit_from_measurements
 from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
 from chipwise.deploy.runtimes import NEEDS, table_name
 from chipwise.errors import InputError, MissingExtra, SpecError
+from chipwise.hardware.device import CheckError as CheckError
 from chipwise.hardware.device import MachineProfile
+from chipwise.hardware.device import label_of as label_of
 
 
 @public
@@ -28,8 +31,6 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
     Raises:
         InputError: There is no profile, or too few measurements.
     """
-    from chipwise.deploy.calibrate.learning import fit_from_measurements
-
     profile = saved_profile(runtime, threads)
     if profile is None:
         raise InputError(
@@ -69,8 +70,6 @@ def calibrate(
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
     """
-    from chipwise.deploy.calibrate.calibrate import calibrate as profile_machine
-
     runtime = table_name(runtime)
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:

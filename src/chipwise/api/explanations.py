@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chipwise.api.this_machine import is_here, profile_here, read_by, weights_here
 from chipwise.core.arguments import public
+from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import resolve
+from chipwise.predict.explain.advice import Advice as Advice
+from chipwise.predict.explain.apply import apply as apply
+from chipwise.predict.explain.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
+from chipwise.predict.explain.explanation import SHOWN as SHOWN
+from chipwise.predict.explain.explanation import Explanation as Explanation
+from chipwise.predict.explain.explanation import PhaseAnswer as PhaseAnswer
+from chipwise.predict.explain.explanation import explain_case
+from chipwise.predict.explain.explanation import to_data as to_data
+from chipwise.predict.explain.gains import leading as leading
+from chipwise.predict.explain.html import page as page
+from chipwise.predict.explain.notes import checkpointing_note as checkpointing_note
+from chipwise.predict.explain.wording import factor_text as factor_text
+from chipwise.predict.explain.wording import gain_text as gain_text
+from chipwise.predict.explain.wording import side_effects as side_effects
 from chipwise.predict.served.request import IMAGE_SIZE, listening, taken_for
-
-if TYPE_CHECKING:
-    from chipwise.predict.explain.explanation import Explanation
+from chipwise.training.loop.sensitivity import folder_losses
 
 
 @public
@@ -44,15 +57,12 @@ def sensitivity(
         InputError: No weights, no tokenizer, no text, or a run file of text as ``data``.
         Unsupported: Another format.
     """
-    from chipwise.design.phases.one_model import layer_losses_on_task, run_of
-
     if text is None:
         if (run := run_of(model, data)) is None:
             raise InputError("name a text, or as the data a run file of another task: --text FILE, --data vision.yaml")
         return layer_losses_on_task(model, run, weights, on_progress=on_progress)
     if data is not None:
         raise InputError("a model is judged on a text, or on the data of a run file; give one of --text and --data")
-    from chipwise.training.loop.sensitivity import folder_losses
 
     return folder_losses(model, text, weights, on_progress=on_progress)
 
@@ -117,9 +127,6 @@ def explain(
         SpecError: A plan that does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile none for a block.
     """
-    from chipwise.predict.explain.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
-    from chipwise.predict.explain.explanation import explain_case
-
     if threads != 1 and not is_here(device):
         raise InputError("threads: is for this machine; on a data sheet name its cores, such as core-i7-13700k:4-cores")
     model = alike.named(model, like)

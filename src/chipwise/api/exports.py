@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import chipwise
 from chipwise.core import units
@@ -16,16 +16,17 @@ from chipwise.core.arguments import public
 from chipwise.core.digest import plain
 from chipwise.core.files import read_json, storage, write_json
 from chipwise.core.results import Result
+from chipwise.deploy.export import parity
+from chipwise.deploy.export.exporters import check_memory
+from chipwise.deploy.export.layer_groups import LayerGroup, groups_of, groups_of_gguf
+from chipwise.deploy.export.parity import Parity
+from chipwise.deploy.export.sources import ALIASES, FORMATS, WRITERS, Source, check_held
+from chipwise.deploy.runtimes import llama_server
 from chipwise.design.run.folder import holds_run
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, short
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
-
-if TYPE_CHECKING:
-    from chipwise.deploy.export.layer_groups import LayerGroup
-    from chipwise.deploy.export.parity import Parity
-    from chipwise.deploy.export.sources import Source
 
 Kind = Literal["gguf", "onnx", "hf"]
 MANIFEST, SCHEMA = "export.json", "chipwise.export/1"
@@ -95,9 +96,6 @@ def export(
         MissingExtra: A package is not installed.
         StorageError: The disk refused.
     """
-    from chipwise.deploy.export.layer_groups import groups_of, groups_of_gguf
-    from chipwise.deploy.export.sources import WRITERS, Source, check_held
-
     kind = _kind(to)
     place = _model_of(Path(model))
     folder = Path(out) if out is not None else _usual_folder(Path(model), kind)
@@ -177,8 +175,6 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
     Raises:
         InputError: There is none of that name, or ``kind`` does not have it.
     """
-    from chipwise.deploy.export.sources import ALIASES, FORMATS
-
     if given is None and own is not None and kind != "hf":
         return own
     wanted = USUAL[kind] if given is None else given.strip().lower()
@@ -197,8 +193,6 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
 
 
 def _design(source: Source, weights: str, winner: Design | None) -> Design:
-    from chipwise.deploy.export.exporters import check_memory
-
     try:
         fused = {} if winner is None else {"fused": winner.fused}
         design = Design(arch=source.arch, weights=weights, **fused)
@@ -212,9 +206,6 @@ def _verified(
     kind: str, source: Source, design: Design, folder: Path, notes: list[str]
 ) -> tuple[list[Parity], str, list[str]]:
     """Summarises the comparison, an example text, and the reason if nothing was compared."""
-    from chipwise.deploy.export import parity
-    from chipwise.deploy.runtimes import llama_server
-
     arch, held = design.arch, source.weights
 
     def words() -> list[int] | None:

@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import chipwise
+from chipwise.api.measuring import design_of_model, exported_file, runtime_of, usual_request
 from chipwise.core.arguments import public
-from chipwise.core.files import read_text
+from chipwise.core.files import read_text, write_atomic
 from chipwise.core.results import Result
 from chipwise.deploy.kits.kits import Kit, check_folder, parse_whole, read_results, write
 from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
 from chipwise.deploy.runtimes import table_name
+from chipwise.design.phases.kit_folder import FinishedRun, check_runtimes, described, file_results, pack_run, run_of
 from chipwise.design.run.folder import holds_run
 from chipwise.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
+from chipwise.predict.kernels.local_engines import part_of
 
 LOCAL = "local"
 
@@ -142,8 +145,6 @@ def _run_kit(
     threads: int | None,
     created: str,
 ) -> PackedKit:
-    from chipwise.design.phases.kit_folder import FinishedRun, pack_run
-
     notes: list[str] = []
     spec = FinishedRun.open(source).spec
     machine = None
@@ -175,9 +176,6 @@ def _model_kit(
     weights: str | None,
     created: str,
 ) -> PackedKit:
-    from chipwise.api.measuring import exported_file, runtime_of, usual_request
-    from chipwise.design.phases.kit_folder import check_runtimes, described
-
     runtime = runtime or runtime_of(source)
     check_runtimes([runtime])
     workload, usual_threads = usual_request(source, batch=lengths[0], prompt=lengths[1], new=lengths[2])
@@ -227,8 +225,6 @@ def _sheet_name(device: str) -> str:
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    from chipwise.core.files import write_atomic
-
     write_atomic(folder / path.name, path.read_bytes())
     return folder / path.name
 
@@ -250,8 +246,6 @@ def _require_onnx(path: Path) -> None:
 
 def _gpu_layers(device: str | None) -> int:
     """All layers on the GPU if llama.cpp should use the device's, else none."""
-    from chipwise.predict.kernels.local_engines import part_of
-
     try:
         return -1 if device is not None and part_of(datasheet.load(device), "llama.cpp") == "gpu" else 0
     except InputError:
@@ -318,8 +312,6 @@ def _is_half_a_kit(text: str) -> bool:
 
 
 def _import_kit(name: str, run: str | Path | None) -> Imported:
-    from chipwise.design.phases.kit_folder import file_results, run_of
-
     results = read_results(name)
     notes = [f"{item.file}: {item.error}" for item in results.measured if item.error is not None]
     home = Path(run) if run is not None else run_of(results)
@@ -338,8 +330,6 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
 
 
 def _import_bench(name: str, model: str | Path | None, device: str | None, weights: str | None) -> Imported:
-    from chipwise.api.measuring import design_of_model
-
     tests = read_llama_bench(name)
     if model is None:
         raise InputError(

@@ -15,7 +15,10 @@ from chipwise.api.measuring import Measured, beside, runtime_of, timed, usual_re
 from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.results import Result
+from chipwise.deploy.export.exporters import check_memory, export_for
+from chipwise.deploy.measure.harness import check_threads
 from chipwise.deploy.runtimes import table_name
+from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, MeasurementError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -65,8 +68,6 @@ class MeasuredParts(Result):
 
 def comes_in_parts(model: str | Path) -> bool:
     """Whether ``model`` names a known model with a vision or audio tower, not an exported file or a winner."""
-    from chipwise.design.run.winner import read_winner
-
     path = Path(model)
     if path.suffix in (".onnx", ".gguf") or read_winner(path) is not None:
         return False
@@ -110,9 +111,6 @@ def measure_parts(
         Unsupported: Its tower or its decoder is not built; names what is missing.
         MeasurementError: A part cannot be loaded or run.
     """
-    from chipwise.deploy.export.exporters import check_memory, export_for
-    from chipwise.deploy.measure.harness import check_threads
-
     name = str(model)
     arch = resolve(model)
     if not arch.towers:

@@ -12,12 +12,22 @@ from chipwise.api.this_machine import read_by
 from chipwise.core.arguments import public
 from chipwise.core.fields import later
 from chipwise.core.results import Result
-from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
+from chipwise.deploy.calibrate.efficiency import Efficiency as Efficiency
+from chipwise.deploy.calibrate.efficiency import efficiency
+from chipwise.deploy.export.exporters import check_memory, export_for, suffix_of
+from chipwise.deploy.export.gguf_read import read_design
+from chipwise.deploy.export.hf import load_pretrained
+from chipwise.deploy.measure.harness import check_threads
+from chipwise.deploy.measure.harness import measure as profile_model
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import MeasurementStore as MeasurementStore
+from chipwise.deploy.measure.store import Stored as Stored
 from chipwise.deploy.measure.store import kept_as, save_thermal, saved_profile
-from chipwise.deploy.measure.sustained import Sustained
+from chipwise.deploy.measure.sustained import Sustained as Sustained
+from chipwise.deploy.measure.sustained import measure_sustained
 from chipwise.deploy.runtimes import table_name
-from chipwise.design.limits import Constraint
+from chipwise.design.limits import Constraint as Constraint
+from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.detect import SATURATING
@@ -31,6 +41,7 @@ from chipwise.model.walk.built import require_built
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate as calibrated_estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
+from chipwise.predict.cost.request import throughput as throughput
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +116,6 @@ def measure(
         MeasurementError: It cannot be loaded or run.
     """
     model = str(model)
-    from chipwise.deploy.measure.harness import check_threads
 
     runtime = table_name(runtime or runtime_of(model))
     winner = read_winner(Path(model))
@@ -157,11 +167,6 @@ def timed(
     Raises:
         MeasurementError: It cannot be loaded or run.
     """
-    from chipwise.deploy.measure.harness import measure as profile_model
-    from chipwise.deploy.measure.store import MeasurementStore
-    from chipwise.deploy.measure.sustained import measure_sustained
-    from chipwise.design.phases.measuring import metrics_of
-
     profile = saved_profile(runtime, threads) if remote is None else None
     settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
     settings["calibrated"] = profile.reference_s if profile is not None else None
@@ -192,7 +197,7 @@ def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
     """A note where the file's int8 products saturate on the processor that measured it."""
     if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
         return ()
-    from chipwise.deploy.export.saturation import saturates
+    from chipwise.deploy.export.saturation import saturates  # onnx
 
     if not saturates(path):
         return ()
@@ -234,8 +239,6 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
         Unsupported: A GGUF file of an architecture that is not understood.
     """
     if Path(model).suffix == ".gguf":
-        from chipwise.deploy.export.gguf_read import read_design
-
         return read_design(model)
     if (winner := read_winner(Path(model))) is not None:
         return winner.design
@@ -258,8 +261,6 @@ def exported_file(
 
     ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
     """
-    from chipwise.deploy.export.exporters import check_memory, export_for, suffix_of
-
     folder, wanted = Path(model), suffix_of(runtime)
     if folder.suffix in (".onnx", ".gguf"):
         if not folder.is_file():
@@ -275,7 +276,6 @@ def exported_file(
         _usual_sound(model, audio_s)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
-        from chipwise.deploy.export.hf import load_pretrained
 
         found = load_pretrained(folder)[1]
         return export_for(runtime, design, room, weights=found, external_data=external_data), design
@@ -333,7 +333,6 @@ def _design_inside(path: Path) -> Design | None:
     """The design of a GGUF file, if its costs are known."""
     if path.suffix != ".gguf":
         return None
-    from chipwise.deploy.export.gguf_read import read_design
 
     try:
         return read_design(path)

@@ -18,9 +18,25 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.model import Predicted as Predicted
+from chipwise.predict.cost.model import parameters_said as parameters_said
+from chipwise.predict.cost.model import passes as passes
+from chipwise.predict.explain.comparison import Cell, requests_of
+from chipwise.predict.explain.comparison import Comparison as Comparison
+from chipwise.predict.explain.comparison import Winner as Winner
+from chipwise.predict.explain.comparison import compare as compare_requests
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, parameters_of, taken_for
-from chipwise.predict.served.training_step import TrainingEstimate
+from chipwise.predict.served.estimate import estimate as estimate_request
+from chipwise.predict.served.estimate import estimates
+from chipwise.predict.served.formats import wide_format
+from chipwise.predict.served.offload import divided, remark
+from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, parameters_of, resolved, taken_for
+from chipwise.predict.served.table import ALSO_ASKED as ALSO_ASKED
+from chipwise.predict.served.table import ANSWERED as ANSWERED
+from chipwise.predict.served.table import ASKED as ASKED
+from chipwise.predict.served.table import estimate_file
+from chipwise.predict.served.training_step import TrainingEstimate as TrainingEstimate
+from chipwise.predict.served.training_step import training_step
 
 if TYPE_CHECKING:
     import pandas
@@ -165,10 +181,6 @@ def estimate(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; the message says by how much, and what would fit.
     """
-    from chipwise.predict.served.estimate import estimate as estimate_request
-    from chipwise.predict.served.estimate import estimates
-    from chipwise.predict.served.offload import divided, remark
-
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
         model=model,
@@ -276,10 +288,6 @@ def estimate_training(
         Unsupported: The device has no rate for a format.
         DoesNotFit: Too little memory; the message says by how much, and what would help.
     """
-    from chipwise.predict.served.formats import wide_format
-    from chipwise.predict.served.request import resolved
-    from chipwise.predict.served.training_step import training_step
-
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
     weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
     request = Request(
@@ -338,9 +346,6 @@ def compare(
         UnknownName: A model or device that is not known.
         SpecError: No model or no device, or a plan that does not divide a model.
     """
-    from chipwise.predict.explain.comparison import compare as compare_requests
-    from chipwise.predict.explain.comparison import requests_of
-
     if not models:
         raise SpecError("name at least one model", field="models")
     if devices is not None and not devices:
@@ -360,8 +365,6 @@ def compare(
 
 
 def _cell_here(model: str, audio_s: float | None, **asked: Any) -> Cell:
-    from chipwise.predict.explain.comparison import Cell
-
     try:
         heard, seconds = listening(model, audio_s)
         found = estimate_here(heard, audio_s=seconds, **asked)
@@ -380,6 +383,4 @@ def estimate_table(
         SpecError: The file is no table, or lacks the columns model and device.
         StorageError: ``out`` cannot be written.
     """
-    from chipwise.predict.served.table import estimate_file
-
     return estimate_file(Path(path), Path(out), progress=on_progress)

@@ -6,24 +6,51 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from chipwise.api.this_machine import is_here
 from chipwise.core.arguments import public
 from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
+from chipwise.deploy.export.hf import require_folder
 from chipwise.deploy.runtimes import RUNTIMES
-from chipwise.design.report.record import RunRecord
-from chipwise.design.run.folder import RunFolder, holds_run
-from chipwise.design.run.progress import Status, seen, silent
+from chipwise.design.phases.kit_folder import FinishedRun
+from chipwise.design.phases.one_model import TaskScore as TaskScore
+from chipwise.design.phases.one_model import TaskTrained as TaskTrained
+from chipwise.design.phases.one_model import judge_on_task, other_than_text, train_on_task
+from chipwise.design.phases.one_model import run_of as run_of
+from chipwise.design.report import two_runs as two_runs
+from chipwise.design.report import unmet as unmet
+from chipwise.design.report.fitted_quality import fitted_quality
+from chipwise.design.report.record import RunRecord, load
+from chipwise.design.report.tables import constraint_table as constraint_table
+from chipwise.design.report.tables import contenders as contenders
+from chipwise.design.report.tables import final_table as final_table
+from chipwise.design.report.two_runs import TwoRuns, names_of
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.folder import holds_run as holds_run
+from chipwise.design.run.progress import UNITS as UNITS
+from chipwise.design.run.progress import Observer as Observer
+from chipwise.design.run.progress import Status as Status
+from chipwise.design.run.progress import amount_of as amount_of
+from chipwise.design.run.progress import best_of as best_of
+from chipwise.design.run.progress import line_of as line_of
+from chipwise.design.run.progress import seen
+from chipwise.design.run.progress import silent as silent
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
 from chipwise.errors import InputError, SpecError, StudyError, nearest, short
+from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.read import resolve
+from chipwise.training.evaluations.folder import evaluate_folder
+from chipwise.training.laws.laws import published_change as published_change
+from chipwise.training.laws.laws import published_quality
+from chipwise.training.loop.origin import check_inputs
+from chipwise.training.loop.progress import TrainingProgress as TrainingProgress
+from chipwise.training.loop.progress import Update as Update
 
 if TYPE_CHECKING:
-    from chipwise.design.phases.one_model import TaskScore, TaskTrained
-    from chipwise.design.report.two_runs import TwoRuns
-    from chipwise.design.shrink.shrink_model import Shrunk
-    from chipwise.training.evaluations.evaluate import TaskResult
+    from chipwise.design.shrink.shrink_model import Shrunk as Shrunk
+    from chipwise.training.evaluations.evaluate import TaskResult as TaskResult
     from chipwise.training.laws.laws import ExpectedQuality
     from chipwise.training.loop.train_model import Trained
 
@@ -177,8 +204,6 @@ def train(
         StudyError: The folder holds another training, or this one and ``resume`` is not given.
         TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
-    from chipwise.design.phases.one_model import other_than_text, train_on_task
-
     if (run := other_than_text(data)) is not None:
         text_alone = {"accumulate": accumulate != 1, "checkpoint_activations": checkpoint_activations}
         text_alone |= {"sharing": sharing != "ddp", "window": window is not None, "rate": rate != 1.0}
@@ -190,7 +215,6 @@ def train(
             spec, run, steps=steps, tokens=tokens, cpu_seconds=cpu_seconds, out=out, resume=resume, device=device,
             seed=seed, batch=batch, on_progress=on_progress or (lambda update: None),
         )  # fmt: skip
-    from chipwise.training.loop.origin import check_inputs
 
     check_inputs(spec, data)
     from chipwise.training.loop.train_model import execution_of, recipe_of, train_model
@@ -227,7 +251,6 @@ def export_subnetwork(
         SpecError: There are no finished shared weights, or the model does not fit into theirs.
         InputError: The model is unknown.
     """
-    from chipwise.design.phases.kit_folder import FinishedRun
     from chipwise.training.supernet.export import export_subnetwork as cut_out
 
     home = Path(folder)
@@ -274,13 +297,10 @@ def evaluate(
         InputError: The model or the task cannot be used.
         MissingExtra: A package that the task or the baseline needs is not installed.
     """
-    from chipwise.design.phases.one_model import judge_on_task, other_than_text
-
     if (run := other_than_text(task)) is not None:
         if kind is not None or method is not None:
             raise InputError("kind and method are for evaluations of text models")
         return judge_on_task(model, run), None
-    from chipwise.training.evaluations.folder import evaluate_folder
 
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)
 
@@ -338,11 +358,6 @@ def shrink(
         Unsupported: The model has blocks that cannot be built or cut here.
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
-    from chipwise.api.this_machine import is_here
-    from chipwise.deploy.export.hf import require_folder
-    from chipwise.design.phases.one_model import run_of
-    from chipwise.hardware import datasheet
-
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.design.shrink.distillation import Healing
@@ -403,9 +418,6 @@ def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
         StudyError: A folder holds no run.
         InputError: The two are one run, or of different tasks.
     """
-    from chipwise.design.report.record import load
-    from chipwise.design.report.two_runs import TwoRuns, names_of
-
     folders = [Path(first), Path(second)]
     if folders[0].resolve() == folders[1].resolve():
         raise InputError(f"{first}: name two different runs")
@@ -434,9 +446,6 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     count = parse_field(tokens, "count", "tokens")
     if run is not None:
-        from chipwise.design.report.fitted_quality import fitted_quality
-
         return fitted_quality(arch, tokens=count, run=run)
-    from chipwise.training.laws.laws import published_quality
 
     return published_quality(arch, tokens=count)

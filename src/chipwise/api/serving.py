@@ -5,23 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.fields import MOST, whole_number
-from chipwise.core.files import check_output
-from chipwise.design.fleet.question import FleetQuestion
-from chipwise.errors import SpecError
+from chipwise.core.files import build, check_output
+from chipwise.design.fleet.agent_loop import AgentLoop, price_loop, read_loop
+from chipwise.design.fleet.agent_loop import LoopCost as LoopCost
+from chipwise.design.fleet.agent_loop import PartCost as PartCost
+from chipwise.design.fleet.answer import FleetPlan as FleetPlan
+from chipwise.design.fleet.answer import planned
+from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
+from chipwise.design.fleet.chains import Chain as Chain
+from chipwise.design.fleet.chains import planned_chain, read_chain
+from chipwise.design.fleet.load_tests import check as check
+from chipwise.design.fleet.load_tests import verdict as verdict
+from chipwise.design.fleet.plan_files import differences as differences
+from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
+from chipwise.design.fleet.plan_page import write_plan_page as write_plan_page
+from chipwise.design.fleet.plan_page import write_simulation as write_simulation
+from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, rate_of, read_question
+from chipwise.design.fleet.simulating import ReplicaGroup, simulated
+from chipwise.design.fleet.simulating import Simulation as Simulation
+from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.load.load import WHOLE_INPUT, Load, RequestClass, describe_arrivals, generate_load
+from chipwise.predict.load.outcome import MEASURES as MEASURES
+from chipwise.predict.load.outcome import STATISTICS as STATISTICS
+from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
+from chipwise.predict.load.traces import read_trace
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.request import Request
-
-if TYPE_CHECKING:
-    from chipwise.design.fleet.agent_loop import LoopCost
-    from chipwise.design.fleet.answer import FleetPlan
-    from chipwise.design.fleet.chains import Chain
-    from chipwise.design.fleet.simulating import ReplicaGroup, Simulation
-    from chipwise.predict.load.load import Load, RequestClass
+from chipwise.predict.served.request import Request, resolved
 
 
 @public
@@ -123,14 +138,6 @@ def simulate(
         DoesNotFit: The model needs more memory than its devices have.
         Unsupported: A device lacks a rate.
     """
-    from chipwise.core import units
-    from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
-    from chipwise.design.fleet.question import above_zero
-    from chipwise.design.fleet.simulating import ReplicaGroup, simulated
-    from chipwise.predict.load.load import WHOLE_INPUT, RequestClass
-    from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
-    from chipwise.predict.served.request import resolved
-
     if (rate is not None) + (clients is not None) + (trace is not None) != 1:
         raise SpecError("give one of rate, clients and trace", field="rate")
     whole_number("seeds", seeds, most=100)
@@ -220,8 +227,6 @@ def simulate(
 
 def _another(text: str, base: Request, policy: Any, step_scale: float) -> ReplicaGroup:
     """The second pool of a mixed fleet, from ``DEVICE[:REPLICAS[:WEIGHT]]``."""
-    from chipwise.design.fleet.simulating import ReplicaGroup
-
     name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
     try:
         replicas = int(rest[0]) if rest else 1
@@ -241,9 +246,6 @@ def _loads(
     kind: RequestClass, *, longest: int | None, trace: str | Path | None, rate: float | str | None,
     clients: int | None, think_s: float, seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float,
 ) -> list[Load]:  # fmt: skip
-    from chipwise.design.fleet.question import rate_of
-    from chipwise.predict.load.load import generate_load
-    from chipwise.predict.load.traces import read_trace
 
     if trace is not None:
         return [read_trace(trace, longest=longest)[0]]
@@ -265,11 +267,6 @@ def _about_load(
     arrivals: Any, burstiness: float, each: str,
 ) -> str:  # fmt: skip
     """The load in words, for the page."""
-    from chipwise.core import units
-    from chipwise.design.fleet.question import rate_of
-    from chipwise.errors import counted
-    from chipwise.predict.load.load import describe_arrivals
-
     if trace is not None:
         return f"the {counted(len(load), 'request')} of {trace}"
     if clients is not None:
@@ -296,9 +293,6 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
     Raises:
         SpecError: A field is unknown, missing or wrong, or a part cannot be priced; it is named.
     """
-    from chipwise.core.files import build
-    from chipwise.design.fleet.agent_loop import AgentLoop, price_loop, read_loop
-
     return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
 
@@ -392,11 +386,6 @@ def plan(
         SpecError: An argument or a field of the file is wrong.
         Infeasible: Nothing meets the limits; names them with the closest values.
     """
-    from chipwise.design.fleet.answer import planned
-    from chipwise.design.fleet.chains import planned_chain, read_chain
-    from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
-    from chipwise.design.fleet.question import question_from, read_question
-
     if isinstance(model, FleetQuestion):
         question = model
     elif str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chipwise.core.arguments import public
+from chipwise.deploy.teach.machine import Taught as Taught
+from chipwise.deploy.teach.machine import teach_machine
+from chipwise.deploy.teach.reading import map_of as map_of
 
 if TYPE_CHECKING:
     from chipwise.deploy.teach.machine import Taught
@@ -42,6 +45,4 @@ def teach(
         UnknownName: There is no such data sheet, column or field.
         InputError: A base is needed, or the rows are of another machine.
     """
-    from chipwise.deploy.teach.machine import teach_machine
-
     return teach_machine(device, rows, base=base, mapped=columns, where=where, runtime=runtime, add=add, keep=keep)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chipwise.deploy.measure.store import kept_as, saved_profile
+from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.suited import OWN
 from chipwise.model.arch.arch import ArchSpec
@@ -13,6 +15,7 @@ from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.explain.cases import calibrated_case, priced_here
 
 if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
@@ -45,8 +48,6 @@ def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
 
 def weights_of_winner(model: str | ArchSpec) -> str | None:
     """The weight format that a winner's folder was exported in; None of anything else."""
-    from chipwise.design.run.winner import read_winner
-
     winner = read_winner(Path(model)) if isinstance(model, str) else None
     return None if winner is None else winner.design.weights
 
@@ -59,8 +60,6 @@ def profile_here(
     Raises:
         InputError: There is none.
     """
-    from chipwise.deploy.measure.store import kept_as, saved_profile
-
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
     profile = saved_profile(kept_as(runtime, images=images, ranking=ranking, sounds=sounds), threads)
@@ -93,8 +92,6 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
         InputError: It was not calibrated in this runtime, or several devices are asked for.
         Unsupported: The profile knows nothing of a block or format.
     """
-    from chipwise.predict.explain.cases import calibrated_case, priced_here
-
     name = model if isinstance(model, ArchSpec) else str(model)
     priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})
     asked["weights"] = weights_here(name, asked.get("weights"))

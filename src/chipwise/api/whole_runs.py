@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from chipwise.api.this_machine import require_sheet
+from chipwise.api.this_machine import is_here, require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
-from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.cost.whole_run import RunEstimate as RunEstimate
+from chipwise.predict.served.picture_changes import PictureExplanation
+from chipwise.predict.served.picture_changes import explain_pictures as explain
+from chipwise.predict.served.pictures import estimate_pictures as pictures
+from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
+from chipwise.predict.whole_runs.sorts import Sort
+from chipwise.predict.whole_runs.sorts import makes_pictures as makes_pictures
+from chipwise.predict.whole_runs.sorts import sort_of as priced_sort
 
-if TYPE_CHECKING:
-    from chipwise.predict.served.picture_changes import PictureExplanation
+
+def sort_of(model: str, device: str, part: str | None = None) -> Sort:
+    """What answers for a model on a device: ``pictures``, ``parts``, or nothing where its kernels are priced.
+
+    Args:
+        model: As in :func:`estimate`.
+        device: As there.
+        part: The one part of a model on a phone's chip that is asked for.
+
+    Raises:
+        UnknownName: There is no such device.
+    """
+    return priced_sort(model, None if is_here(device) else device, part)
 
 
 PICTURES = "pictures of published models are priced by whole runs on devices with data sheets"
@@ -57,8 +73,6 @@ def estimate_pictures(
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
-    from chipwise.predict.served.pictures import estimate_pictures as pictures
-
     require_sheet(device, PICTURES)
     return pictures(
         model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices,
@@ -89,8 +103,6 @@ def explain_pictures(
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
-    from chipwise.predict.served.picture_changes import explain_pictures as explain
-
     require_sheet(device, PICTURES)
     return explain(model, device=device, steps=steps, batch=batch, devices=devices)
 
@@ -121,8 +133,6 @@ def estimate_parts(
         UnknownName: A name that is not known.
         Unsupported: The device is no chip of Qualcomm's.
     """
-    from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
-
     require_sheet(device, "parts are priced by what Qualcomm's chips took", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
     return PartTable(f"{model} on {device}", found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.design.fleet.agent_loop import LoopCost, PartCost
+from chipwise import api
+from chipwise.cli.output import json_of, print_table, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 
 def command(
@@ -24,18 +26,11 @@ def command(
 
     chipwise init agent && chipwise agent agent.yaml
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of
-
     found = api.agent_loop(loop)
     json_of(found.to_dict() | {"rows": found.rows()}) if as_json else _print(found)
 
 
-def _print(found: LoopCost) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print(found: api.serving.LoopCost) -> None:
     say(f"{found.loop.name}: predicted, 90 % intervals", bold=True)
     say(found.headline())
     table = Table(
@@ -67,7 +62,7 @@ def _print(found: LoopCost) -> None:
         say(f"note: {note}")
 
 
-def _fitting(found: LoopCost, cost: PartCost) -> str:
+def _fitting(found: api.serving.LoopCost, cost: api.serving.PartCost) -> str:
     """New tokens, or calls, that would fit if all else stays the same."""
     room = found.room_s(cost)
     new = cost.new_within(room)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.hardware.datasheet import DeviceProfile
-    from chipwise.hardware.device import MachineProfile
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import print_table
+from chipwise.core import units
+from chipwise.core.dtypes import DType
+from chipwise.core.layout import Column, Table
+from chipwise.errors import InputError
 
 
 def command(
@@ -38,14 +42,11 @@ def command(
     memory of the process. Its check predicts whole models, each by a fit that excluded it. A calibration that was
     stopped (Ctrl-C) goes on where it was when the command is given again within a day.
     """
-    from chipwise import api
-    from chipwise.cli import show
-    from chipwise.errors import InputError
-    from chipwise.hardware import datasheet
-
     if not 0.25 <= minutes <= 60:
         raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
-    sheet = None if against is None else datasheet.load(against)  # a wrong name is reported before anything is timed
+    sheet = (
+        None if against is None else api.names.datasheet.load(against)
+    )  # a wrong name is reported before anything is timed
     try:
         with show.bar("calibrating", quiet=as_json) as progress:
             profile, path = api.calibrate(
@@ -69,14 +70,12 @@ def command(
         _print_comparison(sheet.title, compared(profile, sheet))
 
 
-def compared(profile: MachineProfile, sheet: DeviceProfile) -> list[dict[str, Any]]:
+def compared(profile: api.MachineProfile, sheet: api.names.DeviceProfile) -> list[dict[str, Any]]:
     """Measured and published figures in SI units; None where one is unknown.
 
     Measured peaks are of products in that weight format on ``profile.threads`` threads; published peaks are of the
     whole chip.
     """
-    from chipwise.core.dtypes import DType
-
     formats = {"fp32": DType.FP32, "int8": DType.INT8, "int4": DType.INT4}
     rows: list[dict[str, Any]] = [
         {
@@ -105,10 +104,6 @@ def compared(profile: MachineProfile, sheet: DeviceProfile) -> list[dict[str, An
 
 
 def _print_comparison(title: str, rows: list[dict[str, Any]]) -> None:
-    from chipwise.cli.output import print_table
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
     heads = ("measured here", "data sheet", "share")
     table = Table(
         title=f"this machine against {title}",

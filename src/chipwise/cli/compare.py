@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion, image_size
+from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
+from chipwise.cli.whole_runs import compared
+from chipwise.core import units
+from chipwise.core.digest import plain
 from chipwise.core.files import write_output
-
-if TYPE_CHECKING:
-    from chipwise.predict.explain.comparison import Comparison, Winner
+from chipwise.core.layout import Column, Table
 
 _OF_MODELS = ("device", "runtime", "prompt", "new", "images", "audio", "batch", "weights", "kv", "tp")
 
@@ -50,9 +53,6 @@ def command(
 
     chipwise compare runs/a runs/b --html both.html
     """
-    from chipwise import api
-    from chipwise.cli.whole_runs import compared
-
     if _runs(context, models, html=html, as_json=as_json):
         return
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
@@ -73,9 +73,7 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
     Raises:
         typer.BadParameter: One run alone, more than two, a run beside a model, or an option that only models have.
     """
-    from chipwise.design.run.folder import holds_run
-
-    runs = [name for name in names if Path(name).is_dir() and holds_run(Path(name))]
+    runs = [name for name in names if Path(name).is_dir() and api.runs.holds_run(Path(name))]
     if not runs:
         if html is not None:
             raise typer.BadParameter("--html is the page of two runs; name two folders such as runs/a runs/b")
@@ -88,27 +86,23 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
         raise typer.BadParameter(f"{count} named; two are compared, as in: chipwise compare runs/a runs/b")
     refuse(context, *_OF_MODELS, why="is for models; a run's file states it")
-    from chipwise.api.runs import compare_runs
-    from chipwise.design.report import two_runs
 
-    found = compare_runs(*runs)
+    found = api.runs.compare_runs(*runs)
     if html is not None:
-        write_output(html, two_runs.page(found))
+        write_output(html, api.runs.two_runs.page(found))
     if as_json:
-        json_of(two_runs.to_data(found))
+        json_of(api.runs.two_runs.to_data(found))
         return True
-    for table in two_runs.tables(found):
+    for table in api.runs.two_runs.tables(found):
         print_table(table)
-    for note in two_runs.notes(found):
+    for note in api.runs.two_runs.notes(found):
         say(f"note: {note}")
     if html is not None:
         notices.print(f"wrote {html}")
     return True
 
 
-def _data(found: Comparison) -> dict[str, object]:
-    from chipwise.core.digest import plain
-
+def _data(found: api.predictions.Comparison) -> dict[str, object]:
     cells = [
         {
             "model": cell.model,
@@ -131,11 +125,7 @@ def _data(found: Comparison) -> dict[str, object]:
     return {"models": found.models, "devices": found.devices, "cells": cells, "winners": plain(found.winners)}
 
 
-def _print(found: Comparison) -> None:
-    from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print(found: api.predictions.Comparison) -> None:
     costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
     each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
     right = {
@@ -191,9 +181,7 @@ def _print(found: Comparison) -> None:
         say(f"{winner.device}, {winner.metric.partition('_')[0].upper()}: {_winner(winner)}")
 
 
-def _winner(winner: Winner) -> str:
-    from chipwise.core import units
-
+def _winner(winner: api.predictions.Winner) -> str:
     if winner.times_better is None:
         return f"{winner.model}; {winner.why}"
     doubt = "" if winner.sure else " (their intervals overlap)"

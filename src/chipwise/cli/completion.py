@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from chipwise import api
+from chipwise.core.typed import memory_bytes
+from chipwise.errors import InputError
+
 LIKE = "Read a config.json of an unknown model_type as one of this family, such as llama."
 
 MEMORY = "Of a device that is sold with several sizes, such as 64GB; `--device 'm4 max 64GB'` says the same."
@@ -13,9 +17,6 @@ def sized(device: str, memory: str | None) -> str:
     Raises:
         InputError: ``memory`` is no size, or the device is none that is sold.
     """
-    from chipwise.core.typed import memory_bytes
-    from chipwise.errors import InputError
-
     if memory is None:
         return device
     size = memory.replace(" ", "").lower()
@@ -29,17 +30,14 @@ def sized(device: str, memory: str | None) -> str:
 
 def devices(incomplete: str) -> list[str]:
     """Devices that start with the typed text, and ``here`` and ``all`` where commands accept them."""
-    from chipwise.hardware import datasheet, taught
-
-    return [name for name in (*datasheet.names(), *taught.names(), "all", "here") if name.startswith(incomplete)]
+    known = (*api.names.datasheet.names(), *api.names.taught.names(), "all", "here")
+    return [name for name in known if name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
     """Models whose id, or its part after the slash, starts with the typed text."""
-    from chipwise.model.published import families
-
     wanted = incomplete.lower()
-    ids = families.names()
+    ids = api.names.families.names()
     matching = [name for name in ids if name.lower().startswith(wanted)]
     tails = (name.rpartition("/")[2] for name in ids)
     matching = matching or [tail for tail in tails if tail.lower().startswith(wanted)]
@@ -48,6 +46,4 @@ def models(incomplete: str) -> list[str]:
 
 def runtimes(incomplete: str) -> list[str]:
     """Runtimes that start with the typed text."""
-    from chipwise.hardware.runtime import RUNTIMES
-
-    return [name for name in RUNTIMES if name.startswith(incomplete)]
+    return [name for name in api.names.RUNTIMES if name.startswith(incomplete)]

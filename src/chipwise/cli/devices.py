@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise.cli import completion
+from chipwise import api
+from chipwise.cli import completion, output
+from chipwise.cli.output import print_table, say
+from chipwise.core import units
+from chipwise.core.dtypes import DType
+from chipwise.core.layout import Column, Table
+from chipwise.errors import counted
 
 if TYPE_CHECKING:
     from chipwise.core.layout import Table
-    from chipwise.hardware.datasheet import DeviceProfile
-    from chipwise.hardware.facts import Fact
-    from chipwise.hardware.taught import Teaching
 
 app = typer.Typer(rich_markup_mode=None)
 JSON = typer.Option("--json", help="Print as JSON, in SI units.")
@@ -26,15 +29,13 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     """
     if context.invoked_subcommand is not None:
         return
-    from chipwise.cli import output
-    from chipwise.hardware import datasheet, taught
 
-    devices = datasheet.load_all()
+    devices = api.names.datasheet.load_all()
     if as_json:
         output.json_of([_summary(device) for device in devices])
         return
     output.print_table(_overview(devices))
-    if machines := taught.names():
+    if machines := api.names.taught.names():
         output.say(f"taught here: {', '.join(machines)}")
 
 
@@ -47,10 +48,7 @@ def one(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show every fact of one device with its source."""
-    from chipwise.cli import output
-    from chipwise.hardware import datasheet
-
-    device = datasheet.load(name)
+    device = api.names.datasheet.load(name)
     if as_json:
         learnt = {} if device.taught is None else {"taught": _teaching(device.taught)}
         facts = {
@@ -59,17 +57,17 @@ def one(
         }
         output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts} | learnt)
     else:
-        if (taken := datasheet.said_of(name)) is not None:
+        if (taken := api.names.datasheet.said_of(name)) is not None:
             output.say(taken)
         _print_one(device)
 
 
-def _teaching(found: Teaching) -> dict[str, Any]:
+def _teaching(found: api.names.Teaching) -> dict[str, Any]:
     names = ("name", "version", "created", "base", "machine", "rows", "source", "check")
     return {name: getattr(found, name) for name in names}
 
 
-def _summary(device: DeviceProfile) -> dict[str, Any]:
+def _summary(device: api.names.DeviceProfile) -> dict[str, Any]:
     return {
         "name": device.name,
         "title": device.title,
@@ -88,16 +86,11 @@ def _summary(device: DeviceProfile) -> dict[str, Any]:
     }
 
 
-def _number(fact: Fact | None) -> float | None:
+def _number(fact: api.names.Fact | None) -> float | None:
     return None if fact is None else fact.number
 
 
-def _overview(devices: list[DeviceProfile]) -> Table:
-    from chipwise.core import units
-    from chipwise.core.dtypes import DType
-    from chipwise.core.layout import Column, Table
-    from chipwise.errors import counted
-
+def _overview(devices: list[api.names.DeviceProfile]) -> Table:
     formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
     heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}
     shown = Table(
@@ -119,11 +112,7 @@ def _overview(devices: list[DeviceProfile]) -> Table:
     return shown
 
 
-def _print_one(device: DeviceProfile) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print_one(device: api.names.DeviceProfile) -> None:
     if device.taught is not None:
         found = device.taught
         error = (

@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from chipwise import api
 from chipwise.cli import candidates as ranked
 from chipwise.cli import completion, image_size, quality, whole_runs
-
-if TYPE_CHECKING:
-    from chipwise.api.predictions import DeviceAnswer
-    from chipwise.predict.cost.model import CostEstimate, Predicted
-    from chipwise.predict.served.training_step import TrainingEstimate
-
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
+from chipwise.core import units
+from chipwise.core.csvfile import own_columns
+from chipwise.core.layout import Column, Table
 
 TABLE_ONLY = ("table", "out", "as_json")
 SHARE_SAID = 0.005  # of TPOT; less waiting than this is not mentioned
@@ -116,13 +115,6 @@ def command(
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
     image_size, audio_s.
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, notices, progress_bar, refuse
-    from chipwise.core.csvfile import own_columns
-    from chipwise.model.published import alike
-    from chipwise.model.published.read import resolve
-    from chipwise.predict.served.table import ALSO_ASKED, ANSWERED, ASKED
-
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
         refuse(context, *others, why="cannot be combined with --table; use the column of that name")
@@ -139,16 +131,18 @@ def command(
         else:
             rate = f"{rows / spent_s:,.0f} rows/s"
             notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error, {rate}; wrote {out}")
-            if own := own_columns(table, (*ASKED, *ALSO_ASKED, *ANSWERED)):
+            if own := own_columns(
+                table, (*api.predictions.ASKED, *api.predictions.ALSO_ASKED, *api.predictions.ANSWERED)
+            ):
                 notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
         return
     if model is None:
         raise typer.BadParameter("name a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
-    model, device = alike.named(model, like), completion.sized(device, memory)
+    model, device = api.names.alike.named(model, like), completion.sized(device, memory)
     if ranked.answered(context, model, device, counts=candidates, shards=shards):
         return
-    if audio is not None and not resolve(model).towers:
+    if audio is not None and not api.resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     picture = {"height": height, "width": width, "frames": frames, "steps": steps}
     if whole_runs.answered(context, model, picture, part=part, as_json=as_json):
@@ -192,17 +186,11 @@ def _layers(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdigit() else text
 
 
-def _between(value: Predicted, kind: str) -> str:
-    from chipwise.core import units
-
+def _between(value: api.predictions.Predicted, kind: str) -> str:
     return units.span(value.value, value.low, value.high, kind)
 
 
-def _print_training(model: str, step: TrainingEstimate) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print_training(model: str, step: api.predictions.TrainingEstimate) -> None:
     several = f"{step.devices} x " if step.devices > 1 else ""
     say(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
@@ -225,18 +213,11 @@ def _print_training(model: str, step: TrainingEstimate) -> None:
 
 
 def _memory(peak_bytes: float, parts: Mapping[str, float]) -> str:
-    from chipwise.core import units
-
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in parts.items())
     return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
 
-def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
-    from chipwise.cli.output import print_table, put, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.predict.cost.model import passes
-
+def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
     several = f"{found.devices} x " if found.devices > 1 else ""
     where = f"{several}{found.device}, {found.served_as}"
     if found.does_not_fit:
@@ -282,27 +263,23 @@ def _print(model: str, found: CostEstimate, *, kernels: bool) -> None:
         mfu, mbu = (units.show(used[phase], "share", digits=2) for used in (found.mfu, found.mbu))
         table.add(phase, f"MFU {mfu}, MBU {mbu}")
     print_table(table)
-    for line in passes(found) if kernels else ():
+    for line in api.predictions.passes(found) if kernels else ():
         put(line)
     for note in found.notes:
         say(f"note: {note}")
 
 
-def read_by(found: CostEstimate) -> str:
+def read_by(found: api.CostEstimate) -> str:
     """Unit that a request's cost is counted by: ``token``, ``image``, ``sound`` or ``request``."""
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 
-def energy_of(found: CostEstimate) -> Predicted | None:
+def energy_of(found: api.CostEstimate) -> api.predictions.Predicted | None:
     """Energy of a token, an image or a sound; None where it is not known."""
     return found.metrics.get(f"joules_per_{read_by(found)}")
 
 
-def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print_devices(model: str, answers: Sequence[api.predictions.DeviceAnswer]) -> None:
     found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
@@ -344,29 +321,25 @@ def _print_devices(model: str, answers: Sequence[DeviceAnswer]) -> None:
             say(f"{row.device}: {row.problem}")
 
 
-def decoded(found: CostEstimate) -> str:
+def decoded(found: api.CostEstimate) -> str:
     """Tokens per second that one request decodes; empty of a model that decodes none."""
-    from chipwise.core import units
-
     rate = found.metrics.get("decode_tokens_per_s")
     return "" if rate is None else units.number(rate.value)
 
 
-def million_tokens(found: CostEstimate) -> tuple[str, str]:
+def million_tokens(found: api.CostEstimate) -> tuple[str, str]:
     """Dollars per million input and output tokens; a dash where there is no price."""
-    from chipwise.core import units
-
     prices = [found.metrics.get(f"usd_per_1k_{side}_tokens") for side in ("input", "output")]
     read, written = (units.show(1e3 * price.value, "price") if price else "–" for price in prices)
     return read, written
 
 
-def _runtimes(found: Sequence[tuple[str, CostEstimate]]) -> str:
+def _runtimes(found: Sequence[tuple[str, api.CostEstimate]]) -> str:
     """The one runtime and format of all answers, or that there are several."""
     names = {f"{cost.runtime}, {cost.weights}" for _, cost in found}
     return f"all in {names.pop()}" if len(names) == 1 else "each as it is usual there"
 
 
-def _main(found: CostEstimate) -> str:
+def _main(found: api.CostEstimate) -> str:
     """The metric of a model's speed; a text encoder generates no tokens."""
     return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"

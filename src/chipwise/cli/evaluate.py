@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.training.evaluations.evaluate import TaskResult
+from chipwise import api
+from chipwise.cli.output import json_of, print_table, progress_bar, put
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 
 def command(
@@ -38,15 +40,11 @@ def command(
 
     Images, speech, series: chipwise evaluate runs/vision/winner --task vision.yaml
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, progress_bar, put
-    from chipwise.design.phases.one_model import TaskScore
-
     with progress_bar("tuning", quiet=as_json) as advance:
         reached, reference = api.evaluate(
             model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance
         )
-    if isinstance(reached, TaskScore):
+    if isinstance(reached, api.runs.TaskScore):
         if as_json:
             json_of({"model": reached})
         else:
@@ -58,10 +56,7 @@ def command(
     _print(model, reached, reference)
 
 
-def _print(model: str, reached: TaskResult, reference: TaskResult | None) -> None:
-    from chipwise.cli.output import print_table, put
-    from chipwise.core.layout import Column, Table
-
+def _print(model: str, reached: api.runs.TaskResult, reference: api.runs.TaskResult | None) -> None:
     table = Table(
         title=f"{reached.task}: {reached.train_items:,} training items, {reached.test_items:,} held out",
         columns=[Column(), Column(head=f"{reached.metric} (95 %)", right=True)],
@@ -79,13 +74,11 @@ def _print(model: str, reached: TaskResult, reference: TaskResult | None) -> Non
             put(line)
 
 
-def _show(result: TaskResult, value: float) -> str:
-    from chipwise.core import units
-
+def _show(result: api.runs.TaskResult, value: float) -> str:
     return units.show(value, "share") if result.metric == "accuracy" else f"{value:.3f}"
 
 
-def _confusion(result: TaskResult) -> str:
+def _confusion(result: api.runs.TaskResult) -> str:
     """The confusion matrix: true classes down, predicted ones across, by number; zeros are left blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))

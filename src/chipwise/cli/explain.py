@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion, image_size, quality
-
-if TYPE_CHECKING:
-    from chipwise.predict.explain.advice import Advice
-    from chipwise.predict.explain.explanation import Explanation, PhaseAnswer
+from chipwise.cli.output import json_of, notices, print_table, refuse, say
+from chipwise.cli.whole_runs import explained
+from chipwise.core import units
+from chipwise.core.extras import require
+from chipwise.core.files import check_output, write_output
+from chipwise.core.layout import Column, Table
+from chipwise.errors import InputError
 
 WIDTH = 16  # characters of the longest bar
 
@@ -83,14 +87,7 @@ def command(
 
     Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, notices, refuse
-    from chipwise.cli.whole_runs import explained
-    from chipwise.core.extras import require
-    from chipwise.core.files import check_output, write_output
-    from chipwise.model.published import alike
-
-    model = alike.named(model, like)
+    model = api.names.alike.named(model, like)
     if explained(context, model, as_json=as_json):
         return
     if not train:
@@ -118,43 +115,33 @@ def command(
         sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
     )  # fmt: skip
     if as_json:
-        from chipwise.predict.explain.explanation import to_data
-
-        json_of(quality.with_quality(to_data(found), found.case.arch, train_tokens))
+        json_of(quality.with_quality(api.explanations.to_data(found), found.case.arch, train_tokens))
     else:
         _print(model, found, every=every)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
-        from chipwise.predict.explain.html import page
-
-        write_output(html, page(model, found))
+        write_output(html, api.explanations.page(model, found))
         notices.print(f"wrote {html}")
     if apply is not None and out is not None:
         notices.print(_apply(found, apply, out, model))
 
 
-def _apply(found: Explanation, number: int, out: Path, model: str) -> str:
-    from chipwise.errors import InputError
-    from chipwise.predict.explain.apply import apply
-
+def _apply(found: api.explanations.Explanation, number: int, out: Path, model: str) -> str:
     if number > len(found.advice):
         raise InputError(f"--apply {number}: there are {len(found.advice)} pieces of advice; --all shows more")
     advice = found.advice[number - 1]
-    kind = apply(found.case, advice, out, original=model)
+    kind = api.explanations.apply(found.case, advice, out, original=model)
     return f"wrote {out} ({kind}): {advice.proposal.title}"
 
 
-def _print(model: str, found: Explanation, *, every: bool) -> None:
-    from chipwise.cli.output import say
-    from chipwise.core import units
-    from chipwise.predict.cost.model import parameters_said
-
+def _print(model: str, found: api.explanations.Explanation, *, every: bool) -> None:
     cost, question, arch = found.estimate, found.case.question, found.case.question.arch
     several = f"{cost.devices} x " if cost.devices > 1 else ""
     served = replace(cost, weights=question.weights).served_as
     short = f": {found.does_not_fit}" if found.does_not_fit else ""
     say(f"{model} on {several}{cost.device}, {served}{short}", bold=True)
-    say(f"{found.case.asked}; parameters: {parameters_said(arch.parameters(), arch.active_parameters())}")
+    parameters = api.predictions.parameters_said(arch.parameters(), arch.active_parameters())
+    say(f"{found.case.asked}; parameters: {parameters}")
     say(f"{'hypothetical, as if it did fit: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
     for phase in found.phases:
@@ -177,18 +164,14 @@ def _print(model: str, found: Explanation, *, every: bool) -> None:
             f"({units.number(shared.saving(last))} times less than without sharing)"
         )
     if found.training is not None:
-        from chipwise.predict.explain.notes import checkpointing_note
-
-        say(f"note: {checkpointing_note(found.training)} (--train explains it)")
+        say(f"note: {api.explanations.checkpointing_note(found.training)} (--train explains it)")
     _print_advice(found.advice, every=every)
     for note in found.notes:
         say(f"note: {note}")
 
 
-def _times(found: Explanation) -> str:
+def _times(found: api.explanations.Explanation) -> str:
     """TTFT and TPOT, or the one pass, with their intervals."""
-    from chipwise.core import units
-
     metrics, case = found.estimate.metrics, found.case
     names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
     names = [("step", "step")] if case.training else names
@@ -199,12 +182,7 @@ def _times(found: Explanation) -> str:
     return ", ".join(times)
 
 
-def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.predict.explain.explanation import SHOWN
-
+def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Explanation) -> None:
     say()
     say(f"{found.case.title(phase.phase)}: {units.show(phase.seconds, 'time')}", bold=True)
     right, number = Column(right=True), units.number
@@ -221,7 +199,7 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
     columns = [Column(head=head, right=head != "bound", drop=drops.get(head, 0)) for head in heads]
     operators = Table(columns=[Column(head="operator"), *columns])
     for each in phase.operators:
-        if each.share >= SHOWN:
+        if each.share >= api.explanations.SHOWN:
             operators.add(
                 each.place + (f"  x{each.count}" if each.count > 1 else ""),
                 units.show(each.seconds, "time"),
@@ -231,7 +209,7 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
                 "" if each.ridge is None else number(each.ridge),
                 "" if each.reached is None else units.show(each.reached, "share", digits=2),
             )
-    rest = [each for each in phase.operators if each.share < SHOWN]
+    rest = [each for each in phase.operators if each.share < api.explanations.SHOWN]
     if rest:
         share = units.show(sum(each.share for each in rest), "share", digits=2)
         seconds = units.show(sum(each.seconds for each in rest), "time")
@@ -239,21 +217,22 @@ def _print_phase(phase: PhaseAnswer, found: Explanation) -> None:
     print_table(operators)
 
 
-def _print_advice(advice: tuple[Advice, ...], *, every: bool) -> None:
-    from chipwise.cli.output import say
-    from chipwise.predict.explain.gains import leading
-    from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
-
-    shown = advice if every else leading(advice)  # which come first, so that numbers are the same with --all
+def _print_advice(advice: tuple[api.explanations.Advice, ...], *, every: bool) -> None:
+    shown = (
+        advice if every else api.explanations.leading(advice)
+    )  # which come first, so that numbers are the same with --all
     say()
     say("Advice" if shown else "Advice: no change is sure to help much", bold=True)
     for number, each in enumerate(shown, start=1):
         proposal = each.proposal
         doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"
         say(f"{number:>2}. {proposal.title}", bold=True, hang=4)
-        say(f"{gain_text(each.headline)}: {factor_text(each.headline)}{doubt}", indent=4)
+        say(
+            f"{api.explanations.gain_text(each.headline)}: {api.explanations.factor_text(each.headline)}{doubt}",
+            indent=4,
+        )
         for label, text in (
-            ("also", side_effects(each)),
+            ("also", api.explanations.side_effects(each)),
             (proposal.touches, proposal.how),
             ("quality", proposal.quality),
             ("source", proposal.source),

@@ -7,6 +7,12 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import print_table, put, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
+
 
 def command(
     model: Annotated[
@@ -43,12 +49,6 @@ def command(
     the folder says the same. GGUF is checked by llama.cpp itself, from the package xllamacpp (pip install
     'chipwise[all]').
     """
-    from chipwise import api
-    from chipwise.cli import show
-    from chipwise.cli.output import print_table, put, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
     with show.waiting("exporting", quiet=as_json):
         found = api.export(model, to=to, weights=weights, out=out, verify=verify)
     if as_json:

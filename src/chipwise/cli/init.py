@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from chipwise.cli.output import notices, print_table
+from chipwise.core.files import write_output
+from chipwise.core.layout import Column, Table
+from chipwise.errors import InputError, UnknownName
+
 EXAMPLES = Path(__file__).parent / "examples"
 COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written beside it
 
@@ -27,11 +32,6 @@ def command(
       chipwise init own-text --out notes.yaml
       chipwise search notes.yaml
     """
-    from chipwise.cli.output import notices, print_table
-    from chipwise.core.files import write_output
-    from chipwise.core.layout import Column, Table
-    from chipwise.errors import InputError, UnknownName
-
     if listed:
         table = Table(columns=[Column(), Column(prose=True)])
         for name in kinds():

@@ -7,6 +7,12 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import print_table, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
+
 
 def command(
     source: Annotated[
@@ -40,12 +46,6 @@ def command(
     Copy the folder to the device and run there: python3 kit.py. It needs only Python and the runtime. Bring
     kit-results.json back: chipwise measurements import kit-results.json. A run uses it when it goes on with --resume.
     """
-    from chipwise import api
-    from chipwise.cli import show
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
     with show.waiting("packing", quiet=as_json):
         packed = api.kit(
             source,

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from chipwise.cli import image_size
+from chipwise import api
+from chipwise.cli import image_size, measured, output, show
+from chipwise.core import units
 
 
 def command(
@@ -60,12 +62,7 @@ def command(
     A model that sees or hears for a decoder is measured in parts, its tower and its decoder, which are then added up:
     chipwise measure smolvlm-256m --images 1 --image-size 1024x768
     """
-    from chipwise import api
-    from chipwise.api.measured_parts import comes_in_parts
-    from chipwise.cli import measured, output, show
-    from chipwise.core import units
-
-    if comes_in_parts(model):
+    if api.measured_parts.comes_in_parts(model):
         output.refuse(context, "sustained", why="is for models that are measured whole")
         with show.waiting("measuring", quiet=as_json):
             parts = api.measure_parts(

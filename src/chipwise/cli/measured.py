@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from chipwise import api
 from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
-from chipwise.predict.cost.request import throughput
-
-if TYPE_CHECKING:
-    from chipwise.api.measured_parts import MeasuredParts
-    from chipwise.deploy.calibrate.efficiency import Efficiency
-    from chipwise.deploy.measure.measurement import Measurement
-    from chipwise.deploy.measure.sustained import Sustained
-    from chipwise.design.limits import Constraint
 
 SHARES = (0.5, 0.9, 0.99)
 BARS = " ▁▂▃▄▅▆▇█"
@@ -24,11 +17,11 @@ Interval = tuple[float, float, float]
 
 
 def measurement_table(
-    found: Measurement,
+    found: api.Measurement,
     *,
     promised: Mapping[str, Interval] | None = None,
-    limits: Sequence[Constraint] = (),
-    used: Efficiency | None = None,
+    limits: Sequence[api.measuring.Constraint] = (),
+    used: api.measuring.Efficiency | None = None,
 ) -> None:
     """Percentiles with their intervals, throughput, memory, use of the machine, energy, distribution and verdict.
 
@@ -78,7 +71,7 @@ def measurement_table(
     _verdict(found)
 
 
-def parts_table(found: MeasuredParts) -> None:
+def parts_table(found: api.measured_parts.MeasuredParts) -> None:
     """Passes of each part, their sum for a request, and how it was computed."""
     decoder, request = found.decoder.measurement, found.decoder.measurement.workload
     threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
@@ -117,7 +110,7 @@ def parts_table(found: MeasuredParts) -> None:
 
 
 def _throughput_row(
-    found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
+    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, api.measuring.Constraint]
 ) -> tuple[str, ...]:
     """New tokens of all requests per second, by medians; for an encoder, the tokens that it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
@@ -127,7 +120,7 @@ def _throughput_row(
         return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
     if found.encodes:
         return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
-    value = float(throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
+    value = float(api.measuring.throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
     limit = limits.get("throughput")
     met = "" if limit is None else _met(limit, value, None)
     return (
@@ -140,13 +133,13 @@ def _throughput_row(
 
 
 def _percentile_row(
-    found: Measurement,
+    found: api.Measurement,
     quantity: str,
     share: float,
     promised: Mapping[str, Interval],
-    limits: Mapping[str, Constraint],
+    limits: Mapping[str, api.measuring.Constraint],
 ) -> tuple[str, ...]:
-    from chipwise.core.statistics import percentile_interval
+    from chipwise.core.statistics import percentile_interval  # numpy
 
     name = f"{quantity}_p{share * 100:.0f}"
     known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
@@ -163,7 +156,7 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
     return units.span(value, low, high, kind)
 
 
-def _met(limit: Constraint, value: float, bound: float | None) -> str:
+def _met(limit: api.measuring.Constraint, value: float, bound: float | None) -> str:
     """Whether a limit is met; "probably" where the interval's bound does not meet it or nothing bounds a P99."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
@@ -172,7 +165,7 @@ def _met(limit: Constraint, value: float, bound: float | None) -> str:
 
 
 def _memory_row(
-    found: Measurement, promised: Mapping[str, Interval], limits: Mapping[str, Constraint]
+    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, api.measuring.Constraint]
 ) -> tuple[str, ...]:
     peak = found.peak_memory_bytes
     limit = limits.get("peak_memory")
@@ -191,7 +184,7 @@ def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
     return units.span(value, low, high, kind)
 
 
-def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
+def histogram(found: api.Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
     """One line of bars over the samples' range up to P99.5, logarithmic, and the number of samples beyond."""
     import numpy as np
 
@@ -206,7 +199,7 @@ def histogram(found: Measurement, quantity: Literal["ttft", "tpot"] | str, *, bi
     return f"{quantity}  {units.show(low, 'time')} |{bars}| {units.show(high, 'time')}{tail}"
 
 
-def _verdict(found: Measurement) -> None:
+def _verdict(found: api.Measurement) -> None:
     steps = "" if found.encodes else f" and {len(found.tpot_s)} decode steps"
     samples = f"{len(found.ttft_s)} {'passes' if found.encodes else 'prefills'}{steps}"
     if found.clean:
@@ -217,7 +210,7 @@ def _verdict(found: Measurement) -> None:
         say(drift_sentence(found))
 
 
-def drift_sentence(found: Measurement) -> str:
+def drift_sentence(found: api.Measurement) -> str:
     """The machine's speed compared with that at calibration, and corrected medians where that matters."""
     assert found.drift is not None
     phases = [("prefill", "TTFT", found.drift.prefill_slowdown)]
@@ -239,12 +232,12 @@ def _slower(factor: float) -> str:
     )
 
 
-def _corrected(found: Measurement, metric: str) -> str:
+def _corrected(found: api.Measurement, metric: str) -> str:
     value, low, high = found.corrected_interval(metric)
     return _within(value, low, high, "time")
 
 
-def sustained_lines(found: Sustained, *, kept: bool) -> None:
+def sustained_lines(found: api.measuring.Sustained, *, kept: bool) -> None:
     """Speed over time and the fitted thermal model."""
     medians = [window.tpot_p50_s for window in found.windows]
     low, high = min(medians), max(medians)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.deploy.measure.store import Stored
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.measured import measurement_table
+from chipwise.cli.output import print_table, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 app = typer.Typer(rich_markup_mode=None)
 JSON = typer.Option("--json", help="Print as JSON, in SI units.")
@@ -42,13 +46,7 @@ def listed(
 
 
 def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
-    from chipwise.cli import show
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.deploy.measure.store import MeasurementStore
-
-    store = MeasurementStore()
+    store = api.measuring.MeasurementStore()
     rows = [summary(item) for item in store.entries(device=device, runtime=runtime)]
     if as_json:
         show.json_of(rows)
@@ -87,7 +85,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
     print_table(shown)
 
 
-def summary(item: Stored) -> dict[str, Any]:
+def summary(item: api.measuring.Stored) -> dict[str, Any]:
     """One row of the list."""
     found = item.measurement
     return {
@@ -115,11 +113,7 @@ def one(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show one measurement; with --json every sample and reading of it."""
-    from chipwise.cli import show
-    from chipwise.cli.measured import measurement_table
-    from chipwise.deploy.measure.store import MeasurementStore
-
-    item = MeasurementStore().get(identity)
+    item = api.measuring.MeasurementStore().get(identity)
     if as_json:
         show.json_of(item.to_data())
         return
@@ -136,9 +130,7 @@ def export(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write measurements to a file that another machine can import."""
-    from chipwise.deploy.measure.store import MeasurementStore
-
-    store = MeasurementStore()
+    store = api.measuring.MeasurementStore()
     items = [store.get(name) for name in ids] if ids else store.entries(device=device, runtime=runtime)
     _say({"exported": store.export(out, items), "file": str(out)}, as_json)
 
@@ -168,9 +160,6 @@ def import_(
     Reads kit-results.json (chipwise kit), the output of llama-bench -o json (with --model), and exported lines. They
     are kept under the device's name and never change this machine's own profile.
     """
-    from chipwise import api
-    from chipwise.cli.output import say
-
     found = api.import_measurements(file, run=run, model=model, device=device, weights=weights)
     where = {} if found.run is None else {"run": str(found.run)}
     notes = {"notes": list(found.notes)} if found.notes and as_json else {}
@@ -188,14 +177,10 @@ def delete(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Delete measurements."""
-    from chipwise.deploy.measure.store import MeasurementStore
-
-    _say({"deleted": MeasurementStore().delete(ids)}, as_json)
+    _say({"deleted": api.measuring.MeasurementStore().delete(ids)}, as_json)
 
 
 def _say(what: dict[str, Any], as_json: bool) -> None:
-    from chipwise.cli import show
-
     if as_json:
         show.json_of(what)
     else:

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion
+from chipwise.cli.output import json_of, print_table, refuse
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
+from chipwise.errors import UnknownName
 
 if TYPE_CHECKING:
-    from chipwise.api.catalogue import ModelEntry, ModelOnDevice
     from chipwise.core.results import ResultTable
 
 
@@ -36,16 +40,11 @@ def command(
       chipwise models qwen3
       chipwise models --device "rtx 4070"      what runs on it: largest first, in the chip's usual runtime and format
     """
-    from chipwise import api
-    from chipwise.api.catalogue import model_names
-    from chipwise.cli.output import json_of, refuse
-    from chipwise.errors import UnknownName
-
     if device is None:
         refuse(context, "memory", "host", "prompt", "new", why="needs --device")
     known = api.models(contains)
     if not known:
-        raise UnknownName("model", contains, model_names(), listed_by="chipwise models")
+        raise UnknownName("model", contains, api.catalogue.model_names(), listed_by="chipwise models")
     if device is not None:
         _on_device(
             api.models_on(completion.sized(device, memory), contains, prompt_tokens=prompt, new_tokens=new, host=host),
@@ -57,11 +56,7 @@ def command(
         _list(known)
 
 
-def _list(found: ResultTable[ModelEntry]) -> None:
-    from chipwise.cli.output import print_table
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _list(found: ResultTable[api.catalogue.ModelEntry]) -> None:
     heads = ("params", "active", "layers", "width", "context", "kind", "weights")
     columns = [Column(head="model"), *(Column(head=head, right=True, drop=n) for n, head in enumerate(heads))]
     table = Table(columns=columns, title=found.title)
@@ -80,11 +75,7 @@ def _list(found: ResultTable[ModelEntry]) -> None:
     print_table(table)
 
 
-def _on_device(found: ResultTable[ModelOnDevice], *, as_json: bool) -> None:
-    from chipwise.cli.output import json_of, print_table
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _on_device(found: ResultTable[api.catalogue.ModelOnDevice], *, as_json: bool) -> None:
     if as_json:
         json_of(found.to_dict())
         return

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
-
-if TYPE_CHECKING:
-    from chipwise.design.fleet.answer import FleetPlan
-    from chipwise.design.fleet.chains import Chain
+from chipwise.core import units
+from chipwise.core.files import check_output
+from chipwise.core.layout import Column, Table
+from chipwise.errors import counted
 
 ABOUT_OUTPUT = ("out", "resume", "results", "html", "as_json")
 
@@ -94,11 +96,6 @@ def command(
 
     Check a plan against a load test: chipwise plan check plan.json --results vllm-bench.json
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, notices, progress_bar, refuse
-    from chipwise.core.files import check_output
-    from chipwise.design.fleet.chains import Chain
-
     if model in ("diff", "check") and files:
         _compare(model, files, results, as_json)
         return
@@ -130,7 +127,7 @@ def command(
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
-    if isinstance(found, Chain):
+    if isinstance(found, api.serving.Chain):
         if html is not None:
             raise typer.BadParameter("--html draws the plan of one model, not of several")
         if as_json:
@@ -139,9 +136,7 @@ def command(
             _print_chain(found)
         return
     if html is not None:
-        from chipwise.design.fleet.plan_page import write_plan_page
-
-        write_plan_page(found, html)
+        api.serving.write_plan_page(found, html)
         notices.print(f"wrote {html}")
     if as_json:
         json_of(found.to_dict())
@@ -185,16 +180,10 @@ def _prices(given: list[str]) -> dict[str, object]:
 
 
 def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) -> None:
-    from chipwise.cli.output import json_of, print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.design.fleet.load_tests import check, verdict
-    from chipwise.design.fleet.plan_files import differences
-
     if what == "diff":
         if len(files) != 2:
             raise typer.BadParameter("plan diff needs two plans' files")
-        rows = differences(*files)
+        rows = api.serving.differences(*files)
         if as_json:
             json_of([{"name": name, "before": before, "after": after} for name, before, after in rows])
             return
@@ -205,7 +194,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
         return
     if len(files) != 1 or results is None:
         raise typer.BadParameter("plan check needs one plan's file and --results FILE")
-    found = check(files[0], results)
+    found = api.serving.check(files[0], results)
     if as_json:
         json_of(found)
         return
@@ -218,7 +207,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
             units.show(each.promised, "time"),
             units.interval(each.promised, each.low, each.high, "time"),
             units.show(each.measured, "time"),
-            verdict(each),
+            api.serving.verdict(each),
         )
     print_table(table)
     if found.rate_measured_per_s is not None and found.rate_planned_per_s is not None:
@@ -229,9 +218,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
         say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
 
 
-def _print_chain(found: Chain) -> None:
-    from chipwise.cli.output import put, say
-
+def _print_chain(found: api.serving.Chain) -> None:
     say(f"{found.headline()}.", bold=True)
     for plan, count in zip(found.plans, found.replicas, strict=True):
         more = f" ({count} replicas, for the chain's limits)" if count != plan.best.replicas else ""
@@ -242,12 +229,7 @@ def _print_chain(found: Chain) -> None:
             put(line)
 
 
-def _print(found: FleetPlan) -> None:
-    from chipwise.cli.output import print_table, put, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.errors import counted
-
+def _print(found: api.serving.FleetPlan) -> None:
     say(found.headline(), bold=True)
     right = {
         "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 4, "$/M in": 5, "$/M out": 3,

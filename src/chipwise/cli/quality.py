@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from chipwise.model.arch.arch import ArchSpec
-    from chipwise.predict.explain.advice import Advice
+from chipwise import api
+from chipwise.cli.output import console
+from chipwise.core.digest import plain
+from chipwise.core.units import parse_field
+from chipwise.errors import SpecError
 
 HELP = "Also predict the loss after training on this many tokens, such as 2T (published scaling law)."
 
@@ -18,33 +19,27 @@ def check_tokens(text: str | None) -> str | None:
     Raises:
         SpecError: It is no positive number of tokens.
     """
-    from chipwise.core.units import parse_field
-    from chipwise.errors import SpecError
-
     if text is not None and not parse_field(text, "count", "--train-tokens") > 0:
         raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
     return text
 
 
-def with_quality(data: object, model: str | ArchSpec, tokens: str | None) -> object:
+def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) -> object:
     """Returns ``data`` as JSON values, with the expected loss added where tokens are given."""
     if tokens is None:
         return data
-    from chipwise import api
-    from chipwise.core.digest import plain
 
     fields = plain(data)
     fields = fields if isinstance(fields, dict) else {"devices": fields}
     return fields | {"quality": plain(api.quality(model, tokens=tokens))}
 
 
-def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence[Advice] = ()) -> None:
+def print_quality(
+    model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[api.explanations.Advice] = ()
+) -> None:
     """Prints the expected loss of the model, and of each piece of advice that changes it; nothing without tokens."""
     if tokens is None:
         return
-    from chipwise import api
-    from chipwise.cli.output import console
-    from chipwise.training.laws.laws import published_change
 
     found = api.quality(model, tokens=tokens)
     console.print(f"loss after {tokens} tokens: {found}", highlight=False, markup=False)
@@ -54,7 +49,7 @@ def print_quality(model: str | ArchSpec, tokens: str | None, *, advice: Sequence
         changed = each.proposal.changed.arch
         if isinstance(model, str) or changed == model:
             continue
-        change = published_change(model, changed, tokens=found.tokens)
+        change = api.runs.published_change(model, changed, tokens=found.tokens)
         console.print(
             f"  with advice {number} by size and shape: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]",
             highlight=False,

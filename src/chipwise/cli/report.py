@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli import show
+
 
 def command(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/clinic.")],
@@ -16,9 +19,6 @@ def command(
 
     Says what to do where a run stopped early. Exit code 4: its winner does not keep every limit, as far as is known.
     """
-    from chipwise import api
-    from chipwise.cli import show
-
     record = api.report(run)
     if as_json:
         show.json_of(record)

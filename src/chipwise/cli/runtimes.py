@@ -6,17 +6,16 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli.output import json_of, print_table, say
+from chipwise.core.layout import Column, Table
+
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the inference runtimes (which can be estimated, which can be measured here) and the weight formats."""
-    from chipwise import api
-    from chipwise.api.catalogue import weight_formats
-    from chipwise.cli.output import json_of, print_table, say
-    from chipwise.core.layout import Column, Table
-
     found = api.runtimes()
     if as_json:
-        json_of({"runtimes": found.to_dict(), "weights": weight_formats()})
+        json_of({"runtimes": found.to_dict(), "weights": api.catalogue.weight_formats()})
         return
     columns = [Column(head="runtime"), Column(head="estimate"), Column(head="measure here", prose=True)]
     table = Table(columns=columns, title=found.title)
@@ -24,4 +23,4 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
         here = (runtime.missing or "yes") if runtime.measured else "no"
         table.add(runtime.name, "yes" if runtime.estimated else "no", here)
     print_table(table)
-    say(f"weight formats: {', '.join(weight_formats())}")
+    say(f"weight formats: {', '.join(api.catalogue.weight_formats())}")

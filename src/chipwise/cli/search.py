@@ -7,12 +7,13 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.design.run.progress import Observer, Status
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import json_of
 
 
 def command(
@@ -69,25 +70,15 @@ def command(
 
     Commented examples: chipwise init --list
     """
-    from chipwise.cli.output import json_of
-    from chipwise.design.run.progress import silent
-    from chipwise.design.run.start_spec import load_any
-
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
     stop = _Stop()
     stop.listen()
     try:
-        wanted = load_any(spec)  # a mistake in the file shows before torch is loaded
-        from chipwise import api
-        from chipwise.design.run.folder import holds_run
-
-        folder = out if out is not None else Path("runs") / wanted.name
-        if resume and not holds_run(folder):
+        folder = api.runs.run_folder(spec, out)  # a mistake in the file shows before torch is loaded
+        if resume and not api.runs.holds_run(folder):
             print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
-        from chipwise.cli import show
-
-        with contextlib.nullcontext(silent) if as_json else show.live() as observer:
+        with contextlib.nullcontext(api.runs.silent) if as_json else show.live() as observer:
             record = api.search(
                 spec,
                 out=out,
@@ -130,10 +121,10 @@ class _Stop:
         self.number = number
         raise KeyboardInterrupt
 
-    def checked(self, observer: Observer) -> Observer:
+    def checked(self, observer: api.runs.Observer) -> api.runs.Observer:
         """``observer``, which stops the search where a signal came and nothing is being undone yet."""
 
-        def report(status: Status) -> None:
+        def report(status: api.runs.Status) -> None:
             undoing = sys.exc_info()[0] is not None
             if self.number is not None and not undoing and threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt

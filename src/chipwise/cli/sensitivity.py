@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli.output import console, json_of, notices, progress_bar
+from chipwise.core.files import check_output, write_json
+
 
 def command(
     model: Annotated[str, typer.Argument(help="A folder with weights (and tokenizer), such as a winner's.")],
@@ -29,10 +33,6 @@ def command(
 
     Use the file with: chipwise explain MODEL --device D --sensitivity FILE
     """
-    from chipwise import api
-    from chipwise.cli.output import console, json_of, notices, progress_bar
-    from chipwise.core.files import check_output, write_json
-
     if out is not None:
         check_output(out)
 

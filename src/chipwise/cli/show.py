@@ -13,14 +13,10 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from chipwise import api
 from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
-from chipwise.design.report import unmet
-from chipwise.design.report.record import RunRecord
-from chipwise.design.report.tables import constraint_table, contenders, final_table
-from chipwise.design.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of
-from chipwise.hardware.device import CheckError, MachineProfile, label_of
 
 UNMET = 4  # exit code of a search that found a design, and no limits that it is known to keep
 
@@ -28,15 +24,15 @@ __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
 
 @contextlib.contextmanager
-def live() -> Iterator[Observer]:
+def live() -> Iterator[api.runs.Observer]:
     """Live progress of a search: a small table in a terminal, a line for each phase elsewhere."""
     if not console.is_terminal:
         yield _Lines()
         return
-    status = Status()
+    status = api.runs.Status()
     with Live(_screen(status), console=console, refresh_per_second=4, transient=True) as view:
 
-        def observe(now: Status) -> None:
+        def observe(now: api.runs.Status) -> None:
             view.update(_screen(now))
 
         yield observe
@@ -48,15 +44,15 @@ class _Lines:
     def __init__(self) -> None:
         self._phase, self._said = "", 0.0
 
-    def __call__(self, status: Status) -> None:
+    def __call__(self, status: api.runs.Status) -> None:
         now = time.monotonic()
         if status.phase == self._phase and now - self._said < 10:
             return
         self._phase, self._said = status.phase, now
-        print(line_of(status), flush=True)
+        print(api.runs.line_of(status), flush=True)
 
 
-def _screen(status: Status) -> Group:
+def _screen(status: api.runs.Status) -> Group:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=40),
@@ -66,8 +62,8 @@ def _screen(status: Status) -> Group:
         "budget",
         total=max(status.budget, 1e-9),
         completed=int(min(status.spent, status.budget)),
-        spent=amount_of(status.spent, status),
-        budget=f"{amount_of(status.budget, status)} {UNITS[status.unit][1]}",
+        spent=api.runs.amount_of(status.spent, status),
+        budget=f"{api.runs.amount_of(status.budget, status)} {api.runs.UNITS[status.unit][1]}",
         left="" if math.isnan(status.left_s) else f", about {units.show(status.left_s, 'time')} left",
     )
     table = Table.grid(padding=(0, 2))
@@ -78,7 +74,7 @@ def _screen(status: Status) -> Group:
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
     if status.best_loss is not None:
-        table.add_row("best so far", best_of(status), status.best)
+        table.add_row("best so far", api.runs.best_of(status), status.best)
     return Group(table, bar)
 
 
@@ -104,33 +100,33 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
         yield
 
 
-def result(record: RunRecord, folder: Path) -> None:
+def result(record: api.RunRecord, folder: Path) -> None:
     """Prints the result or state of a search: contenders, constraints, and where the files are."""
-    if contenders(record) or record.start is not None:
-        print_table(final_table(record))
+    if api.runs.contenders(record) or record.start is not None:
+        print_table(api.runs.final_table(record))
     else:
         trained = sum(bool(trial.train_cpu_s) for trial in record.trials)
         say(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
-    print_table(constraint_table(record))
+    print_table(api.runs.constraint_table(record))
     put(f"report: {folder / 'report.html'}")
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:
         put(f"winner: {folder / 'winner'}")
-    for line in unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
+    for line in api.runs.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
         if line:
             say(line)
-    if step := unmet.next_step(record):
+    if step := api.runs.unmet.next_step(record):
         what, command = step.rsplit(": ", 1)
         say(f"{what}:")
         put(f"  {command.replace('FOLDER', str(folder))}")
 
 
-def ending(record: RunRecord) -> int:
+def ending(record: api.RunRecord) -> int:
     """The exit code of a command that ends with ``record``: 4 where its winner does not keep every limit."""
-    return UNMET if unmet.unmet(record) else 0
+    return UNMET if api.runs.unmet.unmet(record) else 0
 
 
-def _checks(checks: Mapping[str, CheckError]) -> columns.Table:
+def _checks(checks: Mapping[str, api.cost_models.CheckError]) -> columns.Table:
     """The errors of calibration's check: one row for each quantity and range of sizes."""
     heads = ("mean error", "rank corr.", "models", "MB of weights")
     table = columns.Table(
@@ -139,11 +135,13 @@ def _checks(checks: Mapping[str, CheckError]) -> columns.Table:
     )
     for name, check in checks.items():
         rank = "" if check.kendall_tau is None else f"{check.kendall_tau:.2f}"
-        table.add(label_of(name), units.show(check.mape, "share"), rank, str(check.models), check.megabytes)
+        table.add(
+            api.cost_models.label_of(name), units.show(check.mape, "share"), rank, str(check.models), check.megabytes
+        )
     return table
 
 
-def profile(found: MachineProfile, path: Path) -> None:
+def profile(found: api.MachineProfile, path: Path) -> None:
     """Prints a calibrated profile."""
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = columns.Table(

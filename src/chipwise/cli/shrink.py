@@ -6,14 +6,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion
-
-if TYPE_CHECKING:
-    from chipwise.design.shrink.shrink_model import Shrunk
+from chipwise.cli.output import json_of, notices, print_table, put, refuse, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 
 def command(
@@ -73,11 +74,7 @@ def command(
 
     Images, speech, ranking: chipwise shrink runs/vision/winner --data vision.yaml --device snapdragon-8-elite
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, refuse
-    from chipwise.design.phases.one_model import run_of
-
-    if run_of(folder, data) is not None:
+    if api.runs.run_of(folder, data) is not None:
         refuse(context, "tokens", "new", why="is for models of text; a run file's workload says what a request is")
     try:
         found = api.shrink(
@@ -103,29 +100,20 @@ def command(
         print("stopped; the state is saved, continue with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        from chipwise.design.shrink.shrink_model import summary
-
-        json_of(summary(found))
+        json_of(found.summary())
     else:
         _print(found)
 
 
-def _print(found: Shrunk) -> None:
-    from chipwise.cli.output import print_table, put, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.design.shrink.shrink_model import request_of, seconds_of
-
+def _print(found: api.runs.Shrunk) -> None:
     columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
     share = units.show(found.parameters / found.original_parameters, "share", digits=2)
     table.add("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", share)
-    if found.latency is not None and found.original_latency is not None and found.ratio is not None:
-        both = [units.show(request_of(item), "time") for item in (found.original_latency, found.latency)]
-        table.add("request P50, measured alternately", *both, units.show(found.ratio, "share"))
-    if found.estimates is not None and found.ratio is not None:
-        both = [units.show(seconds_of(item, found.workload), "time") for item in found.estimates]
-        table.add(f"request P50, predicted on {found.estimates[0].device}", *both, units.show(found.ratio, "share"))
+    if found.request_s is not None and found.ratio is not None:
+        how = "measured alternately" if found.estimates is None else f"predicted on {found.estimates[0].device}"
+        both = (units.show(each, "time") for each in found.request_s)
+        table.add(f"request P50, {how}", *both, units.show(found.ratio, "share"))
     if found.score is None or found.original_score is None:
         table.add(found.held_out, "0", f"{found.loss_after:.4f}", "")
     else:
@@ -156,8 +144,6 @@ class _Progress:
         self._began = (0.0, 0)  # of the stage: when, and what was done by then
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        from chipwise.cli.output import notices
-
         now = self._clock()
         if stage != self._stage:
             self._began = (now, done)
@@ -175,8 +161,6 @@ class _Progress:
         )
 
     def _left(self, now: float, done: int, total: int) -> str:
-        from chipwise.core import units
-
         began_s, before = self._began
         if done <= before or done >= total:
             return ""

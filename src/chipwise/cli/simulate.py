@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from chipwise import api
 from chipwise.cli import completion
-
-if TYPE_CHECKING:
-    from chipwise.design.fleet.simulating import Simulation
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
+from chipwise.core import units
+from chipwise.core.files import check_output
+from chipwise.core.layout import Column, Table
+from chipwise.errors import counted
 
 
 class Arrivals(StrEnum):
@@ -97,11 +100,6 @@ def command(
 
     Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, notices, progress_bar, refuse
-    from chipwise.core import units
-    from chipwise.core.files import check_output
-
     if trace is not None:
         refuse(context, *OF_MADE_LOADS, "requests", "seeds", "seed", why="is what the --trace says")
     if clients is not None:
@@ -124,9 +122,7 @@ def command(
             seed=seed, on_progress=advance,
         )  # fmt: skip
     if html is not None:
-        from chipwise.design.fleet.plan_page import write_simulation
-
-        write_simulation(found, html)
+        api.serving.write_simulation(found, html)
         notices.print(f"wrote {html}")
     if as_json:
         json_of(found)
@@ -134,13 +130,7 @@ def command(
     _print(model, found)
 
 
-def _print(model: str, found: Simulation) -> None:
-    from chipwise.cli.output import print_table, put, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.errors import counted
-    from chipwise.predict.load.outcome import MEASURES, STATISTICS
-
+def _print(model: str, found: api.serving.Simulation) -> None:
     say(f"{model} on {found.headline()}", bold=True)
     names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "waiting"}
     heads = {"mean": 2, "p50": 0, "p90": 3, "p95": 4, "p99": 0}
@@ -152,10 +142,10 @@ def _print(model: str, found: Simulation) -> None:
         ],
         title=f"{found.provenance}, {counted(found.requests, 'request')}",
     )
-    for measure in MEASURES:
+    for measure in api.serving.MEASURES:
         if f"{measure}_p99" in found.times:
             worst = found.times[f"{measure}_p99"]
-            cells = [units.show(found.times[f"{measure}_{name}"].value, "time") for name in STATISTICS]
+            cells = [units.show(found.times[f"{measure}_{name}"].value, "time") for name in api.serving.STATISTICS]
             table.add(names[measure], *cells, units.interval(worst.value, worst.low, worst.high, "time"))
     print_table(table)
     more = Table(columns=[Column(), Column(prose=True)])

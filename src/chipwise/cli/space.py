@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.design.phases.overview import Overview
+from chipwise import api
+from chipwise.cli import output, show
+from chipwise.cli.output import print_table, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 
 def command(
@@ -26,12 +29,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
-    from chipwise.cli import output, show
-    from chipwise.design.phases.overview import overview_of, profile_of
-
-    profile = profile_of(spec)
+    profile = api.spaces.profile_of(spec)
     with show.bar("sampling the space", quiet=as_json) as progress:
-        found = overview_of(
+        found = api.spaces.overview_of(
             spec,
             profile=profile,
             device=device,
@@ -47,14 +47,8 @@ def command(
     _show(found)
 
 
-def _show(found: Overview) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-    from chipwise.design.limits import METRICS
-    from chipwise.model.space.count import show_size
-
-    say(f"{show_size(found.size)} distinct designs in {found.choices} choices")
+def _show(found: api.spaces.Overview) -> None:
+    say(f"{api.spaces.show_size(found.size)} distinct designs in {found.choices} choices")
     if found.priced_by is None:
         say(
             "without prices: this machine was not calibrated in this runtime (chipwise calibrate), and no --device was "
@@ -83,7 +77,7 @@ def _show(found: Overview) -> None:
     )
     for item in found.extremes:
         for name, end in (("least", item.least), ("most", item.most)):
-            kind, value = METRICS[item.metric], end.metrics[item.metric]
+            kind, value = api.spaces.METRICS[item.metric], end.metrics[item.metric]
             ends = end.intervals.get(item.metric)
             span = "" if ends is None else units.interval(value, *ends, kind)
             between = [span] if intervals else []
@@ -100,5 +94,5 @@ def _show(found: Overview) -> None:
             ],
         )
         for one in found.samples:
-            samples.add(*(units.show(one.metrics[name], METRICS[name]) for name in metrics), one.summary)
+            samples.add(*(units.show(one.metrics[name], api.spaces.METRICS[name]) for name in metrics), one.summary)
         print_table(samples)

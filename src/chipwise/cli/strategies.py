@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import print_table
+from chipwise.core.layout import Column, Table
+
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the search strategies: when to use which, and what has to be installed.
 
     One is chosen in a spec with: search: {strategy: NAME}
     """
-    from chipwise.cli import show
-    from chipwise.design.strategies.algorithms import STRATEGIES, strategy_info
-
-    known = {name: strategy_info(name) for name in STRATEGIES.names()}
+    known = {name: api.spaces.strategy_info(name) for name in api.spaces.STRATEGIES.names()}
     if as_json:
         show.json_of([{"name": name, "when": one.when, "extra": one.extra or None} for name, one in known.items()])
         return
-    from chipwise.cli.output import print_table
-    from chipwise.core.layout import Column, Table
 
     shown = Table(
         columns=[Column(head="strategy"), Column(head="use it when", prose=True), Column(head="needs")],

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from chipwise import api
+from chipwise.cli import show
+from chipwise.cli.output import say
+
 
 def command(
     folder: Annotated[str, typer.Argument(help="A run's folder with quality: supernet, or one of shared weights.")],
@@ -24,10 +28,6 @@ def command(
     The result is a Hugging Face folder: continue training it with chipwise train FOLDER, evaluate it with chipwise
     evaluate FOLDER TASK, measure it with chipwise measure FOLDER.
     """
-    from chipwise import api
-    from chipwise.cli import show
-    from chipwise.cli.output import say
-
     found = api.export_subnetwork(folder, int(model) if model.isdigit() else model, out=out, tokenizer=tokenizer)
     if as_json:
         show.json_of({"folder": str(found)})

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from chipwise.cli import completion
-
-if TYPE_CHECKING:
-    from chipwise.deploy.teach.machine import Taught
+from chipwise import api
+from chipwise.cli import completion, show
+from chipwise.cli.output import json_of, say
+from chipwise.core import units
+from chipwise.errors import counted
 
 MOST_LINES = 12  # of problems or flags that are shown
 
@@ -47,14 +48,10 @@ def command(
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Useful too: runtime, weights,
     prompt_tokens, new_tokens, batch. At most 10,000 rows are learnt from.
     """
-    from chipwise import api
-    from chipwise.cli import show
-    from chipwise.cli.output import json_of
-    from chipwise.deploy.teach.reading import map_of
-
+    named = api.telemetry.map_of
     with show.waiting("learning from the rows", quiet=as_json):
         found = api.teach(
-            device, rows, base=base, columns=map_of(mapped or (), "--map"), where=map_of(where or (), "--where"),
+            device, rows, base=base, columns=named(mapped or (), "--map"), where=named(where or (), "--where"),
             runtime=runtime, add=add, keep=not dry_run,
         )  # fmt: skip
     if as_json:
@@ -63,11 +60,7 @@ def command(
         _print(found)
 
 
-def _print(found: Taught) -> None:
-    from chipwise.cli.output import say
-    from chipwise.core import units
-    from chipwise.errors import counted
-
+def _print(found: api.telemetry.Taught) -> None:
     teaching, check = found.teaching, found.teaching.check
     if found.columns:
         say(f"columns: {'; '.join(found.columns)}")

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.training.loop.accelerated import TrainingProgress
-    from chipwise.training.loop.trainer import Update
+from chipwise import api
+from chipwise.cli.output import json_of, notices, put, say
+from chipwise.core import units
+from chipwise.core.digest import plain
 
 
 def command(
@@ -58,12 +59,6 @@ def command(
 
     Images, speech, series: chipwise train model.yaml --data vision.yaml --cpu-seconds 60
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, put, say
-    from chipwise.core import units
-    from chipwise.core.digest import plain
-    from chipwise.design.phases.one_model import TaskTrained
-
     first = os.environ.get("RANK", "0") == "0"
     try:
         done = api.train(
@@ -94,7 +89,7 @@ def command(
     if as_json:
         json_of({**plain(done), "folder": str(done.folder)})
         return
-    if isinstance(done, TaskTrained):
+    if isinstance(done, api.runs.TaskTrained):
         say(f"after {done.steps:,} steps, {done.tokens:,} positions, {units.show(done.cpu_s, 'time')} of CPU")
         say(f"validation data: {done.validation.metric} {done.validation.shown}")
         put(f"model: {done.folder} (test data: {done.test.metric} {done.test.shown})")
@@ -120,16 +115,12 @@ class _Progress:
     def __init__(self) -> None:
         self._printed_s = -10.0
 
-    def __call__(self, update: TrainingProgress | Update) -> None:
-        from chipwise.cli.output import notices
-        from chipwise.core import units
-        from chipwise.training.loop.accelerated import TrainingProgress
-
+    def __call__(self, update: api.runs.TrainingProgress | api.runs.Update) -> None:
         now = time.monotonic()
         if not notices.is_terminal and now - self._printed_s < 10:
             return
         self._printed_s = now
-        if not isinstance(update, TrainingProgress):
+        if not isinstance(update, api.runs.TrainingProgress):
             print(f"{units.show(update.share, 'share')} of the budget", file=sys.stderr, flush=True)
             return
         loss = "" if update.loss is None else f"{update.loss:.3f} bits/byte of training text, "

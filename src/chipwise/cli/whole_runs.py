@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise import api
+from chipwise.cli.output import is_default, json_of, print_table, refuse, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 LABELS = {
     "latency_s": ("latency", "time"),
@@ -44,9 +44,7 @@ def answered(
     Raises:
         typer.BadParameter: An option of another sort of model was typed.
     """
-    from chipwise.cli.output import refuse
-
-    sort = "" if Path(model).exists() else _sort_of(model, context.params["device"], part)
+    sort = api.whole_runs.sort_of(model, context.params["device"], part)
     if sort != "pictures":
         refuse(context, *picture, why="is for diffusion models, such as stable-diffusion-3.5-large")
     if sort != "parts":
@@ -64,40 +62,7 @@ def answered(
     return True
 
 
-def _sort_of(model: str, device: str, part: str | None) -> str:
-    """``pictures``, ``parts``, or nothing of a model for which kernels are priced."""
-    from chipwise.api.this_machine import is_here
-    from chipwise.errors import UnknownName
-    from chipwise.hardware import datasheet
-    from chipwise.model.published import families
-    from chipwise.predict.whole_runs.diffusion import known_name
-    from chipwise.predict.whole_runs.phone_models import model_called
-    from chipwise.predict.whole_runs.phone_parts import CHIPS
-
-    if known_name(model):
-        return "pictures"
-    if part is not None:
-        return "parts"
-    called = model_called(model)
-    if called is None:
-        return ""
-    if called == model.strip().lower() and not families.is_listed(model):
-        return "parts"  # spelled as that catalogue does: whisper_small
-    try:
-        families.id_of(model)
-    except UnknownName:
-        return "parts"
-    if is_here(device):
-        return ""
-    whole = device.partition(":")[0]
-    on_phone = whole.strip().lower() in CHIPS or (whole != "all" and datasheet.load(whole).vendor == "Qualcomm")
-    return "parts" if on_phone else ""
-
-
 def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | None], *, as_json: bool) -> None:
-    from chipwise import api
-    from chipwise.cli.output import json_of
-
     told = context.params
     if told["device"] == "all":
         raise typer.BadParameter("pictures are predicted on one device at a time, not on all")
@@ -112,12 +77,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     Raises:
         typer.BadParameter: An option of another sort of model was typed.
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, print_table, refuse, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
-    if not _draws(model):
+    if not api.whole_runs.makes_pictures(model):
         return False
     refuse(context, *LANGUAGE, *EXPLAINED, why="is for language models, not for pictures")
     told = context.params
@@ -144,10 +104,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     Raises:
         typer.BadParameter: Only some of them do, an option of another sort was typed, or no devices were named.
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, refuse
-
-    drawn = [_draws(model) for model in models]
+    drawn = [api.whole_runs.makes_pictures(model) for model in models]
     if not any(drawn):
         return False
     if not all(drawn):
@@ -166,17 +123,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     return True
 
 
-def _draws(model: str) -> bool:
-    from chipwise.predict.whole_runs.diffusion import known_name
-
-    return not Path(model).exists() and known_name(model) is not None
-
-
-def _print_compared(found: Sequence[RunEstimate]) -> None:
-    from chipwise.cli.output import print_table
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print_compared(found: Sequence[api.whole_runs.RunEstimate]) -> None:
     heads = ("each, predicted", "energy", "$ per 1,000", "parameters")
     table = Table(columns=[Column(head="model"), Column(head="device"), *(Column(head=h, right=True) for h in heads)])
     for each in found:
@@ -204,9 +151,6 @@ EXPLAINED = (
 
 
 def _parts(context: typer.Context, model: str, part: str | None, *, as_json: bool) -> None:
-    from chipwise import api
-    from chipwise.cli.output import is_default, json_of
-
     asked = {name: context.params[name] for name in ("runtime", "weights")}
     if not is_default(context, "device"):
         asked["device"] = context.params["device"]
@@ -214,11 +158,7 @@ def _parts(context: typer.Context, model: str, part: str | None, *, as_json: boo
     json_of(list(found)) if as_json else _print(found)
 
 
-def _print(found: Sequence[RunEstimate]) -> None:
-    from chipwise.cli.output import print_table, say
-    from chipwise.core import units
-    from chipwise.core.layout import Column, Table
-
+def _print(found: Sequence[api.whole_runs.RunEstimate]) -> None:
     first = found[0]
     several = f"{first.devices} x " if first.devices > 1 else ""
     say(

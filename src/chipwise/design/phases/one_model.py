@@ -34,7 +34,7 @@ from chipwise.training.loop.origin import has_weights, resolve_untrained
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 if TYPE_CHECKING:
-    from chipwise.training.loop.trainer import Update
+    from chipwise.training.loop.progress import Update
 
 FORMAT = "fp32"  # of what a training leaves
 

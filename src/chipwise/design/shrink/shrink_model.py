@@ -61,14 +61,52 @@ class Shrunk:
         return f"{loss:.4f}" if self.metric is None else self.metric.text(loss)
 
     @property
-    def ratio(self) -> float | None:
-        """Median latency over the original's: measured here, predicted for a chip that is not here."""
+    def request_s(self) -> tuple[float, float] | None:
+        """Median seconds of a request of original and cut: measured here, predicted for a chip that is not here."""
         if self.estimates is not None:
-            whole, cut = (seconds_of(each, self.workload) for each in self.estimates)
-            return cut / whole
+            whole, cut = self.estimates
+            return _predicted_s(whole, self.workload), _predicted_s(cut, self.workload)
         if self.latency is None or self.original_latency is None:
             return None
-        return request_of(self.latency) / request_of(self.original_latency)
+        return request_of(self.original_latency), request_of(self.latency)
+
+    @property
+    def ratio(self) -> float | None:
+        """Those seconds of the cut over the original's."""
+        return None if (both := self.request_s) is None else both[1] / both[0]
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON can hold it, samples left out."""
+        times = {}
+        for name, item in (("latency", self.latency), ("original_latency", self.original_latency)):
+            if item is not None:
+                times[name] = {
+                    "request_p50_s": request_of(item),
+                    "ttft_p50_s": item.percentile("ttft", 0.5),
+                    "ttft_p99_s": item.percentile("ttft", 0.99),
+                    "clean": item.clean,
+                    "reasons": list(item.reasons),
+                }
+        found = {
+            "method": self.method,
+            "folder": str(self.folder),
+            "sizes": plain(self.sizes),
+            "parameters": self.parameters,
+            "original_parameters": self.original_parameters,
+            "limit_s": self.limit_s,
+            "predicted_s": self.predicted_s,
+            "ratio": self.ratio,
+            **times,
+            "loss_before": self.loss_before,
+            "loss_after": self.loss_after,
+            "held_out": self.held_out,
+        }
+        if self.score is not None:
+            found |= {"score": plain(self.score), "original_score": plain(self.original_score)}
+        if self.estimates is not None and (both := self.request_s) is not None:
+            device = self.estimates[0].device
+            found["predicted"] = {"device": device, "original_request_s": both[0], "request_s": both[1]}
+        return found | {"cpu_s": dict(self.cpu_s)}
 
 
 def shrink_model(
@@ -187,7 +225,7 @@ def shrink_model(
         estimates=None if estimates is None else (estimates[0], estimates[1]),
         cpu_s=dict(work.cpu_s),
     )
-    write_json(place / "result.json", summary(result))
+    write_json(place / "result.json", result.summary())
     return result
 
 
@@ -204,7 +242,7 @@ def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> t
     return score, TaskScore(**work.kept("original-score", original))
 
 
-def seconds_of(found: CostEstimate, workload: Workload) -> float:
+def _predicted_s(found: CostEstimate, workload: Workload) -> float:
     """Predicted seconds of a request."""
     after = (workload.new_tokens - 1) * found.tpot_s if "tpot_p50" in found.metrics else 0.0
     return found.ttft_s + after
@@ -235,44 +273,6 @@ def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> f
     if not value > 0:
         raise InputError(f"--{name} must be positive, not {text!r}")
     return value
-
-
-def summary(found: Shrunk) -> dict[str, Any]:
-    """The result as JSON can hold it, samples left out."""
-    times = {}
-    for name, item in (("latency", found.latency), ("original_latency", found.original_latency)):
-        if item is not None:
-            times[name] = {
-                "request_p50_s": request_of(item),
-                "ttft_p50_s": item.percentile("ttft", 0.5),
-                "ttft_p99_s": item.percentile("ttft", 0.99),
-                "clean": item.clean,
-                "reasons": list(item.reasons),
-            }
-    return {
-        "method": found.method,
-        "folder": str(found.folder),
-        "sizes": plain(found.sizes),
-        "parameters": found.parameters,
-        "original_parameters": found.original_parameters,
-        "limit_s": found.limit_s,
-        "predicted_s": found.predicted_s,
-        "ratio": found.ratio,
-        **times,
-        "loss_before": found.loss_before,
-        "loss_after": found.loss_after,
-        "held_out": found.held_out,
-        **({} if found.score is None else {"score": plain(found.score), "original_score": plain(found.original_score)}),
-        **({} if found.estimates is None else {"predicted": _predicted(found)}),
-        "cpu_s": dict(found.cpu_s),
-    }
-
-
-def _predicted(found: Shrunk) -> dict[str, Any]:
-    """Seconds of a request on the chip, of original and cut."""
-    assert found.estimates is not None
-    whole, cut = (seconds_of(each, found.workload) for each in found.estimates)
-    return {"device": found.estimates[0].device, "original_request_s": whole, "request_s": cut}
 
 
 def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:

@@ -34,7 +34,8 @@ from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
 from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import Progress
-from chipwise.training.loop.trainer import Recipe, Run, TrainResult, Update
+from chipwise.training.loop.progress import TrainingProgress, Update
+from chipwise.training.loop.trainer import Recipe, Run, TrainResult
 
 Sharing = Literal["ddp", "fsdp"]
 _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
@@ -71,16 +72,6 @@ class Execution:
         if self.precision is None and self.device.startswith("cuda"):
             return torch.bfloat16
         return torch_dtype(self.precision or fastest_precision())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingProgress(Update):
-    """A progress report with throughput."""
-
-    steps: int
-    tokens_per_s: float
-    mfu: float | None  # share of the peak; None where the peak is not known
-    left_s: float  # until the budget is spent, at this pace
 
 
 def train_accelerated(

@@ -34,6 +34,7 @@ from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import CurvePoint, Progress, fingerprint
 from chipwise.training.loop.evaluate import WINDOW_TOKENS, Weights, load_model, read
 from chipwise.training.loop.optimiser import Optimiser
+from chipwise.training.loop.progress import Update
 
 STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
 
@@ -99,17 +100,6 @@ class TrainResult:
     curve: tuple[CurvePoint, ...]
     weights: str  # safetensors file, Transformer keys, FP32
     dtype: Precision  # of matrix products
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """A progress report of a training."""
-
-    cpu_s: float
-    cpu_budget_s: float | None  # None where steps are the budget
-    tokens: int
-    loss: float | None  # of recent training text
-    share: float  # of the budget that is spent
 
 
 def train(

@@ -18,7 +18,8 @@ from chipwise.model.arch.io import from_data, to_data
 
 if TYPE_CHECKING:
     from chipwise.training.data.dataset import Dataset
-    from chipwise.training.loop.trainer import TrainResult, Update
+    from chipwise.training.loop.progress import Update
+    from chipwise.training.loop.trainer import TrainResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from chipwise.core.files import build
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
-from chipwise.training.loop.trainer import Update
+from chipwise.training.loop.progress import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

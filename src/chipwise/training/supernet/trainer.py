@@ -36,7 +36,8 @@ from chipwise.training.data.windows import batch
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.loop.checkpoint import CurvePoint
 from chipwise.training.loop.loss import head_loss, head_probabilities
-from chipwise.training.loop.trainer import Recipe, Run, Update
+from chipwise.training.loop.progress import Update
+from chipwise.training.loop.trainer import Recipe, Run
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 

@@ -18,7 +18,8 @@ from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.evaluate import evaluate, load_model
 from chipwise.training.loop.loss import head_loss, head_probabilities
-from chipwise.training.loop.trainer import Update, train
+from chipwise.training.loop.progress import Update
+from chipwise.training.loop.trainer import train
 from chipwise.training.loop.worker import read_job, training_pool
 from chipwise.training.supernet import trainer as shared
 from chipwise.training.supernet.job import SupernetJob

@@ -1,0 +1,12 @@
+"""Names that are typed: devices, runtimes and models, with what is published of them. Quick to load."""
+
+from __future__ import annotations
+
+from chipwise.hardware import datasheet as datasheet
+from chipwise.hardware import taught as taught
+from chipwise.hardware.datasheet import DeviceProfile as DeviceProfile
+from chipwise.hardware.facts import Fact as Fact
+from chipwise.hardware.runtime import RUNTIMES as RUNTIMES
+from chipwise.hardware.taught import Teaching as Teaching
+from chipwise.model.published import alike as alike
+from chipwise.model.published import families as families

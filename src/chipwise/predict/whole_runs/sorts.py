@@ -1,0 +1,53 @@
+"""Whether a model is priced kernel by kernel, or by whole runs: pictures, or parts on a phone's chip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from chipwise.errors import UnknownName
+from chipwise.hardware import datasheet
+from chipwise.model.published import families
+from chipwise.predict.whole_runs.diffusion import known_name
+from chipwise.predict.whole_runs.phone_models import model_called
+from chipwise.predict.whole_runs.phone_parts import CHIPS
+
+Sort = Literal["pictures", "parts", ""]  # the last of what is priced kernel by kernel
+
+
+def makes_pictures(model: str) -> bool:
+    """Whether a model's name, which is no file's, is that of a diffusion model."""
+    return not Path(model).exists() and known_name(model) is not None
+
+
+def sort_of(model: str, device: str | None, part: str | None) -> Sort:
+    """``pictures``, ``parts``, or nothing of a model for which kernels are priced.
+
+    Args:
+        model: A model's name or file.
+        device: A data sheet's name; None of this machine, by its calibration.
+        part: The one part of a model that is asked for.
+
+    Raises:
+        UnknownName: There is no such device.
+    """
+    if Path(model).exists():
+        return ""
+    if known_name(model):
+        return "pictures"
+    if part is not None:
+        return "parts"
+    called = model_called(model)
+    if called is None:
+        return ""
+    if called == model.strip().lower() and not families.is_listed(model):
+        return "parts"  # spelled as that catalogue does: whisper_small
+    try:
+        families.id_of(model)
+    except UnknownName:
+        return "parts"
+    if device is None:
+        return ""
+    whole = device.partition(":")[0]
+    on_phone = whole.strip().lower() in CHIPS or (whole != "all" and datasheet.load(whole).vendor == "Qualcomm")
+    return "parts" if on_phone else ""

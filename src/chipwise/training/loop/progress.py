@@ -1,0 +1,26 @@
+"""What a training reports while it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A progress report of a training."""
+
+    cpu_s: float
+    cpu_budget_s: float | None  # None where steps are the budget
+    tokens: int
+    loss: float | None  # of recent training text
+    share: float  # of the budget that is spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgress(Update):
+    """A progress report with throughput."""
+
+    steps: int
+    tokens_per_s: float
+    mfu: float | None  # share of the peak; None where the peak is not known
+    left_s: float  # until the budget is spent, at this pace
