@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
-if TYPE_CHECKING:
-    from chipwise.predict.cost.model import Predicted
+from chipwise import api
+from chipwise.cli.output import json_of, print_table, refuse, say
+from chipwise.core import units
+from chipwise.core.digest import plain
+from chipwise.core.layout import Column, Table
+from chipwise.errors import InputError
 
 READ = ("model", "device", "memory", "like", "runtime", "weights", "candidates", "shards", "as_json")
 
@@ -18,12 +20,6 @@ def answered(context: typer.Context, model: str, device: str, *, counts: str | N
     Raises:
         typer.BadParameter: An option was typed that does not go with ``--candidates``.
     """
-    from chipwise import api
-    from chipwise.cli.output import json_of, print_table, refuse, say
-    from chipwise.core.digest import plain
-    from chipwise.core.layout import Column, Table
-    from chipwise.errors import InputError
-
     told = context.params
     if counts is None:
         refuse(context, "shards", why="is for --candidates")
@@ -56,9 +52,7 @@ def answered(context: typer.Context, model: str, device: str, *, counts: str | N
     return True
 
 
-def _between(item: Predicted) -> str:
-    from chipwise.core import units
-
+def _between(item: api.predictions.Predicted) -> str:
     value = units.show(item.value, "time", digits=3)
     if item.low is None or item.high is None:
         return value
