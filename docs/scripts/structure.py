@@ -35,10 +35,10 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 74_300,
+    "lines of code": 72_700,
     "longest file": 810,
     "longest function": 186,
-    "imports inside functions": 503,
+    "imports inside functions": 127,
     "branches on kind": 248,
     "files with branches on kind": 79,
     "mentions of Any": 1_690,

@@ -30,7 +30,6 @@ from chipwise.training.data.text import Corpus, DataSpec, load_corpus
 from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenData, TokenStore, load_tokens
 from chipwise.training.loop.accelerated import (
     Execution,
-    TrainingProgress,
     joined,
     measured_peak,
     processes,
@@ -40,6 +39,7 @@ from chipwise.training.loop.accelerated import (
 from chipwise.training.loop.checkpoint import fingerprint
 from chipwise.training.loop.evaluate import evaluate, load_model, read
 from chipwise.training.loop.origin import Origin, data_spec, read_origin
+from chipwise.training.loop.progress import TrainingProgress
 from chipwise.training.loop.trainer import Recipe, TrainResult
 
 ABOUT = "training.json"
