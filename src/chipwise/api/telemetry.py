@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from chipwise.core.arguments import public
 from chipwise.deploy.teach.machine import Taught as Taught
 from chipwise.deploy.teach.machine import teach_machine
 from chipwise.deploy.teach.reading import map_of as map_of
-
-if TYPE_CHECKING:
-    from chipwise.deploy.teach.machine import Taught
 
 
 @public
