@@ -39,9 +39,9 @@ from chipwise.training.evaluations.folder import evaluate_folder
 from chipwise.training.loop import accelerated
 from chipwise.training.loop import evaluate as evaluation
 from chipwise.training.loop.accelerated import Execution, measured_peak, multiplied, train_accelerated
-from chipwise.training.loop.progress import TrainingProgress
 from chipwise.training.loop.evaluate import evaluate, load_model
 from chipwise.training.loop.origin import check_inputs, data_spec, read_origin
+from chipwise.training.loop.progress import TrainingProgress
 from chipwise.training.loop.train_model import execution_of, peak_of, recipe_of, train_model
 from chipwise.training.loop.trainer import Recipe, TrainResult, train
 
