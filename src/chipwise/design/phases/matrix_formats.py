@@ -38,7 +38,7 @@ CPU_S = 5.0  # of choosing for one finalist, to set aside
 
 def narrow_forms(space: SpaceSpec) -> Sequence[str]:
     """Formats other than FP32 that a space allows for single matrices; none if it lacks FP32."""
-    return [form for form in space.formats if form != "fp32"] if "fp32" in space.formats else ()
+    return [name for name in space.formats if name != "fp32"] if "fp32" in space.formats else ()
 
 
 def chosen_by_matrix(spec: RunSpec, target: Target | None) -> bool:

@@ -212,15 +212,15 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
 def layer_losses_on_task(
     model: str | Path,
     run: RunSpec,
-    form: str,
+    weight_format: str,
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase of the loss on the validation data of ``run`` with one layer at a time in ``form``.
+    """Increase of the loss on the validation data of ``run`` with one layer at a time in ``weight_format``.
 
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.
-        Unsupported: Weights cannot be rounded to ``form``.
+        Unsupported: Weights cannot be rounded to ``weight_format``.
     """
     folder = _folder_of(model)
     from chipwise.deploy.export.hf import load_pretrained
@@ -231,7 +231,7 @@ def layer_losses_on_task(
     data = opened(run, data_of(folder, run), arch).data(arch).load()
     data.require_fit(arch)
     return layer_losses(
-        load_model(arch, weights), form, lambda changed: data.judge(changed).loss, on_progress=on_progress
+        load_model(arch, weights), weight_format, lambda changed: data.judge(changed).loss, on_progress=on_progress
     )
 
 

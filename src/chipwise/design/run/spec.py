@@ -379,7 +379,7 @@ class RunSpec:
             raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
         if by_law:
             self._check_law()
-        elif unknown := [form for form in self.space.formats if form not in FORMATS]:
+        elif unknown := [name for name in self.space.formats if name not in FORMATS]:
             raise SpecError(
                 f"trained models are judged and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
                 "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",

@@ -116,7 +116,7 @@ class Cutting:
             material,
             folder,
             workload=spec.workload,
-            form=spec.weights,
+            weight_format=spec.weights,
             seed=spec.seed,
             on_progress=self._on_stage,
         )

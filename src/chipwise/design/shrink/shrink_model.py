@@ -183,7 +183,15 @@ def shrink_model(
     clock = None if device is None else ChipClock(workload, weights, device, runtime, material.arch.causal)
     if clock is None and runtime is not None:
         raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
-    work = Shrinking(material, target, workload=workload, form=weights, seed=seed, on_progress=on_progress, clock=clock)
+    work = Shrinking(
+        material,
+        target,
+        workload=workload,
+        weight_format=weights,
+        seed=seed,
+        on_progress=on_progress,
+        clock=clock,
+    )
     claim(target, work.about, resume=resume)
     limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
     limits = Limits(
@@ -231,13 +239,13 @@ def shrink_model(
 
 def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
     """The cut's and the original's exported graphs on the test data."""
-    design = Design(arch=cut.arch, weights=work.form)
+    design = Design(arch=cut.arch, weights=work.weight_format)
     score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
     material.promise(design, score, place / "model")
 
     def original() -> Any:
         weights = {name: value.numpy() for name, value in work.original.items()}
-        return plain(material.score(Design(arch=work.arch, weights=work.form), weights, work.state))
+        return plain(material.score(Design(arch=work.arch, weights=work.weight_format), weights, work.state))
 
     return score, TaskScore(**work.kept("original-score", original))
 

@@ -103,7 +103,7 @@ class Shrinking:
         target: Where results and ``state/`` are.
         clock: What says how long models take.
         workload: A request.
-        form: Weight format in which it will be served.
+        weight_format: Weight format in which it will be served.
         seed: Of batches and draws.
         on_progress: Called with the stage, what is done and the total.
     """
@@ -114,25 +114,25 @@ class Shrinking:
         target: Path,
         *,
         workload: Workload,
-        form: str,
+        weight_format: str,
         seed: int,
         on_progress: OnProgress,
         clock: Clock | None = None,
     ) -> None:
         self.material, self.arch = material, material.arch
         require_cuttable(self.arch)
-        check_size(Design(arch=self.arch, weights=form))
+        check_size(Design(arch=self.arch, weights=weight_format))
         self.original: Named = dict(material.weights)
         self.target, self.state = target, target / "state"
-        self.clock = clock or LocalClock(workload, weights=form)
-        self.workload, self.form, self.seed, self.on_progress = workload, form, seed, on_progress
-        self.value_bytes = float(dtype_of(form).bits) / 8
+        self.clock = clock or LocalClock(workload, weights=weight_format)
+        self.workload, self.weight_format, self.seed, self.on_progress = workload, weight_format, seed, on_progress
+        self.value_bytes = float(dtype_of(weight_format).bits) / 8
         self.about = {
             "arch": self.arch.digest,
             "weights": fingerprint(self.original),
             **material.about,
             "workload": plain(workload),
-            "format": form,
+            "format": weight_format,
             "seed": seed,
             **self.clock.about,
         }
@@ -286,7 +286,7 @@ class Shrinking:
     def write(self, cut: Cut, place: Path) -> None:
         """A Hugging Face folder ``model`` and ``model.onnx`` beside it."""
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
-        design = Design(arch=cut.arch, weights=self.form)
+        design = Design(arch=cut.arch, weights=self.weight_format)
         self.material.write(design, arrays, place / "model")
         export(design, arrays, place / "model.onnx")
 
@@ -313,7 +313,7 @@ class Shrinking:
         path = self.state / "original.onnx"
         if not path.exists():
             arrays = {name: value.numpy() for name, value in self.original.items()}
-            export(Design(arch=self.arch, weights=self.form), arrays, path)
+            export(Design(arch=self.arch, weights=self.weight_format), arrays, path)
         return path
 
     def _search(self, settings: CutSettings) -> tuple[Named, Sizes]:
