@@ -293,5 +293,5 @@ def test_what_is_of_denoisers_is_refused_of_classifiers(name: str) -> None:
     other = {"training": "shortcut", "latents": 2, "guidance": 2, "solver": "multistep", "shift": 2}
     plain = {key: value for key, value in DRAWN.items() if key != "steps"}
     build(ImageSpace, plain)
-    with pytest.raises(SpecError, match=f"{name}: is for denoisers"):
+    with pytest.raises(SpecError, match=f"{name}: only valid for denoisers"):
         build(ImageSpace, plain | {name: [other[name]]})
