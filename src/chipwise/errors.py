@@ -46,7 +46,7 @@ def printable(text: str) -> str:
 
 
 class ChipwiseError(Exception):
-    """Base of all errors; ``exit_code`` is what the command line returns. Messages hold nothing that terminals obey."""
+    """Base of all errors; ``exit_code`` is that of the command line. Messages contain no control characters."""
 
     exit_code = 1
 
@@ -127,7 +127,7 @@ class Infeasible(InputError):
 
 
 class OutOfReach(Infeasible):
-    """No candidate is predicted within the limits; ``beyond`` is how far the closest is past one, as a share of it."""
+    """No candidate is predicted within the limits; ``beyond`` is the relative excess of the closest one."""
 
     def __init__(self, message: str, *, beyond: float) -> None:
         self.beyond = beyond
@@ -135,7 +135,7 @@ class OutOfReach(Infeasible):
 
 
 class DoesNotFit(InputError):
-    """A model that needs more memory than the devices have; the message says by how much and what would fit."""
+    """A model that needs more memory than the devices have; the message says by how much, and what would fit."""
 
 
 class DataError(SpecError):
@@ -186,11 +186,11 @@ class WorkerError(ChipwiseError):
 
 
 class Unreachable(ChipwiseError):
-    """A machine cannot be reached, or lacks what measuring needs. No model is at fault, so what asked for it ends."""
+    """A machine cannot be reached, or lacks a tool for measuring. It is no fault of the model, so the caller ends."""
 
 
 class JobsMissing(ChipwiseError):
-    """Results of jobs that run elsewhere are not there yet; the search goes on when they are."""
+    """Results of jobs that run elsewhere are missing; the search continues when they are there."""
 
     exit_code = 3
 
@@ -238,7 +238,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
-    """The half sentence that suggests what the user may have meant: names that hold what was typed, else those like it.
+    """Half a sentence with suggestions: names that contain the given text, else similar ones.
 
     Case does not matter. Where there are many names and none is like it, they are counted, not listed.
 

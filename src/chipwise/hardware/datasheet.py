@@ -60,7 +60,7 @@ class Engine:
                     raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
 
     def derived(self, dtype: str) -> float | None:
-        """Units × multiply-adds per clock × 2 × clock, or None where one of them is not published."""
+        """Units × multiply-adds per clock × 2 × clock, or None if one of them is not published."""
         fma = self.fma_per_clock.get(dtype)
         if fma is None or self.units is None or self.clock is None:
             return None
@@ -78,7 +78,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevel:
-    """One level of memory. ``per`` unit: each SM, CU or core has its own, and ``capacity`` is that of one.
+    """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
 
     The bandwidth is that of all instances together; ``bytes_per_clock`` (of one instance) stands in its place where
     makers publish that.
@@ -141,7 +141,7 @@ class DeviceProfile:
 
     @property
     def label(self) -> str:
-        """Name of the device for users: as it was taught, with the stated memory, as it is rented, or the sheet's."""
+        """Name of the device for users: taught, with the stated memory, as rented, or the sheet's."""
         return self.taught.name if self.taught is not None else self.called or self.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
@@ -233,7 +233,7 @@ class DeviceProfile:
 
     @property
     def usable_bytes(self) -> float:
-        """Bytes of the own memory that a model may take: all, or what macOS lets the GPU of a Mac hold by default."""
+        """Bytes of memory that a model may use: all, or the default share that macOS gives a Mac's GPU."""
         held = self.mem_capacity_bytes
         if not (self.vendor == "Apple" and "(M" in self.architecture and any(e.part == "gpu" for e in self.engines)):
             return held
@@ -423,7 +423,7 @@ def said_of(name: str) -> str | None:
 
 
 def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
-    """``sheet`` with so many bytes of memory."""
+    """``sheet`` with another amount of memory."""
     size = Size(value=f"{capacity_bytes / 1e9:g} GB", source="as named by the user")
     levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
     named = f"{sheet.name} {size.value}"

@@ -49,7 +49,7 @@ class Tail:
     extra_s: float
 
     def p99_s(self, median_s: Any, *, passes: Any = 1) -> Any:
-        """Seconds of the 99th percentile of ``passes`` passes whose median is ``median_s``; both may be arrays."""
+        """The 99th percentile of ``passes`` passes with median ``median_s``, in seconds; both may be arrays."""
         return np.maximum(median_s, self.ratio * median_s + passes * self.extra_s)
 
 

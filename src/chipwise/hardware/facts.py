@@ -15,7 +15,7 @@ LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One published figure: the quantity as the file writes it, and where it stands.
+    """One published figure: the quantity as written in the file, and its location there.
 
     ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
     """

@@ -1,4 +1,4 @@
-"""Machines of clouds by the names they are rented under: which chip, how many together, at what price.
+"""Cloud machines by their rental names: chip, number of chips, price.
 
 ``p5.48xlarge`` is eight H100; with ``-spot`` behind the name it is priced as spot capacity.
 """
@@ -34,7 +34,7 @@ class Instance:
         return f"{self.name}: {self.chips} x {self.chip}{together}, {price}"
 
     def rented(self, chips: int) -> int:
-        """Machines that so many chips take."""
+        """Number of machines for so many chips."""
         return -(-chips // self.chips)
 
 
@@ -57,7 +57,7 @@ def named(name: str) -> Instance | None:
 
 
 def paid(device: str, chips: int) -> int:
-    """Chips that are paid for where so many are used: those of whole machines."""
+    """Chips to pay for if so many are used, in whole machines."""
     machine = named(device)
     return chips if machine is None else machine.rented(chips) * machine.chips
 

@@ -1,4 +1,4 @@
-"""Watts that a device draws at most and while it waits: its sheet's, or for phones those of small machines."""
+"""Watts of a device at most and idle: from its sheet, or for phones from small machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ more such machine stays within the half-width nine times in ten by Student's t. 
 
 
 def limit_w(device: DeviceProfile) -> float:
-    """Watts that the device draws at most: its board power; of a phone's chip without one, that of small machines.
+    """Maximum watts of the device: its board power; for phone chips without one, that of small machines.
 
     Raises:
         Unsupported: The device lists no board power, and is no phone's chip.

@@ -86,7 +86,7 @@ _ON_LLAMA_CPP = ("ollama", "lm-studio", "lmstudio", "koboldcpp", "gpt4all", "jan
 def _for_one_user(
     name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...] = (), *, checked: bool = True
 ) -> Runtime:
-    """A runtime with kernels of its own, fused where all such are, that serves one user at a time."""
+    """A runtime for one user at a time, with its own fused kernels."""
     return Runtime(
         name=name,
         title=title,
@@ -366,7 +366,7 @@ def default_runtime(
 
 
 def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
-    """``runtime`` as it is on ``device``.
+    """``runtime`` adapted to ``device``.
 
     Raises:
         Unsupported: The runtime does not exist there; names those that do.

@@ -76,7 +76,7 @@ def check_reads(runtime: Runtime, weights: str) -> None:
 
 
 def nearest(runtime: Runtime, weights: str) -> str:
-    """The format of ``runtime`` whose bits per weight are nearest to those of ``weights``."""
+    """The format of ``runtime`` with the bits per weight closest to ``weights``."""
     bits = weight_format(weights).bits_per_weight
     return min(NARROWER[runtime.name], key=lambda name: abs(weight_format(name).bits_per_weight - bits))
 
@@ -109,7 +109,7 @@ def default_format(device: DeviceProfile, runtime: Runtime, stored: str | None, 
 
 
 def owned(device: DeviceProfile) -> bool:
-    """Whether ``device`` is a chip that people own, on which llama.cpp is usual."""
+    """Whether ``device`` is a consumer chip, on which llama.cpp is usual."""
     return default_runtime(device) == "llama.cpp"
 
 

@@ -1,4 +1,4 @@
-"""Taught profiles: what a table of measured models changes in the predictions for one machine, and the files of it.
+"""Taught profiles: corrections of predictions for one machine, learnt from a table of measured models, and their files.
 
 A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts
 (``predict/served/taught_pass.py``

@@ -110,7 +110,7 @@ def meant(
 
 
 def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``words`` without the kind of Mac, where a chip is named beside it."""
+    """``words`` without the kind of Mac, if a chip is named too."""
     for machine in APPLE_MACHINES:
         for i in range(len(words) - len(machine)):
             if words[i : i + len(machine)] == machine:

@@ -167,7 +167,7 @@ class FoundByLaw:
         return Predicted(**dict(zip(("value", "low", "high"), ends, strict=True)))
 
     def difference(self, reference: Design, place: int = 0) -> Predicted:
-        """Difference of its loss from that of ``reference`` after the same tokens and text, in nats per token."""
+        """Difference of the expected loss from that of ``reference`` after equal tokens and text, in nats per token."""
         return self.law.difference(reference, self.design(place), self.tokens)
 
 

@@ -216,7 +216,7 @@ class ArchSpec(Result):
             )
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
-        """The layers that hold weights of their own, with their numbers; the encoder's are not among them."""
+        """The layers with their own weights, and their numbers; without the encoder's."""
         return ((i, layer) for i, layer in enumerate(self.layers) if layer.shares is None)
 
     @property
@@ -241,7 +241,7 @@ class ArchSpec(Result):
 
     @property
     def image_tokens(self) -> int:
-        """Positions of an image in the layers: what a stem makes of it, or a projector of that; 0 without a stem."""
+        """Positions of an image in the layers, after stem and projector; 0 without a stem."""
         if not isinstance(self.stem, ImageStem):
             return 0
         if self.projector is None or self.question is None:
@@ -281,7 +281,7 @@ class ArchSpec(Result):
         return heard.seconds if isinstance(heard, SoundStem) else None
 
     def hearing(self, seconds: float) -> ArchSpec:
-        """The model with requests of so many ``seconds`` of sound.
+        """The model with requests of ``seconds`` of sound.
 
         Raises:
             SpecError: It does not hear, or not so long at once.
@@ -294,7 +294,7 @@ class ArchSpec(Result):
 
     @property
     def encoder_width(self) -> int:
-        """Width of the encoder, and of what the decoder's layers attend to."""
+        """Width of the encoder, whose output the decoder's layers attend to."""
         return self.encoder_d_model or self.d_model
 
     def encoding(self) -> ArchSpec:
@@ -335,7 +335,7 @@ class ArchSpec(Result):
         return d + 4 * d * (d + 1) + self.norm_parameters() + (last.ffn.parameters(d) if last.ffn is not None else 0)
 
     def layer_input_parameters(self) -> int:
-        """Parameters of what gives each layer ``layer_inputs`` values of each token.
+        """Parameters of the table that gives each layer ``layer_inputs`` values of each token.
 
         A table over the vocabulary, a projection of the embedding with a norm, and in each layer a gate, a projection
         to the model's width and a norm.
@@ -394,7 +394,7 @@ class ArchSpec(Result):
         return total
 
     def modulation_width(self, layer: Layer) -> int:
-        """Values with which a denoiser shifts, scales and gates the blocks of ``layer``; 0 of other models."""
+        """Values that shift, scale and gate the blocks of ``layer`` in a denoiser; 0 for other models."""
         return 0 if self.denoiser is None else BLOCK_PARTS * self.d_model * len(tuple(layer.blocks()))
 
     @property
@@ -403,7 +403,7 @@ class ArchSpec(Result):
         return 1 if self.denoiser is None else self.denoiser.passes
 
     def as_trained(self) -> ArchSpec:
-        """The model without what its training does not depend on: a denoiser takes one step, guided by 2 if at all.
+        """The model without fields that do not affect training: a denoiser takes one step, with guidance 2 if any.
 
         Nor does it depend on its solver and the shift of its times.
         """

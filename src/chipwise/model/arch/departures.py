@@ -72,7 +72,7 @@ def block_departures(layer: Layer, *, free: Collection[str]) -> Iterator[str]:
 
 
 def encoding_departures(layer: Layer, *, free: Collection[str], where: str, causal: bool = False) -> Iterator[str]:
-    """As :func:`block_departures`, and what is not built without a cache: shared weights, grouped or rotary heads.
+    """As :func:`block_departures`, plus fields that need a cache: shared weights, grouped or rotary heads.
 
     ``where`` ends the messages ("for images"); ``causal`` is whether attention looks at earlier positions alone.
     """

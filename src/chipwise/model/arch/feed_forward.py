@@ -1,4 +1,4 @@
-"""Blocks that work on each position alone: a feed-forward, or many of which a router picks a few."""
+"""Blocks that work on each position alone: feed-forwards, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """``experts`` feed-forwards of which a router picks ``active`` for each token; all tokens meet ``shared``."""
+    """Mixture of ``experts`` feed-forwards with ``active`` of them for each token; ``shared`` ones serve all tokens."""
 
     experts: int
     active: int

@@ -51,7 +51,7 @@ class WeightFormats:
         return dict(self.matrices).get(matrix) or self.usual(matrix)
 
     def usual(self, matrix: str) -> str:
-        """The format of a matrix for which none of its own is named."""
+        """The default format of a matrix without its own."""
         number, layer, _ = matrix.partition(".")
         return self.layers[int(number)] if layer else self.head
 
@@ -99,7 +99,7 @@ def matrix_of(name: str) -> str | None:
 
 
 def by_matrix(formats: Mapping[str, str], layers: int, *, others: str = "fp32") -> WeightFormats:
-    """The formats of a model whose matrices have these formats (``head`` among them), all others ``others``.
+    """The formats of a model with these formats of matrices (including ``head``), and ``others`` elsewhere.
 
     >>> str(by_matrix({"head": "int8", "1.up": "int8"}, 2))
     'fp32 head:int8 1.up:int8 projection:fp32'
@@ -110,7 +110,7 @@ def by_matrix(formats: Mapping[str, str], layers: int, *, others: str = "fp32") 
 
 
 def mixed(text: str) -> bool:
-    """Whether ``text`` names formats of its own for layers, head or single matrices."""
+    """Whether ``text`` has separate formats for layers, head or single matrices."""
     return " " in text
 
 

@@ -124,7 +124,7 @@ def _grids(tiles: int) -> list[tuple[int, int]]:
 
 
 def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The grid whose shape is nearest; of grids as near, a larger one if the image fills half of it."""
+    """The grid with the closest shape; among equals, a larger one if the image fills half of it."""
     side, best, nearest = stem.image_size, (1, 1), math.inf
     for rows, columns in _grids(projector.tiles):
         off = abs(width / height - columns / rows)

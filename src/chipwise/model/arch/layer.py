@@ -28,7 +28,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One residual layer. ``shares`` is the number of an earlier layer whose weights this one uses."""
+    """One residual layer. ``shares`` is the number of an earlier layer with the same weights."""
 
     attention: AnyMixer | None
     ffn: AnyFeedForward | None

@@ -164,7 +164,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedDelta:
-    """Gated delta rule: linear attention whose state of (key_size, value_size) a head decays and is corrected."""
+    """Gated delta rule: linear attention with a decaying, corrected state of (key_size, value_size) a head."""
 
     key_heads: int
     value_heads: int

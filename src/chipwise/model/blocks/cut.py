@@ -1,4 +1,4 @@
-"""The part of a larger model's weight that is a smaller one's weight. No torch: only names and numbers."""
+"""Slices of a larger model's weights for a smaller model. No torch: only names and numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Index = slice | list[int]  # a run of rows, or rows by number where they are not
 
 
 class Cut(NamedTuple):
-    """A weight of the whole model by name, and what is taken of each of its axes."""
+    """A weight of the whole model by name, with the slice of each axis."""
 
     source: str
     axes: tuple[Index, ...]

@@ -116,7 +116,7 @@ class Operators:
 
 
 def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
-    """Lists the layers' operators, with ``before`` in front of their places; what stays pending is ``at.skip``."""
+    """Lists the layers' operators, with the prefix ``before`` in their places; ``at.skip`` stays pending."""
     behind = at.arch.norm_place == "post"
     for i, layer in enumerate(at.arch.layers):
         for name, block in layer.named_blocks():

@@ -81,7 +81,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """What tells the ONNX graph of one kind of model from another's.
+    """Differences between ONNX graphs of kinds of models.
 
     Attributes:
         stem: Adds what comes before the layers.

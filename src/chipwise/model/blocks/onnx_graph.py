@@ -23,7 +23,7 @@ MICROSOFT = "com.microsoft"
 
 @dataclass(kw_only=True)
 class GraphBuilder:
-    """Nodes, stored tensors, inputs and outputs of one graph, in the order in which they were added."""
+    """Nodes, stored tensors, inputs and outputs of one graph, in order of addition."""
 
     weights: Mapping[str, npt.NDArray[Any]]
     format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
@@ -68,7 +68,7 @@ class GraphBuilder:
         return name
 
     def vector(self, name: str, size: int) -> str:
-        """Keeps a norm's weight or a bias as it is."""
+        """Stores a norm's weight or a bias unchanged."""
         return self.store(name, lambda: self.weight(name, (size,)))
 
     def projection(

@@ -28,14 +28,14 @@ class Packed:
     k: int
 
     def restored(self) -> Float32Array:
-        """The matrix (n, k) that the integers stand for."""
+        """The dequantised matrix (n, k)."""
         if self.form == "int8":
             return np.asarray(self.values * self.scales[:, None], np.float32)
         return dequantize_int4(self.values, self.scales, self.k)
 
 
 class Quantiser(Protocol):
-    """Chooses the integers that stand for a matrix. Deterministic."""
+    """Chooses the integers of a matrix. Deterministic."""
 
     def __call__(self, matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
         """Packs ``matrix`` (n, k).
@@ -52,7 +52,7 @@ class Quantiser(Protocol):
 
 
 def nearest(matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
-    """Rounds each value to the nearest that ``form`` can store, whatever the inputs are."""
+    """Rounds each value to the nearest one of ``form``, without using inputs."""
     if form not in ("int8", "int4"):
         raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4")
     values, scales = quantize_int8(matrix) if form == "int8" else quantize_int4(matrix)

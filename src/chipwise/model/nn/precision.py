@@ -33,7 +33,7 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 
 @functools.cache
 def fastest_precision() -> Precision:
-    """The format in which one core here multiplies matrices fastest, measured in a few milliseconds.
+    """The format with the fastest matrix products on one core of this machine, measured in a few milliseconds.
 
     Near a tie the answer may differ from one process to the next: what must be the same keeps it, see
     :func:`kept_precision`.

@@ -20,7 +20,7 @@ ROTATION_FLOPS = 3  # a value: two products, one sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOp:
-    """Scores, softmax and values of ``query_tokens`` new positions over themselves and ``past_tokens``.
+    """Scores, softmax and values of ``query_tokens`` new positions over ``past_tokens`` and themselves.
 
     Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
     the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
@@ -112,7 +112,7 @@ class AttentionOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttentionOp:
-    """Multi-head latent attention of new positions over themselves and ``past_tokens``, causal.
+    """Multi-head latent attention of new positions over ``past_tokens`` and themselves, causal.
 
     The cache holds ``kv_rank + rope_size`` values a token for all heads together. ``absorbed`` (decode) works on those:
     queries and results are of the latent's width, and the products that take them there and back are matmuls of their

@@ -1,4 +1,4 @@
-"""Collectives: what devices send one another, in the least that any algorithm needs.
+"""Collectives: bytes between devices, at the minimum that any algorithm needs.
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.

@@ -12,7 +12,7 @@ from chipwise.model.ops.workload import Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """One operator and where in the model it stands, such as ``layers.3.ffn.up``."""
+    """One operator and its place in the model, such as ``layers.3.ffn.up``."""
 
     place: str
     op: Op
@@ -20,7 +20,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpGraph:
-    """The operators of one pass, in the order in which a runtime runs them."""
+    """The operators of one pass, in execution order."""
 
     phase: Phase
     ops: tuple[Placed, ...]

@@ -10,7 +10,7 @@ from chipwise.model.ops.work import Work
 
 
 def product_format(activations: str) -> str:
-    """The format in which a product leaves: that of its activations, and BF16 where these are narrower than 16 bits."""
+    """Output format of a product: that of its activations, or BF16 if these are narrower than 16 bits."""
     return activations if dtype_of(activations).bits >= 16 else DType.BF16.value
 
 

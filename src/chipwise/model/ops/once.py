@@ -1,4 +1,4 @@
-"""An operator that runs once in several passes, such as what decodes an image after all steps."""
+"""An operator that runs once in several passes, such as the decoder of latents after all steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """``op``, of which each of ``passes`` passes is charged an equal part."""
+    """``op`` divided by ``passes``, so that each pass is charged an equal part."""
 
     op: Op
     passes: int

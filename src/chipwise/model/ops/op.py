@@ -1,4 +1,4 @@
-"""Operators: sizes in, counted work out. Each is what one kernel, or one node of a runtime's graph, computes.
+"""Operators: sizes in, counted work out. Each one is one kernel, or one node of a runtime's graph.
 
 Sizes are whole numbers or numpy arrays of one shape, so that one operator can stand for thousands of calls. Formats are
 names of :mod:`chipwise.core.dtypes`. Bytes are counted as if each distinct byte moved once; a multiply-add is two

@@ -78,7 +78,7 @@ class RequestAttentionOp:
         return self.candidates * (self.history + 1) + (triangle(self.history) if self.whole else 0)
 
     def work(self) -> Work:
-        """Two products of 2·head_size FLOPs a pair, and those of softmax or SiLU."""
+        """Two products of 2·head_size FLOPs a pair, plus softmax or SiLU."""
         width = self.heads * self.head_size
         each = 4 * self.head_size + (POINTWISE_FLOPS if self.pointwise else SOFTMAX_FLOPS)
         pairs, scores = self.batch * self.heads * self.pairs(), 0

@@ -11,7 +11,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOp:
-    """The ``topk`` of ``experts`` for each of ``tokens``, from FP32 scores that a matmul of its own gives."""
+    """The ``topk`` of ``experts`` for each of ``tokens``, from FP32 scores of a separate matmul."""
 
     tokens: Size
     experts: Size
@@ -59,7 +59,7 @@ class ExpertsOp:
         return self.tokens * self.topk * self.local_experts / self.experts
 
     def met(self) -> Size:
-        """Expected local experts that have at least one row: those that not every token misses."""
+        """Expected number of local experts with at least one row."""
         missed = (1 - self.topk / self.experts) ** self.tokens
         return self.local_experts * (1 - missed)
 

@@ -1,4 +1,4 @@
-"""Work: what one call of an operator does. The definition of a FLOP lives here: a multiply-add is two."""
+"""Work of one call of an operator. Defines a FLOP: a multiply-add is two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.core.dtypes import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Counts, never rates; whole numbers, arrays of them, or expectations where routing is random."""
+    """Counts, never rates: whole numbers, arrays, or expectations if routing is random."""
 
     flops: Size  # a multiply-add is two
     weight_bytes: Size = 0  # parameters read, in their stored format, scales included

@@ -1,4 +1,4 @@
-"""Names of configs that are read as those of another family: ``folder as llama``, as ``--like llama`` makes of it."""
+"""Configs that are read as another family: ``folder as llama``, the form of ``--like llama``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIKE = re.compile(r"(.+) as ([A-Za-z0-9_.-]+)")
 
 
 def split(model: str | Path) -> tuple[str, str | None]:
-    """The file or folder of a model and the family as whose its config is read; of any other name, the name and None.
+    """The model's file or folder, and the family to read its config as; for any other name, the name and None.
 
     >>> split("gpt2")
     ('gpt2', None)

@@ -75,6 +75,6 @@ def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) ->
 
 
 def windows_of(fields: Fields, window: int | None, default: Sequence[str]) -> Windows:
-    """The window of each layer, of which some slide and the others see all."""
+    """The window of each layer: sliding in some, full in others."""
     types = layer_types(fields, default, {"full_attention", "sliding_attention"})
     return tuple(window if kind == "sliding_attention" else None for kind in types)

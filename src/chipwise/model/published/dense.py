@@ -105,7 +105,7 @@ def read_glm4(fields: Fields) -> dict[str, Any]:
 
 
 def read_chatglm(fields: Fields) -> dict[str, Any]:
-    """ChatGLM 2 and 3: half of each head rotated, by neighbours; names of their own for most fields."""
+    """ChatGLM 2 and 3: half of each head rotated, by neighbours; with different field names."""
     fields.notes.append("rotary positions: half of each head rotated, by neighbours, is not computed")
     heads = fields.size("num_attention_heads")
     one = fields.take("multi_query_attention", bool, False)

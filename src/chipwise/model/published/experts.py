@@ -40,7 +40,7 @@ def read_granitemoe(fields: Fields) -> dict[str, Any]:
 
 
 def read_qwen2_moe(fields: Fields) -> dict[str, Any]:
-    """Qwen1.5-MoE and Qwen2-MoE: a shared expert scaled by a gate of its own."""
+    """Qwen1.5-MoE and Qwen2-MoE: a shared expert scaled by a separate gate."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True))
     return _qwen_moe(fields, heads, shared=True)
 

@@ -1,4 +1,4 @@
-"""The fields of a Hugging Face config: typed access that remembers what was read."""
+"""The fields of a Hugging Face config: typed access that records which were read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ VALUE_TYPES = ("auto", "bfloat16", "float16", "float32", "float64", "float8_e4m3
 
 
 class Fields:
-    """The fields of a config: typed access that remembers what was read."""
+    """The fields of a config: typed access that records which were read."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
@@ -130,7 +130,7 @@ class Fields:
         return name in self._config
 
     def maybe(self, name: str) -> Any:
-        """The field as it is, None where it is missing."""
+        """The raw field, None if missing."""
         self._read.add(name)
         return self._config.get(name)
 
@@ -209,6 +209,6 @@ class Fields:
         return SpecError(error.message, file=error.file, field=next(iter(given or names), error.field))
 
     def unread(self) -> list[str]:
-        """Fields that may change what is computed and that chipwise does not know."""
+        """Unknown fields that may change the computation."""
         rest = sorted(str(name) for name in self._config.keys() - self._read - NEUTRAL)
         return [name for name in rest if not name.startswith("_") and self._config[name]]

@@ -92,7 +92,7 @@ def _plain4(fields: Fields, times: int) -> FeedForward:
 
 
 def _ffn4(fields: Fields, plain: FeedForward) -> FeedForwardBlock:
-    """The feed-forward; in a mixture all tokens meet it beside the experts that the router picks."""
+    """The feed-forward; in a mixture it runs for all tokens beside the routed experts."""
     if not fields.take("enable_moe_block", bool, False):
         for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
             fields.maybe(name)

@@ -71,7 +71,7 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
 
 
 def read_opt(fields: Fields) -> dict[str, Any]:
-    """OPT: learned positions whose table has two rows more than there are positions."""
+    """OPT: learned positions; the table has two extra rows."""
     d_model = fields.size("hidden_size")
     if fields.size("word_embed_proj_dim", d_model) != d_model:
         raise SpecError("a token table narrower than the model is not read", field="word_embed_proj_dim")

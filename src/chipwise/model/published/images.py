@@ -39,7 +39,7 @@ def read_vit(fields: Fields) -> dict[str, Any]:
 
 
 def read_deit(fields: Fields) -> dict[str, Any]:
-    """DeiT with its distillation token, which has a position and, in the distilled classifier, a head of its own."""
+    """DeiT with its distillation token, which has a position and, in the distilled classifier, a separate head."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
     ends = _ends(fields, "pooler")
     if "DeiTForImageClassificationWithTeacher" in _architectures(fields):
@@ -142,7 +142,7 @@ def read_siglip(fields: Fields) -> dict[str, Any]:
 
 
 def read_swin(fields: Fields) -> dict[str, Any]:
-    """Swin: four stages of attention within squares, each at half the grid and twice the width of the one before."""
+    """Swin: four stages of window attention, each at half the grid and twice the width of the one before."""
     return _pyramid(fields, second=False)
 
 
@@ -222,7 +222,7 @@ def plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
 
 
 def _ends(fields: Fields, without: str) -> dict[str, Any]:
-    """Head and classes: a bare model's head is ``without``; labels are those of the config, two if it has none."""
+    """Head and classes: ``without`` for a bare model; the config's labels, or two by default."""
     labels = fields.maybe("id2label")
     count = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels", 2)
     kinds = _architectures(fields)

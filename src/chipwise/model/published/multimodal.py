@@ -79,7 +79,7 @@ def _part_of(config: Mapping[str, Any]) -> str:
 
 
 def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The decoder's part of ``config``, as a config of its own."""
+    """The decoder's part of ``config``, as a config."""
     inner = config.get("text_config")
     kind = str(config["model_type"])
     if not isinstance(inner, Mapping):
@@ -107,7 +107,7 @@ def tower_of(config: Mapping[str, Any], text: ArchSpec) -> ArchSpec:
 
 
 def _clip_or_siglip(vision: Fields) -> dict[str, Any]:
-    """A plain tower without what CLIP and SigLIP add for texts."""
+    """A plain tower, without CLIP's and SigLIP's parts for texts."""
     clip = vision.take("model_type", str, "clip_vision_model") == "clip_vision_model"
     values = images.read_clip(vision) if clip else images.read_siglip(vision)
     return values | {"projection": 0, "pooling": "first"}
@@ -140,7 +140,7 @@ def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _unused(config: Fields, values: dict[str, Any], default: int) -> int:
-    """Last layers of the tower whose results are not read; -1 reads the last, as an index of transformers does."""
+    """Last layers of the tower whose results are unused; -1 uses the last, as in transformers."""
     layer: int = config.take("vision_feature_layer", int, default)
     return min(max(0, -1 - layer), len(values["layers"]) - 1)
 

@@ -23,7 +23,7 @@ MODELOPT = "hf_quant_config.json"  # beside config.json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Format of the matrices and of the KV cache; None for 16 bits, and for that of the activations."""
+    """Format of the matrices and of the KV cache; None for 16 bits and for the activations' format."""
 
     weights: str | None = None
     cache: str | None = None
@@ -99,7 +99,7 @@ def _either(config: Mapping[str, Any], name: str) -> bool:
 
 
 def _integer(bits: object, group: object) -> str | None:
-    """Integers with a scale for so many of them."""
+    """Integers with one scale per group."""
     if bits == 8:
         return "int8"
     return ("int4_g32" if group == 32 else "int4_g128") if bits == 4 else None

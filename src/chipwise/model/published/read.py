@@ -38,7 +38,7 @@ OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """An architecture and what its config holds beyond it.
+    """An architecture, with the other contents of its config.
 
     ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
     ``unread`` are fields that chipwise does not know: nobody can say what they cost.
@@ -65,7 +65,7 @@ def resolve(model: str | Path) -> ArchSpec:
 
 
 def read_model(model: str | Path) -> Reading:
-    """The architecture that ``model`` names, and what its file holds beyond it.
+    """The architecture of ``model``, with the other contents of its file.
 
     ``FOLDER as llama`` is a ``config.json`` of an unknown ``model_type``, read as one of Llama's.
 
@@ -101,7 +101,7 @@ def read_model(model: str | Path) -> Reading:
 
 
 def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
-    """``config``, whose ``model_type`` is unknown, as one of the family ``like``; of a nested one the text part.
+    """``config``, whose ``model_type`` is unknown, as one of the family ``like``; only the text part of a nested one.
 
     Raises:
         SpecError: ``like`` is no family, or the config's own type is known.
@@ -123,7 +123,7 @@ def from_config(config: Mapping[str, Any], *, name: str | None = None, file: str
 
 
 def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> Reading:
-    """``config`` (as ``config.json`` holds it) as an ArchSpec, with notes of what does not fit in one.
+    """``config`` (contents of ``config.json``) as an ArchSpec, with notes on fields that do not fit.
 
     Raises:
         SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or describes layers

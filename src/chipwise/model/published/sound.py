@@ -325,7 +325,7 @@ def _samples_stem(fields: Fields) -> SoundStem:
 
 
 def _head(fields: Fields) -> dict[str, Any]:
-    """A head of characters where the config is that of a CTC model; else none."""
+    """A head of characters for a CTC config; else none."""
     kinds = [str(name) for name in fields.items("architectures") or []]
     if any(name.endswith("ForCTC") for name in kinds):
         return {"head": "ctc", "classes": fields.size("vocab_size", 32)}

@@ -1,4 +1,4 @@
-"""Conditions between choices, compiled to small tables of the allowed values and the nearest of them.
+"""Conditions between choices, compiled to small tables of allowed values and their nearest alternatives.
 
 Choices are put in an order in which each depends on earlier ones only; one pass over the columns then draws or repairs
 rows, and only the few choices that conditions join are enumerated.

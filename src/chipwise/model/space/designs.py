@@ -65,7 +65,7 @@ def image_layer(
     bias_rows: int = 0,
     cross: bool = False,
 ) -> Layer:
-    """A layer of an image classifier, with the biases that ViT has, and a table of position biases of so many rows.
+    """A layer of an image classifier, with ViT's biases and a table of position biases.
 
     With ``cross`` attention of as many heads to the image follows.
     """

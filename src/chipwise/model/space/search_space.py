@@ -1,4 +1,4 @@
-"""SearchSpace: every choice is one integer gene, a candidate is a row of them.
+"""SearchSpace: every choice is one integer gene, a candidate is a row of genes.
 
 Global genes come first, then the layers' genes, slot by slot: a slot is one layer, or the layers that are tied. Genes
 that no layer reads (beyond the depth, or of layers that share weights) are inactive and 0 in canonical rows. Values
@@ -84,7 +84,7 @@ class SearchSpace:
         return size(self.spec, self.slots, self._conditions)
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
-        """``count`` canonical rows, every gene uniform over what the genes before it leave."""
+        """``count`` canonical rows; every gene is uniform over the values that earlier genes allow."""
         share = rng.random((count, len(self.genes)))
         rows = (share * self.cardinalities).astype(np.int64)
         for name, column, chosen in self._conditioned(rows):
@@ -118,7 +118,7 @@ class SearchSpace:
         return np.asarray(self.steps(rows) * (1 + guided), np.int64)
 
     def steps(self, rows: Rows) -> NDArray[np.int64]:
-        """Steps in which each row's design makes an image, (n,); 1 of others."""
+        """Denoising steps of each row's design, (n,); 1 for other models."""
         steps = self.spec.image is not None and self.spec.image.steps
         return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
 
@@ -228,7 +228,7 @@ class SearchSpace:
         return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
     def _column(self, row: NDArray[np.int64], name: str, layer: int) -> int:
-        """The gene from which ``layer`` of ``row`` reads the choice ``name``."""
+        """The gene of the choice ``name`` for ``layer`` of ``row``."""
         slot = self.slots[name].of[row[self.index["sharing"]], row[self.index["depth"]], layer]
         return int(self.columns[name][slot])
 

@@ -184,7 +184,7 @@ class SpaceSpec:
         return None if isinstance(self.own, RankingSpace) or self.own is None else self.own.seconds
 
     def _read_own(self, own: ImageSpace | RankingSpace | SoundSpace) -> None:
-        """Fills in what is no choice for models that read no text, and the conditions that follow from their sizes."""
+        """Fills in fixed fields of models without text input, and the conditions that follow from their sizes."""
         given = [name for name in ("image", "ranking", "sound") if getattr(self, name) is not None]
         if len(given) > 1:
             raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
@@ -223,7 +223,7 @@ class SpaceSpec:
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
     def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
-        """The (heads, KV heads) pairs in which KV heads divide heads; of images (heads, KV heads, square)."""
+        """The valid (heads, KV heads) pairs: KV heads divide heads; for images (heads, KV heads, window)."""
         if self.image is not None:
             return tuple((heads, heads, square) for heads in self.layer.heads for square in self.image.square)
         if self.own is not None:
@@ -233,7 +233,7 @@ class SpaceSpec:
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model; convolutions, and those of images or requests, only where they are listed."""
+        """Choices for the whole model; convolutions, images and requests only if listed."""
         own = () if self.own is None else self.own.choices
         return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *own)
 

@@ -1,1 +1,1 @@
-"""Costs on a calibrated machine: seconds, bytes and what bounds them, as prices that add, with intervals."""
+"""Costs on a calibrated machine: seconds, bytes and bounds, as additive prices with intervals."""

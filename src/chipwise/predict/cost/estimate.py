@@ -80,7 +80,7 @@ def interval(value: float, check: CheckError) -> Predicted:
 
 
 def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, passes: int = 1) -> tuple[OpCost, ...]:
-    """Each operator's part of so many passes. The parts and the passes' own overhead add up to them."""
+    """Each operator's share of so many passes. Shares and overhead add up to the passes' time."""
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
     scale = (

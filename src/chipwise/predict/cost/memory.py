@@ -1,4 +1,4 @@
-"""Peak memory of serving a design: stored weights, cache, activations, and what the runtime itself takes.
+"""Peak memory of serving a design: stored weights, cache, activations, and the runtime's own memory.
 
 Each part adds over blocks, except activations, of which the widest counts.
 """
@@ -26,7 +26,7 @@ BuiltBlock = Attention | ConvModule | FeedForward  # of models that are exported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes by what they hold."""
+    """Bytes by content."""
 
     table_bytes: int  # token table (but in llama.cpp), learned positions, norms, biases: FP32
     matrices: Mapping[str, int]  # projections and head, by weight format
@@ -120,7 +120,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
 
 
 def bias_pairs(stem: ImageStem, square: int | None) -> int:
-    """Pairs of positions of an image or a square, each of which a file holds a bias for, whatever the table has."""
+    """Pairs of positions of an image or a window; a file holds one bias for each."""
     return int((square**2 if square is not None else stem.tokens) ** 2)
 
 

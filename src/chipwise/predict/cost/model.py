@@ -24,7 +24,7 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """One operator's share of a pass: ``count`` calls of it together, their work being that of one."""
+    """One operator's share of a pass: the total of ``count`` calls; ``work`` is the work of one."""
 
     place: str
     kind: str
@@ -40,7 +40,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A value and the interval in which nine of ten measurements are expected; no ends where it was not validated."""
+    """A value and its 90 % interval; no ends if not validated."""
 
     value: float
     low: float | None = None
@@ -115,12 +115,12 @@ class CostEstimate(Result):
 
     @property
     def parameters_said(self) -> str:
-        """The number of parameters, and how many of them a token meets; empty where they were not counted."""
+        """The numbers of total and active parameters; empty if not counted."""
         return "" if self.parameters is None else parameters_said(self.parameters, self.active_parameters)
 
     @property
     def served_as(self) -> str:
-        """The runtime and the weights' format, and which of them are defaults."""
+        """The runtime and the weights' format, with defaults marked."""
         if not self.weights:
             return self.runtime
         if len(self.defaults) == 2:
@@ -133,7 +133,7 @@ class CostEstimate(Result):
 
     @property
     def prompts_wait_s(self) -> float:
-        """Seconds of ``tpot_s`` in which a request waits for the prompts of others."""
+        """Seconds of ``tpot_s`` that a request waits for the prompts of others."""
         return 0.0 if self.decode_step_s is None else max(0.0, self.tpot_s - self.decode_step_s)
 
     def rows(self) -> list[dict[str, object]]:
@@ -155,7 +155,7 @@ class CostEstimate(Result):
 
 
 def text(found: CostEstimate) -> str:
-    """The estimate for a person: what a request takes, then each pass operator by operator."""
+    """The estimate as text: costs of a request, then each pass operator by operator."""
     several = f"{found.devices} x " if found.devices > 1 else ""
     times = f"TTFT {units.show(found.ttft_s, 'time')}"
     if found.decode:
@@ -167,7 +167,7 @@ def text(found: CostEstimate) -> str:
 
 
 def parameters_said(whole: int, active: int | None) -> str:
-    """A number of parameters, and how many of them a token meets.
+    """A number of parameters, and the number of active ones.
 
     >>> parameters_said(8_030_261_248, 8_030_261_248), parameters_said(30_532_122_624, 3_353_432_064)
     ('8.03 B', '30.5 B, of which a token meets 3.35 B')

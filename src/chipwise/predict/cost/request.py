@@ -32,7 +32,7 @@ def price_shares(request: Any, step: Any, new_tokens: Any) -> tuple[Any, Any]:
 
 
 def throughput(prefill_s: Any, step_s: Any, new_tokens: Any, in_flight: Any) -> Any:
-    """New tokens per second of all requests in flight, each of which takes :func:`request_total`.
+    """New tokens per second of all requests in flight, each taking :func:`request_total`.
 
     Args:
         prefill_s: Seconds of the prompt's pass.

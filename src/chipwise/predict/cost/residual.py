@@ -50,7 +50,7 @@ def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
 
 
 def smooth(figures: Float64Array, logs: Float64Array) -> Float64Array:
-    """Weights of the points ``figures`` (n, figures) whose smooth residual explains ``logs`` (n,)."""
+    """Weights of the points ``figures`` (n, figures) for a smooth residual that fits ``logs`` (n,)."""
     weights = np.linalg.solve(_kernel(figures, figures) + NOISE**2 * np.eye(len(logs)), logs)
     return np.asarray(weights, np.float64)
 

@@ -152,7 +152,7 @@ def _bag(op: EmbeddingBagOp) -> list[Term]:
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
-    """Its nodes together: those that move positions to heads and back, and those over the scores."""
+    """Its nodes together: moving positions to heads and back, and the scores."""
     rows, width = op.batch * op.queries, op.heads * op.head_size
     scores = rows * op.heads * (op.history + 1)
     moved = op.batch * op.positions * width
@@ -180,7 +180,7 @@ def _row_dot(op: RowDotOp) -> list[Term]:
 
 
 def _once(op: Once) -> list[Term]:
-    """A pass's part of what runs once in several."""
+    """Share of a pass in an operator that runs once in several passes."""
     return [
         replace(
             term,

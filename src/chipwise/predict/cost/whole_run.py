@@ -11,7 +11,7 @@ from chipwise.predict.cost.model import Predicted
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunEstimate(Result):
-    """Predicted cost of one run of a model, or of a part of it, on a device or on several that share it.
+    """Predicted cost of one run of a model or a part of it, on one or several devices.
 
     ``metrics`` are by name and in SI units, such as ``latency_s``, ``power_w``, ``joules_per_picture``, each with its
     90 % interval.

@@ -15,7 +15,7 @@ Touches = Literal["architecture", "precision", "batching", "runtime", "paralleli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposed change: what to change, how, what it may cost in quality, and the source.
+    """A proposed change: the change, the method, the possible loss of quality, and the source.
 
     Attributes:
         title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.

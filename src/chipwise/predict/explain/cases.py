@@ -53,7 +53,7 @@ def case_of(question: CostQuestion, pricer: Pricer) -> Case:
 
 
 def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
-    """Case of a model on a chip with a data sheet. Default formats are those that suit the chip.
+    """Case of a model on a chip with a data sheet. Default formats follow the chip.
 
     Raises:
         UnknownName: A name that is not known.

@@ -73,7 +73,7 @@ class Comparison(Result):
 def compare(
     requests: Sequence[Request], names: Sequence[tuple[str, str]], *, others: Sequence[Cell] = ()
 ) -> Comparison:
-    """Compares ``requests``, whose ``names`` are (model, device); all are priced in one call.
+    """Compares ``requests`` with ``names`` (model, device), priced in one call.
 
     Where memory holds only some of the concurrent requests, the cell covers those, and says so.
 

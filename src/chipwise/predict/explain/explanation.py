@@ -80,7 +80,7 @@ class Explanation(Result):
 
     @property
     def does_not_fit(self) -> str:
-        """By how much memory is too small, and what fits; empty where it is large enough."""
+        """Missing memory, and alternatives that fit; empty if the model fits."""
         needed, held = self.estimate.peak_memory_bytes, self.capacity_bytes
         if self.estimate.does_not_fit or held is None or needed <= held:
             return self.estimate.does_not_fit

@@ -41,7 +41,7 @@ def rules() -> dict[str, Rule]:
 def advise(
     case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
 ) -> list[Advice]:
-    """Advice for a case: what is worth showing first (:func:`leading`), then the rest; of both, urgent changes first,
+    """Advice for a case: the best advice first (:func:`leading`), then the rest; urgent changes first in both,
     then sure gains, largest first.
 
     Args:
@@ -76,7 +76,7 @@ def leading(advice: Sequence[Advice]) -> list[Advice]:
 
 
 def _place(advice: Advice) -> tuple[bool, bool, float]:
-    """Sort key: urgent advice as its rule orders it, then sure gains, then the rest; of both the largest first."""
+    """Sort key: urgent advice in the order of its rule, then sure gains, then the rest; largest first in both."""
     urgent = advice.proposal.urgent
     return not urgent, not (urgent or advice.sure), 0.0 if urgent else -advice.headline.ratio.value
 
@@ -188,7 +188,7 @@ def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
 
 
 def _matched(shares: Shares, known: Shares) -> Shares:
-    """The shares, renamed after kernels of ``known`` whose sizes differ by less than ``ALIKE``."""
+    """The shares, renamed to kernels of ``known`` whose sizes differ by less than ``ALIKE``."""
     found: Shares = {}
     for key, share in shares.items():
         near = (other for other in known if other[0] == key[0] and _near(key[1:], other[1:]))

@@ -40,7 +40,7 @@ class DataSheetPricer:
         return _sheet(self.device, taught.revision(self.device))
 
     def price(self, questions: Sequence[CostQuestion]) -> list[CostEstimate | ChipwiseError]:
-        """One answer per question, whether the model fits in memory or not; the estimate says what it needs."""
+        """One answer per question, whether the model fits in memory or not; the estimate has the memory."""
         answers: list[CostEstimate | ChipwiseError | None] = [None] * len(questions)
         requests: list[Request] = []
         places: list[int] = []

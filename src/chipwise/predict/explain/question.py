@@ -191,7 +191,7 @@ class Case:
 
     @property
     def slower(self) -> str:
-        """The metric of the phase in which a request spends more of its time: ttft or tpot."""
+        """The metric of the longer phase of a request: ttft or tpot."""
         answering_s = self.estimate.tpot_s * self.question.new_tokens
         return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
 

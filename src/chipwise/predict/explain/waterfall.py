@@ -111,7 +111,7 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
 
 
 def _as_engines_ran(parts: list[TimePart], total_s: float) -> list[TimePart]:
-    """The parts of a pass that is priced by whole runs: with what those took beyond the kernels, or in their time."""
+    """The parts of a pass priced by whole runs: adds the time beyond the kernels, or removes it."""
     kernels_s = sum(part.seconds for part in parts)
     if kernels_s > total_s:
         return [replace(part, seconds=part.seconds * total_s / kernels_s) for part in parts]
@@ -237,7 +237,7 @@ def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
 
 
 def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
-    """A sentence on what bounds a phase, what the time is spent on, and how close to the limit it is.
+    """A sentence on the bound of a phase, the main use of its time, and how close to the limit it is.
 
     Such as ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the data
     sheet's limits``. All shares except the first are those of the waterfall's parts, so that they cannot contradict it.
@@ -265,7 +265,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
 
 
 def _reached_text(case: Case, parts: Sequence[TimePart]) -> str:
-    """Text on the share of the limit that is reached; empty on this machine, whose limit was itself measured."""
+    """Text on the reached share of the limit; empty on this machine, where the limit itself was measured."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
     return f"; it reaches {units.show(reached(parts), 'share', digits=2)} of the data sheet's limits"

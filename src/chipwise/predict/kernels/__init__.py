@@ -40,7 +40,7 @@ MODELS: dict[str, str] = {
 
 
 def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, on ``device``; never fewer than its FLOPs take at the dense peak.
+    """Seconds of ``op`` (its sizes may be arrays) on ``device``; at least the FLOPs at the dense peak.
 
     Args:
         op: The operator.

@@ -1,4 +1,4 @@
-"""The roofline plus a launch: the fallback of every kernel model, and the limits that all of them state."""
+"""The roofline plus a launch: the fallback of every kernel model, and the lower limit of all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPUTE |= {"int8": "int8", "w8a8": "int8", "q8_0": "int8"}
 
 
 def compute_format(op: Any) -> str:
-    """Number format of the products: that of the weights where the hardware multiplies it, else of the activations."""
+    """Number format of the products: the weights' if the hardware supports it, else the activations'."""
     activations = str(getattr(op, "activations", "fp32"))
     weights = getattr(op, "weights", None)
     return activations if weights is None else _COMPUTE.get(weights, activations)

@@ -60,7 +60,7 @@ def one_hot(name: str, names: Sequence[str]) -> Float32Array:
 
 
 def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
-    """``devices`` (name -> family) without those that ``fold`` leaves out."""
+    """``devices`` (name -> family) without those of ``fold``."""
     kind, _, name = (fold or "").partition(":")
     device = name if kind == "device" else None
     left_family = name if kind == "family" else None
@@ -75,7 +75,7 @@ class Fitted:
     networks: Mapping[str, Perceptron]
 
     def fold(self, fold: str | None) -> str:
-        """The fold whose arrays are used: the requested one, or the shipped one if it leaves out nothing.
+        """The fold to use: the requested one, or the shipped one if it leaves out nothing.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -87,12 +87,12 @@ class Fitted:
         return str(self.facts["folds"].get(fold, SHIPPED))
 
     def constants(self, schedule: str, lane: str, fold: str) -> Constants:
-        """Constants of :func:`.attention_physics.base_s`; those of all designs where the fold lacks this one."""
+        """Constants of :func:`.attention_physics.base_s`; pooled over all designs if the fold lacks this one."""
         lanes: Mapping[str, Constants] = self.facts["constants"][fold][schedule]
         return lanes.get(lane, lanes["other"])
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """Situation of ``device``: ``fold`` was fitted to such kernels on it, on its family, or on neither."""
+        """Situation of ``device`` for ``fold``: such kernels were fitted on it, on its family, or on neither."""
         remaining = kept(self.facts["devices"], fold)
         if device.name in remaining:
             return "seen"

@@ -1,4 +1,4 @@
-"""Physics of fused attention: which blocks of scores are computed, by how many thread blocks, from which memory.
+"""Physics of fused attention: computed blocks of scores, thread blocks, and the memory that they read.
 
 There are two schedules. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the unmasked
 keys. *Decode*: a thread block owns the queries that share a key head and a span of keys; the spans fill the chip and a
@@ -184,7 +184,7 @@ def context(call: Call, chip: Chip) -> Parts:
 
 
 def decode(call: Call, chip: Chip) -> Parts:
-    """Work with one thread block per key head, whose keys are split among more blocks where there are few."""
+    """Work with one thread block per key head, with keys split among more blocks if there are few heads."""
     rows = ROWS * np.ceil(call.heads / call.kv_heads * call.queries / ROWS)
     pairs = call.batch * call.kv_heads
     moved = call.kv_bytes + call.io_bytes

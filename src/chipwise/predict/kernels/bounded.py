@@ -90,7 +90,7 @@ class Fitted:
         return "sibling" if relatives and near else "unseen"
 
     def halfwidth(self, group: str, situation: Situation) -> float:
-        """Half of the 90 % interval, as a logarithm; that of all groups if ``group`` has none."""
+        """Half of the 90 % interval, as a logarithm; over all groups if ``group`` has none."""
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 

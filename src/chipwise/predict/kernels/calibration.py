@@ -43,7 +43,7 @@ class Calibration:
 
 
 def calibrate(times: KernelTimes, measured_s: npt.ArrayLike) -> Calibration:
-    """Fits the constants to kernels whose prediction is ``times`` and whose measured medians are ``measured_s``.
+    """Fits the constants to kernels with predictions ``times`` and measured medians ``measured_s``.
 
     Raises:
         SpecError: Shapes differ, nothing was measured, or a time is not above zero.

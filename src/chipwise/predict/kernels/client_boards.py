@@ -38,17 +38,17 @@ def is_client(device: DeviceProfile) -> bool:
 
 
 def clock_factor(device: DeviceProfile) -> float:
-    """Clock that a device holds over that of its sheet."""
+    """Sustained clock of a device relative to its sheet."""
     return CLOCK if is_client(device) else 1.0
 
 
 def bandwidth_factor(device: DeviceProfile) -> float:
-    """Bandwidth of a device's memory over what the fitted share of the sheet's figure allows."""
+    """Memory bandwidth of a device relative to the fitted share of the sheet's figure."""
     return WITHOUT_CODE if is_client(device) else 1.0
 
 
 def without_peers(device: DeviceProfile) -> bool:
-    """Whether boards of a device do not read each other's memory: those for desks that have no link of their own."""
+    """Whether boards of a device cannot read each other's memory: desktop boards without a link."""
     if device.kind != "gpu" or any(link.to == "device" for link in device.links):
         return False
     return is_client(device) or ("RTX" in device.title and "Server" not in device.title)

@@ -51,7 +51,7 @@ STEEPNESS = 2.0  # of the share of a working set that a cache keeps, around its 
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, with its bytes from memory.
+    """Seconds of ``op`` (its sizes may be arrays), with bytes from memory.
 
     Raises:
         Unsupported: The device lists no rate or clock of CPU cores.
@@ -75,7 +75,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | No
 
 
 def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Seconds that a pass saves because caches keep what it reads.
+    """Seconds that a pass saves by cache hits.
 
     Args:
         memory_s: Bytes of all kernels of the pass over the sheet's bandwidth of memory, (n,).
@@ -120,7 +120,7 @@ def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
 
 
 def _reached(device: DeviceProfile, threads: float) -> float:
-    """Share of the last cache that so many cores have."""
+    """Share of the last-level cache for so many cores."""
     pieces = SHARED_BY.get(device.vendor)
     whole = device.units.number if device.units else threads
     if pieces is None or whole <= pieces:

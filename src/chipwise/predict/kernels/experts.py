@@ -53,7 +53,7 @@ def format_class(weights: str, activations: str) -> str:
 
 
 def multiplied_in(weights: str, activations: str) -> str:
-    """The number format of the products: MXFP4 and 4-bit integers are widened to that of the activations."""
+    """The number format of the products: MXFP4 and 4-bit integers are widened to the activations' format."""
     kind = format_class(weights, activations)
     if kind in ("mxfp4", "int4"):
         return activations if activations not in ("fp32", "tf32") else "bf16"

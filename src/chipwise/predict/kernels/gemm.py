@@ -44,7 +44,7 @@ Facts = Mapping[str, Any]
 
 
 def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, on ``device``; including the quantisation of its activations.
+    """Seconds of ``op`` (its sizes may be arrays) on ``device``, including the quantisation of its activations.
 
     Args:
         op: The product.
@@ -169,7 +169,7 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
-    """Name under which the model without ``fold`` is stored; the shipped one's where nothing is left out.
+    """Stored name of the model without ``fold``; the shipped one's if nothing is left out.
 
     A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
     wide); for that ``device`` the fold without it is used.
@@ -215,7 +215,7 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
 
 
 def distance(device: DeviceProfile, seen: Mapping[str, Any]) -> float:
-    """Doublings between the figures of ``device`` and those of the nearest device of ``seen`` (Euclidean)."""
+    """Distance in doublings between ``device`` and the nearest device of ``seen`` (Euclidean)."""
     here = np.asarray(hardware(device))
     return min(float(np.linalg.norm(here - np.asarray(there))) for there in seen.values())
 

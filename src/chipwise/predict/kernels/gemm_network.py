@@ -49,7 +49,7 @@ class Network:
         return np.clip(out, -self.bound, self.bound)
 
     def arrays(self) -> dict[str, Float32Array]:
-        """All arrays by name, as they are stored."""
+        """All arrays by stored name."""
         return {name: getattr(self, name) for name in ARRAYS}
 
 

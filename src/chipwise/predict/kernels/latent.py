@@ -38,7 +38,7 @@ def lane(stack: str, device: DeviceProfile) -> str:
 
 
 def call_of(op: LatentAttentionOp) -> physics.Call:
-    """``op`` as attention whose keys and values have one mean width, so that FLOPs are counted correctly."""
+    """``op`` as attention with one mean width of keys and values, so that FLOPs are counted correctly."""
     key, result = np.asarray(op.key_size, dtype=np.float64), np.asarray(op.result_size, dtype=np.float64)
     width = (key + result) / 2
     kv_heads, stored = (1, key / width) if op.absorbed else (op.heads, 2)

@@ -94,7 +94,7 @@ Sum = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The three sums: names of their terms, and what each is multiplied by."""
+    """The three sums: names of their terms, with the factors."""
 
     bytes: Sum
     flops: Sum
@@ -117,7 +117,7 @@ class Constants:
     stacks: frozenset[str]  # ``CLASS|STACK``
 
     def sum(self, terms: Iterable[tuple[str, float]]) -> float:
-        """The sum of the terms, each times what it is multiplied by; one that no run spoke of is 0."""
+        """The sum of the terms times their factors; terms without any fitted run are 0."""
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
     def distance(self, device: DeviceProfile, part: str, stack: str = "") -> str:
@@ -136,7 +136,7 @@ class Constants:
         return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
     def halfwidth(self, phase: str, device: DeviceProfile, part: str, stack: str = "") -> float:
-        """Half of the 90 % interval of a pass; never less for a device or a stack of which less is known."""
+        """Half of the 90 % interval of a pass; wider for less known devices and stacks."""
         return self.class_halfwidth(phase, self.distance(device, part, stack), interval_class(device, part))
 
     def class_halfwidth(self, phase: str, distance: str, kind: str) -> float:
@@ -271,12 +271,12 @@ def content_of(op: Any) -> str:
 
 
 def weights_of(op: Any) -> str:
-    """The format of what a kernel mostly reads."""
+    """The format of the main input of a kernel."""
     return str(getattr(op, "weights", None) or "fp16")
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | None = None) -> KernelTimes:
-    """Seconds of ``op``, whose sizes may be arrays, on ``device``.
+    """Seconds of ``op`` (its sizes may be arrays) on ``device``.
 
     Args:
         op: The operator.

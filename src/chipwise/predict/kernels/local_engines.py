@@ -92,7 +92,7 @@ def engine_architecture(device: DeviceProfile, part: str) -> str:
 
 
 def interval_class(device: DeviceProfile, part: str) -> str:
-    """The class that an engine's interval is measured on: as its engine's, and what the chip was made for."""
+    """The class of an engine's interval: its engine class and market."""
     kind = engine_class(device, part)
     if kind == "nvidia gpu":
         return f"nvidia {_market(device)} gpu"
@@ -141,7 +141,7 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
 
 
 def integer_share(device: DeviceProfile, part: str) -> float:
-    """Integer rate over the FP32 rate of the vector units: what unpacking weights for a few rows depends on.
+    """Integer rate relative to the FP32 rate of the vector units, for unpacking weights for a few rows.
 
     Half where a chip's sheet counts FP32 lanes that do no integers (NVIDIA's from Ampere to Hopper, but the A100 and
     A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).

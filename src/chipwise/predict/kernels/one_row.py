@@ -22,7 +22,7 @@ SCATTER = 1.25  # one row over two: neighbouring rows of the tables differ by le
 
 
 def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` as :func:`times_of` gives them, but of a product of one row at most those of two rows.
+    """Seconds of ``op`` by :func:`times_of`, but for one row at most the time of two rows.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.
@@ -39,5 +39,5 @@ def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: st
 
 
 def _narrow_floats(op: Matmul) -> bool:
-    """Whether activations may be narrowed to the weights' floats, in a kernel of its own."""
+    """Whether activations may be narrowed to the weights' float format, in a separate kernel."""
     return op.weights.startswith(("fp8", "nvfp4", "mxfp4"))

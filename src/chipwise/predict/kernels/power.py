@@ -34,7 +34,7 @@ LEAST_SHARE = 1e-5  # of a limit: lower utilisations are not told apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """Watts that the board draws while the kernel runs back to back, and joules of one call."""
+    """Watts of the board while the kernel runs back to back, and joules of one call."""
 
     power_w: Float64Array
     log_halfwidth: Float64Array  # nine of ten true values lie within power_w * exp(±log_halfwidth), and under limit_w

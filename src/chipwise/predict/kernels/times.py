@@ -1,4 +1,4 @@
-"""KernelTimes: the result of a kernel model, for one operator or for thousands of sizes of it."""
+"""KernelTimes: the result of a kernel model, for one operator or for thousands of sizes."""
 
 from __future__ import annotations
 

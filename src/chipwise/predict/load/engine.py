@@ -1,4 +1,4 @@
-"""One replica of an engine under load: which step runs when, and what every request meets on its way.
+"""One replica of an engine under load: the schedule of its steps, and each request's times.
 
 Between two events (an arrival that can be admitted, a request's end, the last free block of the cache, a client that
 gives up) all steps decode the same sequences, and contexts grow by one a step, so they are taken together: a request
@@ -213,7 +213,7 @@ class _Engine:
         self.next = i
 
     def _give_up(self, timeout_s: float) -> None:
-        """Aborts the requests whose clients have waited too long."""
+        """Aborts requests whose clients' patience has ended."""
         while self.oldest < self.next and (
             self.over[self.oldest] or self.arrivals[self.oldest] + timeout_s <= self.now
         ):
@@ -246,7 +246,7 @@ class _Engine:
     # the cache
 
     def _room(self, wanted: float) -> bool:
-        """Makes room for so many blocks by forgetting prefixes that nobody uses; whether there is room."""
+        """Evicts unused prefixes to free blocks; returns whether there is room."""
         while self.free < wanted and self.prefixes:
             unused = next((key for key, held in self.prefixes.items() if not held.users), None)
             if unused is None:
@@ -334,7 +334,7 @@ class _Engine:
     # forming a step
 
     def _admit(self) -> tuple[list[tuple[int, int, int]], list[int], int]:
-        """The chunks of prompts that the next step reads: (request, tokens, past), those that end, the budget left."""
+        """The next step's prompt chunks (request, tokens, past), prompts that end, the remaining budget."""
         policy = self.policy
         budget = policy.most_tokens - (self.n * self.width if policy.mixed else 0)
         chunks: list[tuple[int, int, int]] = []
@@ -383,7 +383,7 @@ class _Engine:
         return budget - tokens
 
     def _join(self, i: int, total: int) -> None:
-        """Request ``i``, whose cache holds ``total`` positions, decodes from the next step on."""
+        """Moves request ``i``, with ``total`` cached positions, to decoding from the next step on."""
         left = self.left[i] - 1
         if left <= 0:
             self._release(i)
@@ -484,7 +484,7 @@ class _Engine:
         self._advance(steps, first_s, last_s)
 
     def _steps_until(self, gap_s: float, n: int, context: float, first_s: float, most: int) -> int:
-        """Steps after which what arrives in ``gap_s`` can be admitted."""
+        """Steps until requests that arrive in ``gap_s`` can be admitted."""
         lookahead = 1 if self.policy.lookahead else 0
         if gap_s <= 0:
             return lookahead or 1
@@ -525,7 +525,7 @@ class _Engine:
         self.free -= full * self.n + sum(self.residues[-(self.step + j) % self.size] for j in range(rest))
 
     def _advance(self, steps: int, first_s: float, last_s: float) -> None:
-        """Lets ``steps`` steps pass whose times go evenly from ``first_s`` to ``last_s``."""
+        """Runs ``steps`` steps with durations from ``first_s`` to ``last_s``, evenly spaced."""
         self._pass(0.5 * steps * (first_s + last_s), steps)
         self.computed += steps * self.n
         self.step += steps

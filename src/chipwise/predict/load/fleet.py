@@ -1,4 +1,4 @@
-"""Fleets: replicas behind a router, pools of different chips, prefill and decode on machines of their own, stages.
+"""Fleets: replicas behind a router, pools of different chips, prefill and decode apart, chained stages.
 
 Every lane of a pool is one engine: a replica, or in a pipeline one of its microbatches, with its share of the cache; a
 router deals requests out in turns. Where lanes are many, a few of them are replayed and stand for all.
@@ -33,7 +33,7 @@ PADDING = 0.01  # part of a vocabulary by which two models' may differ: rows tha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One copy of a model on its devices: what its steps take, how they are formed, what its cache holds."""
+    """One copy of a model on its devices: step times, scheduling rules, cache size."""
 
     request: Request
     table: StepTimes
@@ -92,7 +92,7 @@ def replica(
     table: StepTimes | None = None,
     draft: StepTimes | None = None,
 ) -> Replica:
-    """One copy of ``request``'s model as it is arranged there.
+    """One copy of ``request``'s model in its deployment.
 
     Args:
         request: Model, device, runtime, formats, plan; its sizes are those of a typical request.
@@ -194,7 +194,7 @@ def serve_lanes(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """Replays as :func:`serve` does, with so many engines of a pool, whatever its number of replicas."""
+    """Replays as :func:`serve` does, with a given number of engines, whatever the pool's number of replicas."""
     kept = lanes if most_lanes is None else min(lanes, most_lanes)
     rows = [np.arange(lane, len(load), lanes) for lane in range(kept)]
     rows = [each for each in rows if len(each)]
@@ -314,7 +314,7 @@ def serve_apart(
     most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
-    """Prefill and decode on machines of their own: each prompt's cache crosses the link before decoding begins.
+    """Prefill and decode on separate machines: each prompt's cache crosses the link before decoding begins.
 
     A reading replica hands over one cache after another; the writing replicas get them in turns.
 
@@ -374,7 +374,7 @@ def serve_apart(
 
 
 def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:
-    """Replayed reading and writing lanes, and the share of what is read that the writing lanes take."""
+    """Replayed lanes for prefill and decode, and the share of prefills that the decode lanes receive."""
     if most is None or reading + writing <= 2 * most:
         return reading, writing, 1.0
     read = min(reading, max(most, -(-reading // writing)))
@@ -383,7 +383,7 @@ def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int,
 
 
 def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArray[np.int64]) -> Float64Array:
-    """When each cache has arrived, (n,): a sender moves one at a time, in the order in which they are ready.
+    """Arrival time of each cache, (n,): a sender transfers one at a time, in order of readiness.
 
     ``UNSERVED`` in ``ready_s`` becomes infinite: there is nothing to hand over.
     """
@@ -400,7 +400,7 @@ def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArra
 def serve_stages(
     loads: Sequence[Load], pools: Sequence[Pool], *, slow: Sequence[tuple[float, float]] | None = None
 ) -> Served:
-    """Stages one after another, each with a model of its own: a request enters the next when one has answered it.
+    """Chained stages with different models: a request enters the next stage when the previous one has answered.
 
     Args:
         loads: The same requests with each stage's tokens, in the same order; the first's arrivals count.

@@ -27,7 +27,7 @@ WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests in the order in which they arrive. All arrays have one value a request.
+    """Requests in order of arrival. All arrays have one value a request.
 
     ``prefix`` numbers the text that a prompt begins with (-1: a text of its own), of ``prefix_tokens``. Prompts marked
     ``prefilled`` have their cache already: they came from another machine, and their first token was given there.
@@ -147,7 +147,7 @@ def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) 
 
 
 def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
-    """Checks that arrivals can be as bursty as asked.
+    """Checks that the requested burstiness suits the arrival process.
 
     Raises:
         SpecError: The burstiness is out of range, or was given for gaps that have none to choose.

@@ -19,7 +19,7 @@ METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Figures of one replay: seconds by metric name, rates of what was served, and of the engine's use.
+    """Figures of one replay: seconds by metric name, throughput, and the engine's use.
 
     ``metrics`` are those of all answered requests; ``failed`` counts the others.
     """
@@ -49,7 +49,7 @@ def times_of(served: Served) -> dict[str, Float64Array]:
 
 
 def metrics_of(served: Served) -> dict[str, float]:
-    """Mean and percentiles of every measure; nothing of what no request has."""
+    """Mean and percentiles of every measure; measures without any request are left out."""
     found: dict[str, float] = {}
     for measure, seconds in times_of(served).items():
         if not len(seconds):

@@ -84,7 +84,7 @@ class StepTimes:
         )
 
     def drafted_by(self, draft: StepTimes) -> StepTimes:
-        """The times of steps before each of which ``draft`` drafts; the host prepares both together."""
+        """Times of steps with drafts by ``draft``; the host prepares both together."""
         return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
@@ -100,7 +100,7 @@ class StepTimes:
         return found
 
     def decode_s(self, n: int, context: float) -> float:
-        """Seconds of a step that decodes ``n`` sequences whose caches hold ``context`` positions in the mean."""
+        """Seconds of a step that decodes ``n`` sequences with ``context`` cached positions on average."""
         base, attention = self.row(n)
         alone = base + interpolated(self.contexts, attention, context)
         return alone if self.draft is None else alone + (self.width - 1) * self.draft.decode_s(n, context)
@@ -139,7 +139,7 @@ class StepTimes:
         return total
 
     def body(self, tokens: int) -> float:
-        """Seconds of products and the rest for ``tokens`` positions; beyond the table in proportion."""
+        """Seconds of products and the rest for ``tokens`` positions; proportional beyond the table."""
         most = len(self.body_s) - 1
         if tokens <= most:
             return self.body_s[tokens]
@@ -147,7 +147,7 @@ class StepTimes:
 
 
 def interpolated(grid: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear between grid points and beyond the last; the first value below the first point."""
+    """Linear interpolation between grid points and beyond the last; constant below the first."""
     if at <= grid[0]:
         return values[0]
     j = min(bisect_right(grid, at), len(grid) - 1)
@@ -214,7 +214,7 @@ def step_times(
 
 
 def _following(table: StepTimes, taught_s: float, group: Group) -> StepTimes:
-    """A table scaled to what a machine was taught of one of its steps."""
+    """A table scaled by a machine's taught correction."""
     if group.generates:
         n = int(group.replica_batch[0])
         own = table.decode_s(n, float(group.prompt_tokens[0] + group.new_tokens[0] // 2))

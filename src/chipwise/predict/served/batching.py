@@ -34,7 +34,7 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of serving beyond the kernels: eleven for all models and devices."""
+    """Constants of serving beyond kernels: eleven for all models and devices."""
 
     kernel_scale: float  # time of matrix products and attention in serving over that measured alone, without launches
     experts_scale: dict[str, float]  # per stack: the same ratio for mixtures' experts
@@ -88,7 +88,7 @@ class Constants:
         return result
 
     def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Float64Array:
-        """Seconds by which one prompt delays the other requests, in a pass of ``together`` prompts."""
+        """Delay of the other requests by one prompt, in a pass of ``together`` prompts."""
         host_s = self.host_step_s(setting.runtime, sequences=0, tp=setting.plan.tp)
         return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
 
@@ -122,7 +122,7 @@ def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, shar
 
 @functools.cache
 def constants(fold: str | None = None) -> Constants:
-    """The fitted constants; ``fold`` names what the fit left out."""
+    """The fitted constants; ``fold`` names the data that the fit left out."""
     held = json.loads(DATA.read_text(encoding="utf-8"))
     folds = held["folds"]
     return build(Constants, folds[fold or "none"], file=str(DATA))

@@ -16,7 +16,7 @@ NARROW = frozenset({"fp8", "nvfp4"})
 
 
 def default_cache(model: str, weights: str, runtime: Runtime) -> str | None:
-    """Default format of the KV cache; None where it is that of the activations."""
+    """Default format of the KV cache; None for the activations' format."""
     if os.path.exists(model):
         return stored_at(Path(model)).cache
     if weights not in NARROW:

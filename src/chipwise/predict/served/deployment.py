@@ -77,6 +77,6 @@ def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
 
 
 def deployed(words: dict[str, Any]) -> dict[str, Any]:
-    """``words`` as fields of a request: those of a deployment are gathered in ``deployment``."""
+    """``words`` as fields of a request, with those of a deployment gathered in ``deployment``."""
     found = {name: value for name, value in words.items() if name not in WORDS}
     return {**found, "deployment": Deployment(**{name: words[name] for name in words if name in WORDS})}

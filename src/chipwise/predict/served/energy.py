@@ -49,7 +49,7 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
 
 
 def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> Float64Array:
-    """Joules of all devices for one token, from those of one device's passes. Idle replicas draw the floor.
+    """Joules per token of all devices, from the passes of one. Idle replicas draw the floor.
 
     A text encoder's tokens are those that it reads.
     """

@@ -1,4 +1,4 @@
-"""The estimate of one request: its kernels, what bounds them, memory, energy and price, as a CostEstimate."""
+"""The estimate of one request: kernels, bounds, memory, energy and price, as a CostEstimate."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = 
 
 
 def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
-    """With watts and joules of a device that always has so many requests, where whole runs tell them."""
+    """Adds watts and joules of a continuously loaded device, if laws of whole runs have them."""
     setting = (asked := resolved(request)).setting
     try:
         drawn = served_power(
@@ -64,7 +64,7 @@ def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
 def estimates(
     requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
 ) -> list[CostEstimate | ChipwiseError]:
-    """Estimates of many requests, priced together, in their order; what :func:`estimate` would raise in its place."""
+    """Estimates of many requests, priced together, in order; errors of :func:`estimate` take their places."""
     groups, errors = grouped(requests)
     answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
     short: list[int] = []
@@ -110,7 +110,7 @@ def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEst
 
 
 def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
-    """The estimate with the model's parameters, and with what of runtime and weights was not named but is usual."""
+    """Adds the model's parameters, and which of runtime and weights are defaults."""
     named = {"runtime": request.deployment.runtime, "weights": request.deployment.weights}
     whole, active = parameters_of(request.model)
     defaults = tuple(name for name, value in named.items() if value is None)
@@ -118,7 +118,7 @@ def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
 
 
 def waiting(fitting: int, asked: int) -> str:
-    """A sentence for an estimate in which not all requests fit at once."""
+    """A sentence for estimates where not all requests fit at once."""
     return f"memory holds {fitting} of {asked} requests at once, the others wait"
 
 
@@ -132,7 +132,7 @@ def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64
 
 
 def group_of(request: Request) -> Group:
-    """One request as a group of its own."""
+    """A group of one request."""
     groups, errors = grouped([request])
     if errors:
         raise errors[0]
@@ -233,7 +233,7 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
 
 
 def _seen(group: Group, i: int) -> list[str]:
-    """A note on what a request's images take."""
+    """A note on the cost of a request's images."""
     passes = group.tower_passes
     if passes is None or group.tower_positions is None:
         return []

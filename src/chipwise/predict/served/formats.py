@@ -36,7 +36,7 @@ class Formats:
 
     @property
     def stated(self) -> str:
-        """The format as people name it: that of a mixture's experts where only they are narrower."""
+        """Display name of the format; for mixtures with narrower experts, the experts' format."""
         return "mixed" if self.layers else self.experts
 
     def of_layer(self, number: int) -> Formats:

@@ -59,7 +59,7 @@ class Group:
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
-        """Sequences whose cache one attention replica keeps, over all stages of its pipeline."""
+        """Sequences cached by one attention replica, over all stages of its pipeline."""
         found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
         return found
 

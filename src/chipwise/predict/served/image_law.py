@@ -23,7 +23,7 @@ def answers(setting: Setting) -> bool:
 def pass_times(
     setting: Setting, device: DeviceProfile, images: npt.NDArray[np.int64], fold: str | None = None
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of passes over so many ``images`` at once, and the log half-widths of their 90 % intervals.
+    """Seconds of passes over ``images`` at once, and the log half-widths of their 90 % intervals.
 
     Raises:
         Unsupported: The device lists no rate of such products.

@@ -1,4 +1,4 @@
-"""Lowers what reads images: the stem before the layers, squares of patches, and the pooled head after them."""
+"""Lowers image models: the stem before the layers, windows of patches, and the pooled head."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str,
 
 
 def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
-    """Width of what follows the stage at ``place``."""
+    """Width after the stage at ``place``."""
     after = int(place.rpartition(".")[2]) + 1
     return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
 

@@ -95,7 +95,7 @@ def key(sort: str, situation: str) -> str:
 
 
 def monotone(table: Mapping[str, float]) -> dict[str, float]:
-    """Half-widths raised so that none is smaller in a situation in which less is known."""
+    """Half-widths raised so that less known situations never have smaller ones."""
     result = dict(table)
     for sort in (*DENSE, *MIXTURES, KERNELS):
         widest = 0.0

@@ -22,7 +22,7 @@ from chipwise.predict.kernels.times import Situation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An operator whose sizes are numbers or arrays of ``rows`` values, on a device."""
+    """An operator on a device, with sizes as numbers or as arrays of ``rows`` values."""
 
     op: Op
     device: DeviceProfile
@@ -74,7 +74,7 @@ def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCalls:
-    """Times of calls whose rows are concatenated."""
+    """Times of calls with concatenated rows."""
 
     figures: Float64Array  # (FIGURES, rows of all calls)
     situations: tuple[Situation, ...]  # one per call

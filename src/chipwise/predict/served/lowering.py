@@ -162,7 +162,7 @@ def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_forma
 
 
 def _by_format(group: Alike, layers: tuple[Layer, ...], setting: Setting) -> Iterator[tuple[Alike, Setting]]:
-    """Splits a group of layers into those whose matrices have one format."""
+    """Splits a group of layers by the formats of their matrices."""
     formats = setting.formats
     if not formats.wide_layers and not formats.layers:
         yield group, setting

@@ -63,7 +63,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
 
 
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
-    """Cross-attention to an encoder's output, whose keys and values are computed in the encoding pass.
+    """Cross-attention to an encoder's output; keys and values are computed in the encoding pass.
 
     Those of an image's tokens are read once: nothing follows the pass.
     """

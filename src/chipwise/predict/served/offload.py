@@ -1,4 +1,4 @@
-"""A model of which a card holds some layers and the host the rest, as llama.cpp divides GGUF files.
+"""A model split by layers between card and host, as llama.cpp splits GGUF files.
 
 ``-ngl N`` puts the last N layers on the card, and one more the output matrix; ``--n-cpu-moe M`` keeps the experts of
 the first M layers in the host's memory. What stays there is computed there for each new token:
@@ -55,7 +55,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """Bytes of a model's parts on one device, as if it held all of them."""
+    """Bytes of a model's parts on a single device."""
 
     depth: int
     plain: float  # of layers, but for experts
@@ -257,7 +257,7 @@ def said(split: Split, parts: Divided) -> str:
 
 
 def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
-    """The card's share of an operator's calls; what is outside the layers goes with the output matrix."""
+    """The card's share of an operator's calls; parts outside the layers go with the output matrix."""
     layers, experts, head = shares
     if not cost.place.startswith("layers"):
         return head

@@ -34,7 +34,7 @@ class PictureExplanation(Result):
     changes: tuple[Change, ...]
 
     def headline(self) -> str:
-        """The estimate's, and what most seconds go to."""
+        """The estimate's notes, and the part with most of the time."""
         most, share = max(self.estimate.shares.items(), key=lambda item: item[1])
         return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
 

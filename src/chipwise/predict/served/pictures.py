@@ -198,12 +198,12 @@ def _halfwidth(law: str, situation: str, place: str) -> float:
 
 
 def _far(sheet: DeviceProfile) -> bool:
-    """Whether the device is unlike those of the fit, which are data-centre GPUs of one maker with HBM."""
+    """Whether the device is unlike the fitted ones (data-centre GPUs of one maker with HBM)."""
     return sheet.vendor not in constants()["pictures_s"].vendors or not sheet.level("dram").technology.startswith("HBM")
 
 
 def _check_memory(model: str, picture: Picture) -> None:
-    """Refuses a transformer whose weights alone do not fit.
+    """Refuses a transformer whose weights alone exceed the memory.
 
     Raises:
         DoesNotFit: They do not.

@@ -66,7 +66,7 @@ def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Settin
 
 
 def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: int) -> Iterator[Part]:
-    """The history over itself, and the candidates over the history and themselves; nothing is kept."""
+    """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
     common: dict[str, Any] = {
         "batch": step.batch,
         "heads": heads,

@@ -64,6 +64,6 @@ def remedies_of(
 
 
 def together(sorts: Sequence[Sequence[Remedy]]) -> list[Remedy]:
-    """Narrower weights on as many devices as there may be, for what neither makes fit alone."""
+    """Proposes narrower weights on several devices, if neither alone is enough."""
     weights, devices, _ = sorts
     return [Remedy(changes=(*each.changes, *devices[-1].changes)) for each in weights] if devices else []

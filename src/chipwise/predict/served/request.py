@@ -188,7 +188,7 @@ def _resolved(
 def _served(
     arch: ArchSpec, name: str | None, device: DeviceProfile, runtime: str | Runtime | None, weights: str | None
 ) -> tuple[Runtime, str | None]:
-    """The runtime and the weights as they were named, else as they suit the chip.
+    """The named runtime and weights, else the chip's defaults.
 
     Raises:
         Unsupported: The runtime does not run on the device, or does not read the weights.
@@ -208,7 +208,7 @@ def _served(
 
 
 def _decodes(arch: ArchSpec) -> bool:
-    """Whether the model reads text and writes more of it, with a decoder alone."""
+    """Whether the model is a text decoder."""
     return arch.causal and not arch.encoder and arch.stem is None and arch.encoder_stem is None
 
 
@@ -266,7 +266,7 @@ def taken_for(model: object, device: object = None) -> list[str]:
 
 
 def parameters_of(model: str | Path | ArchSpec) -> tuple[int, int]:
-    """All parameters of a model, towers included, and those that a token meets."""
+    """Total and active parameters of a model, towers included."""
     if isinstance(model, ArchSpec):
         return model.parameters(), model.active_parameters()
     return _parameters(os.fspath(model), _changed(os.fspath(model)))

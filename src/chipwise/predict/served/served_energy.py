@@ -145,7 +145,7 @@ def constants() -> dict[str, Constants]:
 def served_power(
     setting: Setting, device: DeviceProfile, *, requests: int, prompt_tokens: int, new_tokens: int
 ) -> dict[str, Predicted]:
-    """Watts of all devices, and joules of a new token, while so many requests are always in flight.
+    """Watts of all devices, and joules of a new token, at a constant number of requests in flight.
 
     Every request's prompt is read in between, so a token's joules hold its share of one.
 

@@ -48,7 +48,7 @@ def states_bytes(parameters: float, zero: int, replicas: int) -> float:
 
 
 def gathered_bytes(in_layers: float, depth: int, parameters: float) -> float:
-    """Bytes of what stage 3 holds in full at once.
+    """Bytes of the unsharded parameters that stage 3 holds at once.
 
     Weights outside the layers, those of a layer and of the next, which is gathered ahead, and a layer's gradients.
     """

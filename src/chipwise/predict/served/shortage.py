@@ -44,7 +44,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A request that does not fit: what it needs and what there is, in bytes on each device, and what would fit."""
+    """A request that does not fit: needed and available bytes on each device, and alternatives."""
 
     said: str  # by how much, and what is held
     devices: int
@@ -64,7 +64,7 @@ class Shortage:
 
     @property
     def message(self) -> str:
-        """The error: by how much, what is held, and which options would fit."""
+        """The error: missing memory, its content, and options that would fit."""
         return f"{self.said}; {would_fit(self.fitting) if self.fitting else self._else}{self._raised}"
 
     @property
@@ -143,7 +143,7 @@ def _shortage(group: Group, memory: DeviceMemory, i: int, said: str, *, fitting:
 
 
 def _limit_mib(group: Group, needed_bytes: float) -> int | None:
-    """The limit on a Mac's GPU with which so much fits, where the rest leaves macOS room."""
+    """The limit on a Mac's GPU that fits so much, if macOS keeps enough."""
     device = group.device
     held_back = device.usable_bytes < device.mem_capacity_bytes
     fits = group.setting.plan.devices == 1 and needed_bytes + LEFT_TO_MACOS <= device.mem_capacity_bytes

@@ -1,4 +1,4 @@
-"""Passes of served engines on chips whose kernels nobody has timed, from whole runs of such engines.
+"""A law for passes of served engines on chips without kernel timings, fitted to whole runs.
 
 Kernels of vLLM and its like were timed on NVIDIA's GPUs. What an engine makes of another maker's chip is known from
 runs alone: batches of equal requests that start together, timed until the last has ended. Their seconds are a sum of
@@ -184,7 +184,7 @@ def sequences_held(
 
 
 def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
-    """The sizes around ``value`` with their shares, linear in its logarithm; the last one beyond the ends."""
+    """The two sizes around ``value`` with their weights, linear in the logarithm; the last one beyond the ends."""
     place = float(np.interp(math.log(max(value, 1e-9)), np.log(sizes), np.arange(len(sizes))))
     below = min(int(place), len(sizes) - 2)
     share = place - below
@@ -198,7 +198,7 @@ def constants() -> Constants:
 
 
 def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
-    """Engine and devices of a group whose passes this law prices; None where kernels price them."""
+    """Engine and devices of a group that this law prices; None if kernels price it."""
     if not prices(setting.runtime, setting.arch, device):
         return None
     return Where(stack=BUILT_ALIKE[setting.runtime.name], device=device, devices=setting.plan.tp)

@@ -130,7 +130,7 @@ class PassTimes:
 
 
 def kept_in_caches(parts: Sequence[Part], figures: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Times of kernels on CPU cores, whose caches keep what a pass reads: each kernel saves by its bytes."""
+    """Times of kernels on CPU cores, with savings by cache hits between passes."""
     counts = np.array([part.count for part in parts], float)
     memory_s = figures[FIGURES.index("memory_s")]
     total_s = counts @ memory_s

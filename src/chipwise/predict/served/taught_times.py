@@ -94,7 +94,7 @@ class Corrected:
 
 
 def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setting: Setting, phase: str) -> Corrected:
-    """Corrects the passes of ``times`` (``seconds`` by the data sheet) by what ``teaching`` learnt."""
+    """Corrects the passes of ``times`` (``seconds`` by the data sheet) by ``teaching``."""
     sums = pass_sums(times, seconds, setting, phase, variant=teaching.variant)
     found = taught_seconds(teaching, sums)
     return Corrected(found=found, times=_grown(times, found))

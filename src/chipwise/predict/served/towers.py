@@ -1,4 +1,4 @@
-"""Lowers what reads images or sound for a decoder: a tower's pass, and the projector that makes tokens of it."""
+"""Lowers a decoder's image or audio input: a tower's pass, and the projector to tokens."""
 
 from __future__ import annotations
 

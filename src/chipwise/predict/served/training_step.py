@@ -252,7 +252,7 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
 
 
 def _with_loss(part: Part, *, fused: bool) -> Iterator[Part]:
-    """The cross entropy in place of sampling; every other part as it is.
+    """The cross entropy replaces sampling; all other parts stay.
 
     A compiled one passes twice over the logits (maximum, then sum), and backwards twice again: it reads them and writes
     their gradient, so it is priced as a copy each time. Kernel by kernel they are widened to FP32 and their logarithms

@@ -70,7 +70,7 @@ class DiffusionTransformer:
 
 
 def _known(name: str, **told: Any) -> DiffusionTransformer:
-    """A model whose parts are known (``picture_models``)."""
+    """A model with known parts (``picture_models``)."""
     transformer = PICTURE_MODELS[name].transformer
     if isinstance(transformer, UNet):
         layers, width = transformer.carried()
@@ -163,7 +163,7 @@ def known_name(name: str) -> str | None:
 
 
 def base_name(model: str) -> str:
-    """A model's name without what says how it was tuned or stored: such models have one architecture."""
+    """A model's name without tuning or storage suffixes, which do not change the architecture."""
     low = model.rpartition("/")[2].lower()
     return re.sub(
         r"-(instruct|thinking|it|fp8|bf16|vl|omni|coder|2507|0528|diffusers|r1|v3\.1|chat|v2)(?=-|$)", "", low

@@ -1,4 +1,4 @@
-"""Models that Qualcomm compiles part by part: which parts there are, and what each takes on a chip of theirs.
+"""Models that Qualcomm compiles in parts: the parts, and their times on Qualcomm's chips.
 
 The law is ``predict/phone_parts``. A part that was run is predicted from its own runs on other chips; its compiled
 graph's size is known for each unit and precision.
@@ -165,7 +165,7 @@ def _per_second(latency: Predicted) -> Predicted:
 
 
 def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
-    """Name of the chip or device for the law, and the unit of it that runs.
+    """Name of the chip or device for the law, and the unit that runs the part.
 
     Raises:
         UnknownName: There is no such device.

@@ -79,7 +79,7 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_named(device: str) -> Chip:
-    """The chip in a device of AI Hub's list, or of a data sheet; a chip of its own where the name is new."""
+    """The chip of a device in AI Hub's list or of a data sheet; a new chip for an unknown name."""
     low = device.lower()
     found = [known for known in CHIPS if known in low]
     if found:
@@ -193,7 +193,7 @@ WORK: Mapping[str, PartWork] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRun:
-    """One part of a model, as it is compiled and where it runs."""
+    """One compiled part of a model, with the device that runs it."""
 
     model: str
     component: str
@@ -218,7 +218,7 @@ class PartRun:
 
     @property
     def architecture(self) -> str:
-        """The model without what says how it was stored or what it was trained on."""
+        """The model's name without storage or training-data suffixes."""
         return "opus_mt" if self.model.startswith("opus_mt") else re.sub(r"_(quantized|hf|google)$", "", self.model)
 
     @property

@@ -27,7 +27,7 @@ def linear(into: int, out: int, *, bias: bool = True) -> int:
 
 
 def told(width: int) -> int:
-    """Parameters of what reads a time."""
+    """Parameters of the embedding of a time step."""
     return linear(FREQUENCIES, width) + linear(width, width)
 
 
@@ -47,7 +47,7 @@ class ClassTransformer:
         return 12 * self.layers * self.width**2, 0
 
     def parameters(self) -> int:
-        """All of them; the head gives a variance too."""
+        """Number of parameters; the head also predicts a variance."""
         d, values = self.width, self.patch**2 * self.channels
         layer = 4 * linear(d, d) + linear(d, 4 * d) + linear(4 * d, d) + linear(d, 6 * d)
         ends = linear(values, d) + told(d) + (self.classes + 1) * d + linear(d, 2 * d) + linear(d, 2 * values)
@@ -56,7 +56,7 @@ class ClassTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTransformer:
-    """MMDiT: in ``layers`` image and text have matrices of their own and attend to each other.
+    """MMDiT: in ``layers`` image and text have separate matrices and attend to each other.
 
     Flux adds ``single`` layers, whose attention and feed-forward run side by side on both. ``dual`` layers of Stable
     Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion makes
@@ -81,7 +81,7 @@ class JointTransformer:
         return both + 4 * self.dual * self.width**2, both
 
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters."""
         d, h = self.width, self.head_size
         attention, ffn = 4 * linear(d, d), linear(d, 4 * d) + linear(4 * d, d)
         norms = 2 * h if self.qk_norm else 0
@@ -96,7 +96,7 @@ class JointTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossTransformer:
-    """Attention within the image, then to the text; one modulation for all layers, of which each has its own offset."""
+    """Attention within the image, then to the text; one modulation for all layers plus an offset for each."""
 
     width: int
     layers: int
@@ -113,7 +113,7 @@ class CrossTransformer:
         return self.layers * each, 2 * self.layers * self.width**2
 
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters."""
         d = self.width
         layer = 8 * linear(d, d) + linear(d, self.ffn_width) + linear(self.ffn_width, d) + 6 * d
         layer += (4 * d if self.qk_norm else 0) + (2 * d if self.cross_norm else 0)
@@ -139,7 +139,7 @@ class LinearTransformer:
         return self.layers * each, 2 * self.layers * self.width**2
 
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters."""
         d, inner = self.width, round(self.ratio * self.width)
         attention = 3 * linear(d, d, bias=False) + linear(d, d) + (2 * d if self.qk_norm else 0)
         cross = 4 * linear(d, d) + (2 * d if self.qk_norm else 0)
@@ -191,7 +191,7 @@ class UNet:
             yield self.middle * self.widths[-1], len(self.widths) - 1
 
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters."""
         first, time = self.widths[0], 4 * self.widths[0]
         ends = linear(first, time) + linear(time, time) + 2 * first
         if self.added:
@@ -299,7 +299,7 @@ def _middle(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoder:
-    """A text encoder by its sizes: CLIP's (``clip``) or T5's, whose feed-forward is gated and has no biases."""
+    """A text encoder by its sizes: CLIP's (``clip``) or T5's, with a gated feed-forward and no biases."""
 
     name: str
     vocab_size: int
@@ -312,7 +312,7 @@ class TextEncoder:
     every_layer_biased: bool = False  # umT5 has relative positions in each layer, T5 in the first
 
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters."""
         d = self.width
         if self.clip:
             layer = 4 * linear(d, d) + linear(d, self.ffn_width) + linear(self.ffn_width, d) + 4 * d
@@ -325,7 +325,7 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A part whose parameters are known as a number: its layers are not modelled here."""
+    """A part with a known number of parameters and no modelled layers."""
 
     name: str
     count: int

@@ -1,4 +1,4 @@
-"""Watts that a GPU draws over a whole run: awake, and what moving bytes and multiplying add.
+"""Watts of a GPU over a whole run: an idle part, plus parts for bytes and for arithmetic.
 
 ``predict/power`` speaks of one kernel that runs back to back. Over a run, the shares of the memory's bandwidth and of
 the peak that were reached on average say most of what is drawn; the rest is fitted to boards' own counters.

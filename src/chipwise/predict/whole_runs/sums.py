@@ -62,7 +62,7 @@ def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Fitted terms by fold, half-widths of 90 % intervals as logarithms, and what the fit had seen.
+    """Fitted terms by fold, half-widths of 90 % intervals as logarithms, and the fitted situations.
 
     A fold is what the fit left out, such as ``device:h100-sxm``; it holds the terms that differ from those of ``none``.
     A place is what a run's interval is measured on: a device with its runtime. ``halfwidths`` is keyed
@@ -79,7 +79,7 @@ class Constants:
     source: str
 
     def terms(self, fold: str | None = None) -> Mapping[str, float]:
-        """The terms of a fit without what ``fold`` names; those of all where that was not in the fit."""
+        """The terms of the fit without ``fold``; of the full fit if ``fold`` was not in it."""
         own = self.folds.get(fold or "none", {})
         return {**self.folds["none"], **own}
 

@@ -1,4 +1,4 @@
-"""Vision transformers: what a forward pass over a batch of images does, and how long PyTorch takes for it.
+"""Vision transformers: work of a forward pass over a batch of images, and PyTorch's time for it.
 
 A plain vision transformer cuts the image into patches, multiplies each with one matrix, puts prefix tokens before them
 (a class token, registers), and is a stack of ordinary encoder layers. Its seconds are a sum of its products, its
@@ -92,7 +92,7 @@ class VisionTransformer:
 
     @property
     def activations(self) -> float:
-        """Values that an image's kernels write, those of fused attention's scores left out."""
+        """Values that an image's kernels write, without the scores of fused attention."""
         each = 9 * self.width + (3 if self.gated else 2) * self.mlp_hidden
         return float(self.depth * self.tokens * each + self.tokens * self.width)
 

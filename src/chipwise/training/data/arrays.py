@@ -1,4 +1,4 @@
-"""Data sets that are arrays in one ``.npz`` file, and the most usual of them: inputs with labels.
+"""Data sets stored as arrays in one ``.npz`` file, and the usual kind: inputs with labels.
 
 The file of inputs with labels holds inputs (uint8 or float32) and labels of each part, and what its inputs are scaled
 by; a model gives logits of classes.
@@ -37,7 +37,7 @@ Part = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (n, …) and labels (n,)
 
 
 class ArrayDataset(ABC):
-    """Base of data sets whose file holds arrays; see :class:`chipwise.training.data.dataset.Dataset`.
+    """Base of data sets stored as arrays; see :class:`chipwise.training.data.dataset.Dataset`.
 
     A subclass says what its file holds (:meth:`fields`, :meth:`of_fields`), what a model reads (:meth:`examples`), and
     how its outputs are scored (:meth:`metric`).
@@ -66,13 +66,13 @@ class ArrayDataset(ABC):
 
     @abstractmethod
     def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
-        """What a model reads of examples of a part: one array (n, …) for each of its inputs."""
+        """The model's inputs for examples of a part: one array (n, …) each."""
 
     @abstractmethod
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """What a model loses on each of these examples by its outputs, and the examples' sizes, each (n,).
+        """The model's loss on each example by its outputs, and the examples' sizes, each (n,).
 
         NaN where outputs are not finite. The loss of all is the sum of the former over that of the latter.
         """
@@ -108,7 +108,7 @@ class ArrayDataset(ABC):
         return recipe.batch_windows * self.example_tokens(arch)
 
     def shown_loss(self, loss: float) -> float:
-        """Nats per example, as they are."""
+        """Nats per example, unchanged."""
         return loss
 
     def judge(
@@ -162,7 +162,7 @@ class LabelledArrays(ArrayDataset):
         return [*inputs.shape, *self.classes, first]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of another number of classes, or whose stem reads examples of another shape."""
+        """Raises InputError if the model's number of classes or input shape differs."""
         if arch.classes != len(self.classes):
             raise InputError(f"the model tells {arch.classes} classes apart, the data has {len(self.classes)}")
         shape = None if arch.stem is None else arch.stem.shape
@@ -207,7 +207,7 @@ class LabelledArrays(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each example whose label is not the likeliest, else 0."""
+        """1 for each example whose label is not the most likely, else 0."""
         return errors_of(outputs, self.part(split)[1][rows])
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -237,7 +237,7 @@ class LabelledArrays(ArrayDataset):
 
 
 def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
-    """1 for each example whose label is not the likeliest, else 0, and sizes of 1; NaN where logits are not finite."""
+    """1 for each example whose label is not the most likely, else 0, and sizes of 1; NaN if logits are not finite."""
     wrong = (logits.argmax(axis=1) != labels).astype(float)
     return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan), np.ones(len(labels))
 

@@ -102,7 +102,7 @@ class Dataset(Protocol):
         ...
 
     def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions that one step's batch holds: tokens of text, or of what a stem makes of examples."""
+        """Positions in one step's batch: tokens of text, or positions after the stem."""
         ...
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ class Dataset(Protocol):
         ...
 
     def shown_loss(self, loss: float) -> float:
-        """The mean loss of a batch in the unit in which a training's curve is shown."""
+        """The mean loss of a batch in the unit of training curves."""
         ...
 
     def judge(

@@ -91,7 +91,7 @@ def _categories(path: Path) -> tuple[str, tuple[Entry, ...]]:
 
 
 def _lines(code: ElementTree.Element) -> Iterator[str]:
-    """The description of ``code`` with what it includes, then those of the codes below it."""
+    """The description of ``code`` with its inclusions, then the descriptions of its subcodes."""
     if len(code.findtext("name", "").replace(".", "")) > _LONGEST_CODE:
         return
     included = [

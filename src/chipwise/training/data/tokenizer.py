@@ -89,7 +89,7 @@ class TokenData:
             raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
 
     def window(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens of one window of a training: at most what the model keeps, less where there is little text."""
+        """Tokens in a training window: at most the model's context, less for little text."""
         window = min(recipe.window_tokens, arch.max_tokens)
         return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
 
@@ -159,7 +159,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
 
 
 def cut(tokenizer: Any, vocab_size: int) -> Any:
-    """``tokenizer`` with only its first ``vocab_size`` tokens: what training for that size would have given."""
+    """``tokenizer`` with only its first ``vocab_size`` tokens, equal to training one of that size."""
     from tokenizers import Tokenizer
 
     _check_size(vocab_size)
@@ -212,7 +212,7 @@ class TokenStore:
         self._largest: Any = None
 
     def prepare(self) -> None:
-        """Makes whatever the folder lacks."""
+        """Creates missing files of the folder."""
         self._check_text()
         if not self._stamp.exists():
             write_atomic(self._stamp, self.corpus.digest + "\n")

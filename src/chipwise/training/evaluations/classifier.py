@@ -1,4 +1,4 @@
-"""A tuned classifier as it is shipped: the graph that was evaluated, the tuned weights, and the classes.
+"""A fine-tuned classifier as shipped: the evaluated graph, the tuned weights, and the classes.
 
 ::
 
@@ -124,7 +124,7 @@ def write_classifier(
     reading: ClassifierHead,
     tokenizer: Path,
 ) -> None:
-    """Writes what :class:`Classifier` reads; the small JSON file last, so that a folder with one is whole.
+    """Writes the files of :class:`Classifier`; the small JSON file last, as a mark of completeness.
 
     Raises:
         InputError: A task that nothing is learnt for.
@@ -165,7 +165,7 @@ def copy_classifier(source: Path, target: Path) -> None:
 
 
 def features_graph(design: Design, weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """The exported graph of ``design`` without its head: what it calls logits are the last hidden states (B, T, D)."""
+    """The exported graph of ``design`` without its head: its outputs are the last hidden states (B, T, D)."""
     from onnx import helper
 
     from chipwise.deploy.export.onnx import build, metadata

@@ -55,7 +55,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question, its options, and which of them is right."""
+    """A question, its options, and the number of the right one."""
 
     text: str
     options: tuple[str, ...]

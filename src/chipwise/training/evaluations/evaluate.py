@@ -155,7 +155,7 @@ def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, 
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Correlation of the ranks of ``a`` and ``b``, ties sharing their mean rank; 0 where one of them is constant."""
+    """Spearman's rank correlation of ``a`` and ``b``, ties sharing their mean rank; 0 if one of them is constant."""
     ranks = [_ranks(np.asarray(values)) for values in (a, b)]
     if any(rank.std() == 0 for rank in ranks):
         return 0.0
@@ -181,7 +181,7 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
 
 
 def encode(tokenizer: Any, text: str, longest: int) -> list[int]:
-    """The tokens of ``text`` between separators, the first ``longest`` of them."""
+    """The first ``longest`` tokens of ``text``, between separators."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return [0, *ids[: longest - 2], 0][:longest]
 

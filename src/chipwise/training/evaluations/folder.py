@@ -1,4 +1,4 @@
-"""The model in a folder on a task, next to the TF-IDF baseline: what ``chipwise evaluate`` does."""
+"""Evaluates the model in a folder on a task, next to the TF-IDF baseline: the work of ``chipwise evaluate``."""
 
 from __future__ import annotations
 

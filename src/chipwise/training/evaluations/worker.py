@@ -42,7 +42,7 @@ class TaskJob:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> TaskJob:
-        """Reads what :meth:`to_data` gave."""
+        """Reads the data of :meth:`to_data`."""
         return build(cls, {**data, "arch": from_data(data.get("arch"))})
 
     def key(self, task: Task) -> str:

@@ -1,1 +1,1 @@
-"""Laws of loss: what a model of some size, shape and text reaches, with its uncertainty."""
+"""Laws of loss: the expected loss by size, shape and text, with its uncertainty."""

@@ -68,7 +68,7 @@ class Execution:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which matrices are multiplied."""
+        """Number format of matrix products."""
         if self.precision is None and self.device.startswith("cuda"):
             return torch.bfloat16
         return torch_dtype(self.precision or fastest_precision())
@@ -90,7 +90,7 @@ def train_accelerated(
     checkpoint_every_s: float = 30.0,
     max_validation_bytes: int | None = None,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for so many steps, CPU or GPU seconds, going on from what ``folder`` holds.
+    """Trains ``arch`` on ``data`` for a number of steps, CPU or GPU seconds, continuing the state in ``folder``.
 
     On a GPU the batch is computed in the largest parts that fit into its memory: where it runs out, parts are halved.
     Gradients are summed over parts, so that the step is the same.
@@ -293,7 +293,7 @@ class AcceleratedRun(Run):
             self.pieces *= 2
 
     def _give_back(self, gradients: Sequence[Tensor | None] | None) -> None:
-        """Frees what a step that ran out of memory holds; the parameters have the gradients from before it."""
+        """Frees the memory of a step that ran out of it; the parameters keep their earlier gradients."""
         for place, p in enumerate(self.model.parameters()):
             p.grad = None if gradients is None else gradients[place]
         if self.execution.device.startswith("cuda"):
@@ -301,7 +301,7 @@ class AcceleratedRun(Run):
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the weights as they are trained."""
+        """Bytes of the training weights."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @contextlib.contextmanager
@@ -356,7 +356,7 @@ class AcceleratedRun(Run):
         )
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
-        """The trainer's loop; the pace is that of this call."""
+        """The trainer's loop; the pace refers to this call."""
         self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
         super().loop(report if self.rank == 0 else None, checkpoint_every_s)
 
@@ -376,7 +376,7 @@ class AcceleratedRun(Run):
 
 
 class _Loss(nn.Module):
-    """Model and loss in one forward pass, which is what is shared between processes."""
+    """Model and loss in one forward pass, as the unit that is shared between processes."""
 
     def __init__(self, model: Transformer, data: Dataset, dtype: Callable[[], torch.dtype]) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ class _Loss(nn.Module):
 
 
 def _recompute(layer: nn.Module) -> None:
-    """Makes ``layer`` keep its input alone while it trains; its names stay as they are."""
+    """Makes ``layer`` store only its input while training; parameter names are unchanged."""
     assert isinstance(layer, LayerModule)
     plain = layer.forward
 
@@ -404,7 +404,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def multiplied(arch: ArchSpec) -> int:
-    """Parameters that each token is multiplied by: matrices as often as they run; of the tables only the head."""
+    """Parameters that each token is multiplied by: matrices times their uses; of the tables only the head."""
     shapes = weight_shapes(arch)
     uses = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
     count = arch.vocab_size * arch.d_model
@@ -430,7 +430,7 @@ def measured_peak(device: str, dtype: torch.dtype) -> float | None:
 
 
 def rank() -> int:
-    """This process's number among those that train together."""
+    """This process's number among the training processes."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 

@@ -57,14 +57,14 @@ class Progress:
 
 
 def save(path: Path, key: str, progress: Progress, weights: dict[str, Tensor], averages: dict[str, Tensor]) -> None:
-    """Writes a checkpoint of the training whose identity is ``key``."""
+    """Writes a checkpoint of the training with identity ``key``."""
     tensors = {f"weights.{name}": value for name, value in weights.items()}
     tensors |= {f"averages.{name}": value for name, value in averages.items()}
     write_state(path, SCHEMA, key, tensors, progress.plain())
 
 
 def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]] | None:
-    """The checkpoint, or None where there is none of this training that can be read (it then starts anew)."""
+    """The checkpoint, or None if this training has none that can be read (it then starts anew)."""
     found = read_state(path, SCHEMA, key)
     if found is None:
         return None
@@ -79,7 +79,7 @@ def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, T
 
 
 def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Writes ``tensors`` and ``facts`` of the training whose identity is ``key``, all at once."""
+    """Writes ``tensors`` and ``facts`` of the training with identity ``key``, all at once."""
     from safetensors.torch import save as to_bytes
 
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}

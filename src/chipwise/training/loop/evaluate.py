@@ -114,7 +114,7 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
 
 
 def quantised(model: Any, form: str) -> Any:
-    """A copy of ``model`` whose projections and head hold the values that ``form`` can store.
+    """A copy of ``model`` with projections and head rounded to ``form``.
 
     ``form`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a separate
     table, as in the exported file.

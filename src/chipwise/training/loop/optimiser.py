@@ -120,7 +120,7 @@ class Optimiser:
 
 
 def _whole(value: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part, put together on every one."""
+    """A sharded tensor, gathered on every process."""
     return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 

@@ -21,7 +21,7 @@ def layer_losses(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase in what ``judge`` says that the model loses, with the matrices of one layer in ``form``, for each layer.
+    """Increase of ``judge``'s loss with the matrices of one layer in ``form``, for each layer.
 
     Raises:
         Unsupported: Weights cannot be rounded to ``form``.

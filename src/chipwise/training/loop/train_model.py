@@ -1,4 +1,4 @@
-"""Training one model from its file to a Hugging Face folder: what ``chipwise train`` does.
+"""Trains one model from its file to a Hugging Face folder: the work of ``chipwise train``.
 
 ::
 
@@ -230,7 +230,7 @@ def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
 
 
 def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, Any]:
-    """Everything that decides what a training computes, budgets left out: what ``--resume`` must be given again."""
+    """Everything that decides a training's result except budgets; ``--resume`` needs the same."""
     return {
         "model": to_data(origin.arch),
         "starting weights": None if origin.weights is None else fingerprint(origin.weights),

@@ -118,7 +118,7 @@ def train(
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or so many ``steps``, and evaluates it on the validation text.
+    """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or ``steps``, and evaluates it on the validation text.
 
     A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
     checkpoint if it was killed, from its state before the decay if a smaller budget was finished. ``start`` holds the
@@ -283,7 +283,7 @@ class Run:
         return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
 
     def weights_are_whole(self) -> bool:
-        """Whether the final weights can be read; those that cannot are trained again."""
+        """Whether the final weights can be read; otherwise training is repeated."""
         try:
             checked(read(self.weights_path), self.arch)
         except InputError:
@@ -469,7 +469,7 @@ class Run:
 
 
 def checked(weights: Weights, arch: ArchSpec) -> Weights:
-    """``weights``, if they are those of ``arch``.
+    """``weights``, checked to be those of ``arch``.
 
     Raises:
         InputError: Names or shapes differ.

@@ -52,7 +52,7 @@ class TrainJob:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> TrainJob:
-        """Reads what :meth:`to_data` gave."""
+        """Reads the data of :meth:`to_data`."""
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
 
@@ -122,7 +122,7 @@ class TrainJob:
 
 
 class Job(Protocol):
-    """A worker's job: a training, or that of a supernet (``training/supernet/job.py``)."""
+    """A worker's job: a training, or a supernet's (``training/supernet/job.py``)."""
 
     def to_data(self) -> dict[str, Any]:
         """The job as JSON can hold it."""
@@ -134,7 +134,7 @@ class Job(Protocol):
 
 
 def read_job(data: dict[str, Any]) -> Job:
-    """Reads what a job's ``to_data`` gave."""
+    """Reads the data of a job's ``to_data``."""
     fields = dict(data)
     if fields.pop("kind", None) == "supernet":
         from chipwise.training.supernet.job import SupernetJob

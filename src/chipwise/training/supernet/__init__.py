@@ -1,1 +1,1 @@
-"""Shared weights: one training from which every sub-model can be cut, scored, and trained on."""
+"""Shared weights: one training for all sub-models, which can be cut, scored, and trained further."""

@@ -1,4 +1,4 @@
-"""One sub-network of trained shared weights as a model of its own, in a folder that other commands take."""
+"""Extracts one sub-network of trained shared weights as a separate model folder for other commands."""
 
 from __future__ import annotations
 

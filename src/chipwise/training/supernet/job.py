@@ -37,7 +37,7 @@ class SupernetJob:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> SupernetJob:
-        """Reads what :meth:`to_data` gave.
+        """Reads the data of :meth:`to_data`.
 
         Raises:
             InputError: It is no such job.

@@ -1,4 +1,4 @@
-"""A sub-model that runs on views of a larger model's weights: the module of a stand-alone model, called on slices.
+"""A sub-model on views of a larger model's weights: the stand-alone module, called on slices.
 
 Nothing is written twice: the module is the one that is trained alone, made without memory of its own, and
 ``torch.func.functional_call`` lends it the slices that ``blocks.slicing`` names.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Lent(nn.Module):
-    """A model whose weights are lent for the time of one call, whatever is done with it."""
+    """A module that uses given weights for the time of one call."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[
 
 
 def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of ``sub`` as a model of its own: copies, by the names of the stand-alone module.
+    """The weights of ``sub`` as a separate model: copies, by the names of the stand-alone module.
 
     Raises:
         SpecError: ``sub`` does not fit into ``whole``.
@@ -57,7 +57,7 @@ def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[
 
 
 def add_gradients(sub: ArchSpec, whole: ArchSpec, parts: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-    """Adds the gradients of ``parts``, which were detached, to those of the whole where they belong.
+    """Adds the gradients of ``parts``, which were detached, to the matching gradients of the whole.
 
     Left to autograd, each slice would fill a tensor as large as the whole's weight with zeros first.
     """

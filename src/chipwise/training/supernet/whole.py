@@ -1,4 +1,4 @@
-"""The smallest model that holds every one of some designs, so that all of them can be cut from its weights."""
+"""The smallest model that contains all given designs, so that each can be cut from its weights."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def gpus(on: str) -> tuple[Gpu, ...]:
 
 
 class CudaTrainer(BaseTrainer):
-    """Runs jobs on CUDA devices, each in a process of its own.
+    """Runs jobs on CUDA devices, each in a separate process.
 
     Args:
         setup: ``on`` names the devices.
@@ -104,7 +104,7 @@ class CudaTrainer(BaseTrainer):
                     yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
 
     def _pool(self, gpu: Gpu, slots: int) -> WorkerPool:
-        """The workers of one device, so many side by side; those of another number are ended first."""
+        """A device's workers, as many as run side by side; workers of another number are stopped first."""
         key = gpu.device, slots
         if key not in self._pools:
             for other in [known for known in self._pools if known[0] == gpu.device]:
@@ -127,7 +127,7 @@ class Wave:
 
 
 def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
-    """The jobs in waves: those of which several fit into the fullest device's memory together, then the large ones.
+    """The jobs in waves: first those that share the largest device's memory with others, then the large ones.
 
     In a wave, as many run side by side on a device as the largest of them allows, at most ``MOST_PACKED``.
     """
@@ -146,7 +146,7 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 
 def training_bytes(job: TrainJob) -> float:
-    """Device memory that a training takes, from above: state, what the layers keep of a batch, logits, the process."""
+    """Upper bound on device memory of a training: state, stored activations of a batch, logits, the process."""
     from chipwise.core.files import build
     from chipwise.training.loop.trainer import Recipe, tokens_per_step
 

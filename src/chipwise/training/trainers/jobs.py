@@ -82,7 +82,7 @@ class Written:
 
 
 class JobsTrainer(BaseTrainer):
-    """Writes jobs, reads what came back, and says which jobs must be run.
+    """Writes jobs, reads returned results, and lists the jobs that must be run.
 
     Args:
         setup: ``folder`` is the run's; ``device`` what trains elsewhere.
@@ -128,14 +128,14 @@ class JobsTrainer(BaseTrainer):
             )
 
     def close(self) -> None:
-        """Ends what judges weight formats here."""
+        """Stops the local worker that evaluates weight formats."""
         self._here.close()
 
     def _name(self, written: Written) -> str:
         return written.path.relative_to(self.folder).as_posix()
 
     def write(self, job: TrainJob) -> Written:
-        """Writes one job with what it needs, unless it is there; results that are there stay."""
+        """Writes one job with its inputs, unless it exists; existing results are kept."""
         source = Path(job.tokens).read_bytes()
         text = hashlib.sha256(source).hexdigest()
         tokens = self.folder / "tokens" / f"{text[:16]}.npz"
@@ -153,7 +153,7 @@ class JobsTrainer(BaseTrainer):
         return written
 
     def take(self, written: Written, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Copies what a job left into the training's folder; returns its result as a training here would.
+        """Copies a job's output into the training's folder; returns its result as a local training would.
 
         Raises:
             InputError: Its weights are not those it states, or of another architecture.

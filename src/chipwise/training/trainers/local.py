@@ -13,7 +13,7 @@ from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 
 class LocalTrainer(BaseTrainer):
-    """Runs jobs on a pool of worker processes; each job's folder keeps its checkpoints, so one that was killed goes on.
+    """Runs jobs on a pool of worker processes; job folders keep checkpoints, so a killed job continues.
 
     Args:
         setup: ``workers`` processes.

@@ -54,7 +54,7 @@ class Trainer(Protocol):
     whole: ClassVar[bool]
 
     def __init__(self, setup: Setup) -> None:
-        """Checks that what it trains on is there.
+        """Checks that its devices are available.
 
         Raises:
             Unsupported: There is no such device here.
@@ -75,7 +75,7 @@ class Trainer(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what runs, at once."""
+        """Stops its work at once."""
         ...
 
     def __enter__(self) -> Self:
@@ -107,7 +107,7 @@ class BaseTrainer:
 
 
 def kind_of(on: str) -> str:
-    """The row of the table that ``on`` names: what is before a colon.
+    """The table's row for ``on``, by the part before a colon.
 
     >>> kind_of("cuda:0,1"), kind_of("ray://head:10001"), kind_of("local")
     ('cuda', 'ray', 'local')

@@ -87,7 +87,7 @@ class RayTrainer(BaseTrainer):
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
 
     def _start(self, options: Mapping[str, Any]) -> None:
-        """Starts Ray on this machine, whatever else runs on it; tried twice, as its ports may be taken meanwhile."""
+        """Starts a separate Ray on this machine; tried twice, since its ports may be taken meanwhile."""
         for last in (False, True):
             try:
                 self._ray.init(address="local", num_cpus=self._setup.workers, include_dashboard=False, **options)
@@ -142,20 +142,20 @@ class RayTrainer(BaseTrainer):
         return self._task.remote(job.to_data(), name, self._texts[name], state)
 
     def close(self) -> None:
-        """Ends what runs; a cluster that was there before stays."""
+        """Stops its tasks; leaves a cluster that existed before."""
         self._here.close()
         if self._mine:
             self._ray.shutdown()
 
 
 def place_on_node(data: dict[str, Any], text: str, stable: bytes | None) -> Path:
-    """The folder in which a node does a job: of this user, and of this job, text and state to go on from alone."""
+    """A job's folder on a node: separate by user and job, with text and state for continuing."""
     base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
     return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
 
 
 def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | None) -> dict[str, Any]:
-    """One training on a node: its result, weights and the state that a longer one goes on from; or why it failed.
+    """One training on a node: its result, weights and state for continuing; or its error.
 
     It works in a folder of the node that is named by the job, so that a second try goes on from the first one's
     checkpoint, and leaves nothing there when it has ended.
@@ -186,7 +186,7 @@ def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | N
 
 
 def _kept(job: TrainJob, found: dict[str, Any]) -> dict[str, Any]:
-    """Writes what a task gave into the training's folder; its result as a training here would give it."""
+    """Writes a task's output into the training's folder; returns its result as a local training would."""
     folder, values = Path(job.folder), json.loads(found["values"])
     path = folder / values["weights"]
     with storage(folder):

@@ -41,7 +41,7 @@ _KINDS = ("weight", "bias")
 
 
 def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]]:
-    """The whole's query heads and KV heads that make those of ``sub``, in order.
+    """Query heads and KV heads of the whole that ``sub`` uses, in order.
 
     >>> eight = Attention(heads=8, kv_heads=4, head_size=32)
     >>> chosen_heads(Attention(heads=6, kv_heads=2, head_size=32), eight)

@@ -1,1 +1,1 @@
-"""A short causal convolution before a block: each channel with those of the few positions before it."""
+"""A short causal convolution before a block: mixes each channel over a few earlier positions."""

@@ -7,7 +7,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 
 
 def slice_feed_forward(sub: FeedForward, whole: FeedForward) -> None:
-    """Checks that ``sub`` can be cut from ``whole``: each weight is the beginning of that of the same name.
+    """Checks that ``sub`` can be cut from ``whole``: each weight is the beginning of the one with the same name.
 
     Raises:
         SpecError: ``sub`` is wider than ``whole``, or gated where ``whole`` has no gate.

@@ -129,7 +129,7 @@ def default_weights(model: str) -> str | None:
 
 @cache
 def _index() -> tuple[dict[str, str], dict[str, str]]:
-    """Known ids by their lower-case whole, and by the part after the slash, of which families also list other names."""
+    """Known ids by their lower-case form, and by the part after the slash."""
     whole: dict[str, str] = {}
     tails: dict[str, str] = {}
     for family in _families():

@@ -51,7 +51,7 @@ class Entry:
 
 
 def page_of(name: str) -> str:
-    """``name`` without what a browser or Ollama puts around it: addresses, and what follows the repository.
+    """``name`` without an address, or additions of a browser or Ollama.
 
     >>> page_of("https://huggingface.co/Qwen/Qwen3-8B/tree/main"), page_of("hf.co/unsloth/gemma-3-4b-it-GGUF:Q4_K_M")
     ('Qwen/Qwen3-8B', 'unsloth/gemma-3-4b-it-GGUF:Q4_K_M')
@@ -123,7 +123,7 @@ def _parameters_in(word: str) -> float | None:
 
 
 def _counted(name: str) -> tuple[str, ...]:
-    """The words that tell models apart: all but those of tuning and storage."""
+    """The words that identify a model, without those of tuning and storage."""
     words = words_of(STORED.sub(" ", name.lower()))
     sized = any(_SIZE.fullmatch(word) or _YEAR.fullmatch(word) for word in words)
     return tuple(sorted(word for word in words if word not in TUNED or (word == "base" and not sized)))

@@ -12,7 +12,7 @@ SOURCE = "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:220
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Proposes, for a training step, to recompute activations that are kept, or to keep those that are recomputed."""
+    """Proposes, for a training step, to recompute stored activations, or to store recomputed ones."""
     if not case.training:
         return
     if case.question.checkpoint:

@@ -1,4 +1,4 @@
-"""Mixtures whose experts run one after another: many small products instead of one grouped kernel."""
+"""Proposes grouped kernels for mixtures whose experts run one after another as many small products."""
 
 from __future__ import annotations
 

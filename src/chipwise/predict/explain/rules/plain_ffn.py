@@ -29,6 +29,6 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def _share(case: Case) -> float:
-    """Share of activations in the phase in which a request spends more of its time."""
+    """Share of activations in the longer phase of a request."""
     phase: PhaseName = "decode" if case.slower == "tpot_p50" else "prefill"
     return case.share(phase, place="ffn.act")

@@ -16,7 +16,7 @@ LONGER = 0.06  # growth of texts, in tokens, for each halving of the vocabulary
 
 
 def rule(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the vocabulary in small models whose head takes 20 % of a decode step or more."""
+    """Proposes a quarter of the vocabulary for small models with a head of 20 % of a decode step or more."""
     arch = case.arch
     if arch.head != "lm" or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
         return

@@ -42,7 +42,7 @@ def _require_classes(count: int, image: ImageSpace) -> None:
 
 
 def divided(found: LabelledPixels, *, share: float) -> Parts:
-    """Training, validation and test parts, (n, C, Y, X) with labels; each class is divided alike.
+    """Training, validation and test parts, (n, C, Y, X) with labels, stratified by class.
 
     Raises:
         DataError: A class has too few images.
@@ -107,7 +107,7 @@ def scales_of(pixels: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def image_processor(size: int, mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, Any]:
-    """The settings of a ``ViTImageProcessor`` that prepares images of ``size`` pixels as they were learnt."""
+    """Settings of a ``ViTImageProcessor`` that prepares images of ``size`` pixels as in training."""
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,

@@ -64,7 +64,7 @@ class ImagesSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPixels:
-    """Images as a source has them: pixels, labels and class names; ``tests`` are those that the source keeps apart."""
+    """Images of a source: pixels, labels and class names; ``tests`` are the source's own test images."""
 
     pixels: Images
     labels: NDArray[np.int64]
@@ -250,7 +250,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def resized(pixels: Images, size: int, channels: int) -> Images:
-    """Images (n, Y, X, C) scaled to ``size`` by ``size`` pixels with so many ``channels``."""
+    """Images (n, Y, X, C) scaled to ``size`` by ``size`` pixels with the given ``channels``."""
     if pixels.shape[1:] == (size, size, channels):
         return np.ascontiguousarray(pixels)
     with optional_imports():

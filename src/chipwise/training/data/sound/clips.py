@@ -106,7 +106,7 @@ def parts_of(
 
 
 def fields_of(parts: Mapping[str, Part]) -> dict[str, Any]:
-    """The parts of a data set, and mean and deviation of each band over what is learnt."""
+    """The parts of a data set, and mean and deviation of each band over the training part."""
     learnt = parts["train"].inputs.astype(np.float32)
     return {
         **{name: (part.inputs, part.labels) for name, part in parts.items()},
@@ -142,7 +142,7 @@ def mixed(
 
 
 def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
-    """A stretch of 0 to ``share`` of ``length`` places for each of ``count`` examples, (count, length)."""
+    """A random interval of up to ``share`` of ``length`` positions for each of ``count`` examples, (count, length)."""
     sizes = random.integers(0, int(share * length) + 1, count)
     starts = random.integers(0, length - sizes + 1)
     places = np.arange(length)

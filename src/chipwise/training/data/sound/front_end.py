@@ -1,4 +1,4 @@
-"""From samples to log-mel frames: what a speech model sees. NumPy alone; axes: N clips, T frames, M mel bands.
+"""Log-mel frames from samples: the input of a speech model. NumPy alone; axes: N clips, T frames, M mel bands.
 
 Frame ``i`` is centred on sample ``i * hop``; beyond its ends a clip is silent. Each frame of 25 ms is weighted with a
 periodic Hann window, its power spectrum is summed in triangles that are evenly spaced and overlap by half on the mel
@@ -93,7 +93,7 @@ def front_end_s(frames: int, *, bands: int) -> float:
 
 
 def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]) -> dict[str, Any]:
-    """What a program must compute before the model, as plain data; ``mean`` and ``std`` are of each band."""
+    """Settings for computing the model's input, as plain data; ``mean`` and ``std`` are per band."""
     return {
         "what": "log10 of mel power, then (x - mean) / std of each band; "
         "chipwise.training.data.sound.front_end.log_mel",

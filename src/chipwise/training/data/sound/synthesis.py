@@ -1,4 +1,4 @@
-"""Words spoken by the program ``espeak-ng``, for runs without recordings. They are synthetic, and said to be.
+"""Words spoken by the program ``espeak-ng``, for runs without recordings. They are labelled as synthetic.
 
 A speaker is one of its voice variants, which differ in pitch, formants and breath; each speaks every word once a take,
 with an accent, speed and pitch of that take.

@@ -83,7 +83,7 @@ def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]
 
 
 def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The samples between the silences at both ends; one sample of what is silent altogether."""
+    """The samples between the silences at both ends; one sample if all is silent."""
     loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
     return samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
 
@@ -101,7 +101,7 @@ def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generat
 
 
 def noise(length: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """Noise whose power falls with frequency, from white to brown by chance; its root mean square is 1."""
+    """Noise of random colour from white to brown, with a root mean square of 1."""
     frequency = np.maximum(np.fft.rfftfreq(length), 50 / RATE_HZ)  # even below 50 Hz
     shape = frequency ** (-random.uniform(*COLOURS) / 2)
     made = np.fft.irfft(shape * np.fft.rfft(random.standard_normal(length)), length)
@@ -116,7 +116,7 @@ def noisy(clip: NDArray[np.float32], snr_db: float, random: np.random.Generator)
 
 
 def divided(speakers: Sequence[str], *, share: float) -> dict[str, frozenset[str]]:
-    """Speakers of training, validation and test; nobody is in two of them.
+    """Disjoint speakers for training, validation and test.
 
     Raises:
         DataError: There are fewer than three.
