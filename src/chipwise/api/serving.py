@@ -17,8 +17,6 @@ from chipwise.design.fleet.agent_loop import PartCost as PartCost
 from chipwise.design.fleet.answer import FleetPlan as FleetPlan
 from chipwise.design.fleet.answer import planned
 from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
-from chipwise.design.fleet.chains import Chain as Chain
-from chipwise.design.fleet.chains import planned_chain, read_chain
 from chipwise.design.fleet.load_tests import check as check
 from chipwise.design.fleet.load_tests import verdict as verdict
 from chipwise.design.fleet.plan_files import differences as differences
@@ -332,7 +330,7 @@ def plan(
     out: str | Path | None = None,
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
-) -> FleetPlan | Chain:
+) -> FleetPlan:
     """Finds the cheapest chips, their number and arrangement that serve a load within limits.
 
     >>> import chipwise
@@ -342,8 +340,7 @@ def plan(
 
     Args:
         model: A known model, a file or a folder; or a whole question (a YAML file, or a
-            :class:`~chipwise.design.fleet.question.FleetQuestion`), which then says all else. With ``models``, one
-            after another, the answer is a chain of plans.
+            :class:`~chipwise.design.fleet.question.Question`), which then says all else.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
         trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
         prompt: Mean prompt tokens.
@@ -394,11 +391,6 @@ def plan(
         for name, value in named.items():
             if value:
                 raise SpecError("is already set in the question file", field=name)
-        chain = read_chain(Path(model))
-        if chain is not None:
-            if out is not None:
-                raise SpecError("a chain of models is not written as a plan's file", field="out")
-            return planned_chain(*chain, on_progress=on_progress)
         question = read_question(Path(model))
     else:
         if (rate is None) == (trace is None):

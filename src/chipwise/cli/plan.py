@@ -127,14 +127,6 @@ def command(
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
-    if isinstance(found, api.serving.Chain):
-        if html is not None:
-            raise typer.BadParameter("--html draws the plan of one model, not of several")
-        if as_json:
-            json_of(found)
-        else:
-            _print_chain(found)
-        return
     if html is not None:
         api.serving.write_plan_page(found, html)
         notices.print(f"wrote {html}")
@@ -216,17 +208,6 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
     if found.step_scale is not None:
         more = "" if found.request_s is None else f" --request-time '{units.show(found.request_s, 'time')}'"
         say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
-
-
-def _print_chain(found: api.serving.Chain) -> None:
-    say(f"{found.headline()}.", bold=True)
-    for plan, count in zip(found.plans, found.replicas, strict=True):
-        more = f" ({count} replicas, for the chain's limits)" if count != plan.best.replicas else ""
-        say(f"{plan.question.model}: {plan.headline()}{more}")
-        for left in plan.left_out if plan.question.devices else ():
-            say(f"not {left.device}: {left.reason}", indent=2)
-        for line in plan.best.commands:
-            put(line)
 
 
 def _print(found: api.serving.FleetPlan) -> None:

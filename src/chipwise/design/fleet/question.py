@@ -213,6 +213,8 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQ
     """The same of a mapping that a file held."""
     given = dict(data)
     try:
+        if "models" in given:
+            raise SpecError("one model is planned at a time; chipwise agent prices several in a row", field="models")
         given = with_todays_names(given)
         for name in FORMER.values():
             if isinstance(given.get(name), int):

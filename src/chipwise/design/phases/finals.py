@@ -32,10 +32,9 @@ from chipwise.deploy.export.exporters import export_for, suffix_of
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.limits import DERIVED, TIMED, broken, soft_limit_on_latency
-from chipwise.design.phases.candidate_rates import candidate_rates
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.limits import within, worst_excess
-from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats, timed_here
+from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats
 from chipwise.design.phases.measuring import measurement_notes
 from chipwise.design.phases.other_devices import OtherDevices
 from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
@@ -48,7 +47,6 @@ from chipwise.design.targets.target import Target
 from chipwise.errors import Infeasible, InputError, MeasurementError
 from chipwise.model.arch.design import USUALLY_FUSED
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 CLEARLY = 0.9  # of the seconds of the best design that one which is as good may take at most, to win instead
@@ -350,12 +348,6 @@ class Finals:
         known = {"winner": winner} | ({} if reference is None else {"baseline": reference})
         by_matrix = {who: dict(item.notes.by_matrix) for who, item in known.items() if item.notes.by_matrix}
         found |= {"by_matrix": by_matrix} if by_matrix else {}
-        if isinstance(winner.design.arch.stem, RankingStem) and timed_here(self._spec, self._target):
-            rates = {}
-            for who, item in known.items():
-                place = self._folder.trial(item.number)
-                rates[who] = candidate_rates(item.design, self._weights(item), place, spec=self._spec)
-            found["rates"] = rates
         return found
 
     def write_winner(self, winner: Candidate) -> None:

@@ -17,7 +17,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.load.cache import cache_of
-from chipwise.predict.load.engine import UNSERVED, Served, replay
+from chipwise.predict.load.engine import Served, replay
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy, policy_of
 from chipwise.predict.load.step_times import StepTimes, step_times
@@ -395,44 +395,3 @@ def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArra
         lane = int(sender[i])
         free[lane] = found[i] = max(float(ready_s[i]), free.get(lane, 0.0)) + float(moved_s[i])
     return found
-
-
-def serve_stages(
-    loads: Sequence[Load], pools: Sequence[Pool], *, slow: Sequence[tuple[float, float]] | None = None
-) -> Served:
-    """Chained stages with different models: a request enters the next stage when the previous one has answered.
-
-    Args:
-        loads: The same requests with each stage's tokens, in the same order; the first's arrivals count.
-        pools: One a stage.
-        slow: Factors of each stage's steps.
-
-    The answer's first token is the last stage's; its arrival is that at the first.
-    """
-    factors = slow or [(1.0, 1.0)] * len(pools)
-    arrival: Float64Array = loads[0].arrival_s
-    answers = []
-    for stage, (load, pool) in enumerate(zip(loads, pools, strict=True)):
-        order = np.argsort(arrival, kind="stable")
-        own = replace(load.taken(order), arrival_s=arrival[order], clients=None)
-        found = serve(own, pool, slow=factors[stage])
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        answers.append((found, back))
-        arrival = np.where(found.last_s[back] >= 0, found.last_s[back], np.inf)
-    last, back = answers[-1]
-    begun, home = answers[0]
-    return Served(
-        load=loads[-1],
-        arrival_s=loads[0].arrival_s,
-        scheduled_s=begun.scheduled_s[home],
-        first_s=np.where(last.last_s[back] >= 0, last.first_s[back], UNSERVED),
-        last_s=last.last_s[back],
-        preemptions=np.sum([found.preemptions[place] for found, place in answers], axis=0),
-        computed_tokens=sum(found.computed_tokens for found, _ in answers),
-        steps=sum(found.steps for found, _ in answers),
-        busy_s=sum(found.busy_s for found, _ in answers),
-        reading_s=sum(found.reading_s for found, _ in answers),
-        blocked={name: sum(found.blocked[name] for found, _ in answers) for name in last.blocked},
-        timeline=last.timeline,
-    )

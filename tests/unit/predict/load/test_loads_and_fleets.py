@@ -22,7 +22,6 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     serve,
     serve_apart,
     serve_mixed,
-    serve_stages,
 )
 from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import capacity_per_s, outcome, over_time, steady
@@ -90,14 +89,6 @@ def test_a_cache_crosses_the_link_before_decoding_begins() -> None:
     served = serve_apart(load, *pools, link_bytes_per_s=1e6)  # 100 tokens of 1,000 bytes: 0.1 s
     assert served.first_s - served.arrival_s == pytest.approx([0.1, 0.1])
     assert served.last_s - served.first_s == pytest.approx([TRANSFER_S + 0.1 + 0.1] * 2)
-
-
-def test_stages_follow_one_another() -> None:
-    load = toy_load([0.0, 5.0], prompt=100, new=1)
-    pools = [Pool(replica=toy_replica(token_s=0.001)), Pool(replica=toy_replica(token_s=0.002))]
-    served = serve_stages([load, replace(load, new_tokens=np.full(2, 11))], pools)
-    assert served.first_s - served.arrival_s == pytest.approx([0.3, 0.3])
-    assert served.last_s - served.arrival_s == pytest.approx([0.32, 0.32])
 
 
 def test_the_outcome_counts_what_was_served() -> None:

@@ -13,11 +13,6 @@ from chipwise.training.tasks.sections import shown
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # head and rows
 RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over people."
-RATES_NOTE = (
-    "Measured on this machine by the clock, one request after the other, as the files ship; whatever else the machine "
-    "did is in it. Requests/s: most for which 99 of 100 are answered within {limit}, where requests come at random "
-    "(Poisson) and wait their turn."
-)
 
 
 def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
@@ -34,11 +29,6 @@ def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
     if samples.get("recall"):
         title = "How often the next item is found"
         found.append(_tables("recall", title, RECALL_NOTE, [_recall(samples["recall"])]))
-    if samples.get("rates"):
-        rates = [(name, samples["rates"][who]) for who, name in shown(samples["rates"])]
-        tables = [_rates(name, each["rows"]) for name, each in rates]
-        note = RATES_NOTE.format(limit=units.show(rates[0][1]["limit_s"], "time"))
-        found.append(_tables("rates", "Requests a second by number of candidates", note, tables))
     return found
 
 
@@ -84,15 +74,3 @@ def _recall(recalls: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
             row.append(f"{units.show(value, 'share')} ± {units.show(half, 'share')}")
         rows.append(row)
     return ["first", *(name for _, name in models)], rows
-
-
-def _rates(name: str, rows: Sequence[Mapping[str, float]]) -> Table:
-    lines = [
-        [
-            f"{int(row['candidates']):,}",
-            *(units.show(row[key], "time", digits=3) for key in ("p50_s", "p99_s")),
-            f"{row['requests_per_s']:,.0f}" if row["requests_per_s"] else "none",
-        ]
-        for row in rows
-    ]
-    return [f"candidates, {name}", "request, P50", "request, P99", "requests/s"], lines
