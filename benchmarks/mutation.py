@@ -375,13 +375,16 @@ def reached(files: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _inside(file: str) -> tuple[str, ...]:
-    """What a file imports, names in its strings, or, where it imports by a table of names, has beside it."""
+    """What a file imports, names in its strings, or, where it imports by a table of names, has beside it or there."""
     path = ROOT / "src" / file
     text = path.read_text(encoding="utf-8")
     names = {name.replace(".", "/") for name in re.findall(r'"(chipwise(?:\.\w+)+)', text)}
     found = {*imported(f"src/{file}"), *(f"{name}{end}" for name in names for end in (".py", "/__init__.py"))}
     if "import_module(" in text:
         found |= {str(each.relative_to(ROOT / "src")) for each in path.parent.glob("*.py")}
+    for room in re.findall(r'import_module\(f"(chipwise(?:\.\w+)+)\.\{', text):
+        inside = ROOT / "src" / room.replace(".", "/")
+        found |= {str(each.relative_to(ROOT / "src")) for each in inside.rglob("*.py")}
     return tuple(sorted(name for name in found if (ROOT / "src" / name).exists()))
 
 

@@ -76,3 +76,32 @@ def test_speed_counts_each_candidate_once(monkeypatch) -> None:
     found = screen(SPACE, counted, parse_constraints({"tpot_p99": "<= 1 s"}), seed=0, draws=5_000)
     assert found.priced == priced[0] < 5_000
     assert found.priced_per_s == priced[0] / 2.0
+
+
+@pytest.mark.parametrize(("held", "batches"), [(2_000, 1), (1_999, 2)])
+def test_two_thousand_within_the_limits_are_enough(held: int, batches: int) -> None:
+    """Of some 3,000 that are drawn so many keep the limit; breeding begins where one is lacking, and finds it."""
+    space = SearchSpace(
+        build(
+            SpaceSpec,
+            {
+                "d_model": list(range(32, 2048, 32)),
+                "depth": [1, 2, 3, 4, 5, 6],
+                "vocab_size": [512],
+                "layer": {"heads": [1, 2], "kv_heads": [1], "ffn_width": [64, 128, 256, 512]},
+            },
+        )
+    )
+    priced: list[int] = []
+
+    def ranked(rows):
+        first = np.arange(len(rows)) if not priced else np.zeros(len(rows))
+        priced.append(len(rows))
+        return {"tpot_p99": np.where(first < held, 50e-6, 100e-6)}
+
+    found = screen(space, ranked, parse_constraints({"tpot_p99": "<= 70 us"}), seed=0, draws=5_000)
+    assert len(priced) == batches
+    assert priced[0] > 2_001
+    assert len(found.rows) == held + sum(priced[1:])
+    assert found.priced == sum(priced)
+    assert found.feasible_share == held / priced[0]

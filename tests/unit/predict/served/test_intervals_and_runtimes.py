@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,3 +253,137 @@ def test_a_stack_that_is_new_to_a_class_is_as_unknown_as_a_new_vendor() -> None:
 def test_runtimes_that_are_not_modelled_say_what_to_use(name: str, instead: str) -> None:
     with pytest.raises(Unsupported, match=rf"not modelled.*--runtime {instead}"):
         runtime_named(name)
+
+
+CARD = SimpleNamespace(family="hopper", name="h100-sxm", level=lambda name: SimpleNamespace(technology="HBM3"))
+
+
+def setting_of(*, causal: bool = True, encoder: bool = False, devices: int = 1, **runtime: Any) -> Any:
+    usual = {"checked": True, "served": False, "local": False, "stack": "torch"}
+    return SimpleNamespace(
+        arch=SimpleNamespace(causal=causal, encoder=encoder),
+        runtime=SimpleNamespace(**(usual | runtime)),
+        plan=SimpleNamespace(devices=devices),
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "platform", "tpot", "ttft"),
+    [
+        ({"encoder": True}, "cuda", 1.6, None),
+        ({"encoder": True}, "board", 2.7, None),
+        ({"encoder": True}, "npu", 2.7, None),  # as little as is known of the worst
+        ({"causal": False}, "cuda", 2.0, None),
+        ({"checked": False, "served": True}, "cuda", 2.0, 2.0),
+        ({"served": True}, "rocm", 2.0, None),
+        ({}, "cuda", 0.7, None),
+        ({}, "phone", 1.5, None),
+        ({}, "npu", 2.0, None),
+    ],
+)
+def test_classes_of_runs_without_widths_of_their_own(monkeypatch, setting, platform: str, tpot, ttft) -> None:
+    monkeypatch.setattr(intervals, "platform_of", lambda device: platform)
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: None)
+    found = intervals.class_width(setting_of(**setting), CARD)  # type: ignore[arg-type]
+    assert found == intervals.ClassWidth(tpot, ttft)
+
+
+def test_the_class_of_an_engine_is_that_of_fitted_runs_on_their_families_alone(monkeypatch) -> None:
+    """A Hopper or Blackwell with HBM; one with GDDR, or an older card, is of another family."""
+    monkeypatch.setattr(intervals, "platform_of", lambda device: "cuda")
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: None)
+    engine = setting_of(served=True)
+    assert intervals.class_width(engine, CARD) is None  # type: ignore[arg-type]
+    narrow = SimpleNamespace(**(vars(CARD) | {"level": lambda name: SimpleNamespace(technology="GDDR7")}))
+    older = SimpleNamespace(**(vars(CARD) | {"family": "ampere"}))
+    for card in (narrow, older):
+        assert intervals.class_width(engine, card) == intervals.ClassWidth(0.6)  # type: ignore[arg-type]
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: "there")
+    monkeypatch.setattr(
+        intervals.stack_law, "held_situation", lambda where, fold: ("seen", {None: 0.3, "a": 0.4}[fold])
+    )
+    assert intervals.class_width(engine, CARD) == intervals.ClassWidth(0.3, 0.3)  # type: ignore[arg-type]
+    assert intervals.class_width(engine, CARD, fold="a") == intervals.ClassWidth(0.4, 0.4)  # type: ignore[arg-type]
+    assert intervals.situation_of("unseen", engine, CARD, None) == "seen"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("devices", "several", "own", "platform", "tpot", "ttft"),
+    [
+        (1, False, 0.2, "cuda", 0.2, 0.5),
+        (1, True, 0.2, "cuda", 1.0, None),
+        (1, True, 1.5, "cuda", 1.5, None),
+        (1, True, 0.2, "rocm", 2.1, None),
+        (1, True, 0.2, "metal", 2.0, None),
+        (2, False, 0.2, "cuda", 1.9, None),
+        (2, True, 2.5, "cuda", 2.5, None),
+    ],
+)
+def test_a_single_users_runtime_is_less_sure_of_several_requests_or_devices(
+    monkeypatch, devices: int, several: bool, own: float, platform: str, tpot: float, ttft: float | None
+) -> None:
+    monkeypatch.setattr(intervals, "platform_of", lambda device: platform)
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: None)
+    monkeypatch.setattr(intervals.local_engines, "part_of", lambda device, stack: "gpu")
+    widths = {"decode": own, "prefill": 0.5}
+    held = SimpleNamespace(halfwidth=lambda phase, device, part, stack: widths[phase])
+    monkeypatch.setattr(intervals.local, "shipped", lambda: held)
+    setting = setting_of(local=True, devices=devices)
+    assert intervals.class_width(setting, CARD, several=several) == intervals.ClassWidth(tpot, ttft)  # type: ignore[arg-type]
+    assert intervals.situation_of("sibling", setting, CARD, None) == "sibling"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("platform", "threads", "width"),
+    [("cpu", 1, (0.6, 0.7)), ("cpu", 8, (1.0, 1.0)), ("board", 1, (1.5, 1.5)), ("phone", 4, (1.5, 1.5))],
+)
+def test_one_core_of_a_server_is_the_surest_of_processors(monkeypatch, platform: str, threads: int, width) -> None:
+    monkeypatch.setattr(intervals, "platform_of", lambda device: platform)
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: None)
+    monkeypatch.setattr(intervals.cores, "threads_of", lambda device: threads)
+    found = intervals.class_width(setting_of(stack=intervals.CORES), CARD)  # type: ignore[arg-type]
+    assert found == intervals.ClassWidth(*width)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "fold", "kernels", "situation"),
+    [
+        ("h100-sxm", "hopper", None, "seen", "seen"),
+        ("h100-sxm", "hopper", None, "sibling", "sibling"),
+        ("h100-sxm", "hopper", "device:h100-sxm", "seen", "sibling"),
+        ("h100-sxm", "hopper", "family:hopper", "seen", "unseen"),
+        ("h100-sxm", "hopper", "family:blackwell", "seen", "seen"),
+        ("gh200", "hopper", None, "seen", "sibling"),
+        ("gh200", "hopper", None, "unseen", "unseen"),
+    ],
+)
+def test_situations_of_fitted_runs(monkeypatch, name: str, family: str, fold, kernels, situation: str) -> None:
+    """The worse of the kernels' and the served runs', without what a fold leaves out."""
+    monkeypatch.setattr(intervals, "platform_of", lambda device: "cuda")
+    monkeypatch.setattr(intervals.stack_law, "served_where", lambda setting, device: None)
+    card = SimpleNamespace(**(vars(CARD) | {"name": name, "family": family}))
+    assert intervals.situation_of(kernels, setting_of(served=True), card, fold) == situation  # type: ignore[arg-type]
+
+
+def test_half_widths_of_runs_by_hand() -> None:
+    """The table's by class; where nothing is known, wider by what the kernels are wider than theirs; and no less."""
+    table = {intervals.key(sort, "seen"): width for sort, width in (("mixture", 0.2), ("dense, waiting", 0.3))}
+    table |= {intervals.key("mixture", "unseen"): 0.5, intervals.key(intervals.KERNELS, "unseen"): 0.4}
+    sort, kernels = np.array(["mixture", "dense, waiting"]), np.array([0.8, 0.1])
+    assert intervals.of_runs(table, sort, "seen", kernels).tolist() == [0.2, 0.3]
+    assert intervals.of_runs(table, sort, "seen", kernels, intervals.ClassWidth(0.25, 9.0)).tolist() == [0.25, 0.3]
+    both = np.array(["mixture", "mixture"])
+    assert intervals.of_runs(table, both, "unseen", kernels).tolist() == [1.0, 0.5]
+
+
+def test_sorts_of_runs_by_waiting_and_by_the_experts_format() -> None:
+    dense: Any = SimpleNamespace(arch=SimpleNamespace(layers=[SimpleNamespace(ffn=None)]))
+    shares = np.array([0.0, 0.19, 0.21, 0.49, 0.51, 0.9])
+    first, second, third = intervals.DENSE
+    assert intervals.sorts(dense, CARD, shares).tolist() == [first, first, second, second, third, third]  # type: ignore[arg-type]
+    native = SimpleNamespace(peak_flops_per_s={"bf16": 1.0, "int8": 2.0})
+    for stored, wide in (("bf16", False), ("int8", False), ("int4", True)):
+        setting: Any = SimpleNamespace(formats=SimpleNamespace(experts=stored))
+        assert intervals.widened(setting, native) == wide  # type: ignore[arg-type]
+    there = SimpleNamespace(peak_flops_per_s={"int4": 1.0})
+    assert not intervals.widened(setting, there)  # type: ignore[arg-type]
