@@ -24,7 +24,7 @@ def note() -> str:
     """How the formats were chosen, and the meaning of the numbers."""
     return (
         "A matrix is narrow where the file's passes get faster by it, timed in turns, and validation "
-        f"{words.asked().metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
+        f"{words.task().metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
         "processor's clock, measured in turns with FP32. Fused is what is predicted to be faster as one operator: "
         "projections of attention (qkv), a gate and what it gates (up), look-ups (tables). The file that was "
         "chosen was measured and ships."
@@ -33,7 +33,7 @@ def note() -> str:
 
 def head() -> tuple[str, ...]:
     """Heads of the columns of :func:`rows`."""
-    title = words.asked().metric.title
+    title = words.task().metric.title
     return ("model", "formats", "fused", "time of a pass", "of FP32", f"validation {title}", "of FP32")
 
 
@@ -51,7 +51,7 @@ def rows(record: RunRecord) -> list[list[str]]:
 
 def _quality(loss: float) -> str:
     """As precise as a thousandth needs."""
-    metric = words.asked().metric
+    metric = words.task().metric
     return units.show(metric.shown(loss), metric.unit, digits=4)
 
 
@@ -72,6 +72,6 @@ def by_matrix(record: RunRecord) -> str:
                 ]
                 for each in item["tried"]
             ]
-            heads = (f"matrix of the {name}", "tried in", "times the time before", words.asked().metric.title, "")
+            heads = (f"matrix of the {name}", "tried in", "times the time before", words.task().metric.title, "")
             parts.append(table(heads, tried))
     return section("by-matrix", TITLE, "".join(parts), safe(note()))

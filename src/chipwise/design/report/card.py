@@ -38,7 +38,7 @@ def card(record: RunRecord) -> str:
         parts.append(line_of(step))
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(record, winner)]
-    each = words.entries() if words.one_pass() else words.asked().labels.tokens
+    each = words.entries() if words.one_pass() else words.task().labels.tokens
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
@@ -48,7 +48,7 @@ def card(record: RunRecord) -> str:
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
         parts += ["## On other devices", _elsewhere(record)]
-    for shown in words.asked().report_sections(record.samples):
+    for shown in words.task().report_sections(record.samples):
         parts += [f"## {shown.title}", shown.text] if shown.text else []
     if record.continuations:
         parts += ["## What it writes", _continuations(record)]
@@ -75,7 +75,7 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
         return line_of(facts.no_winner(record))
     metric, text = facts.reported_quality(winner)
     quality = facts.value(winner, metric)
-    known = law_text.opening(record) or f"{words.asked().metric.title} unknown"
+    known = law_text.opening(record) or f"{words.task().metric.title} unknown"
     if quality.value is not None and not facts.by_law(record):
         error = _interval(record, quality.value)
         known = f"{words.quality(quality.value)}{error} of the {text} ({line_of(facts.quality_of(winner))})"
@@ -88,16 +88,16 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 def _interval(record: RunRecord, loss: float) -> str:
     """The 95 % interval of the winner's test result over entries, where it is a share."""
     error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
-    if error is None or words.asked().metric.unit != "share":
+    if error is None or words.task().metric.unit != "share":
         return ""
-    ends = sorted((words.asked().metric.shown(loss - Z95 * error), words.asked().metric.shown(loss + Z95 * error)))
+    ends = sorted((words.task().metric.shown(loss - Z95 * error), words.task().metric.shown(loss + Z95 * error)))
     return f" ({units.show(max(ends[0], 0.0), 'share')} to {units.show(min(ends[1], 1.0), 'share')})"
 
 
 def _load(record: RunRecord) -> str:
     """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
-    with_library = f"```python\n{words.asked().labels.load}\n```"
+    with_library = f"```python\n{words.task().labels.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):
         return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
@@ -121,7 +121,7 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []
-    once = words.asked().labels.latency.capitalize() if words.one_pass() else "Time to first token"
+    once = words.task().labels.latency.capitalize() if words.one_pass() else "Time to first token"
     of_tokens = () if words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
     for first, last, text in (("ttft_p50", "ttft_p99", once), *of_tokens):
         half, most = facts.value(winner, first), facts.value(winner, last)
@@ -129,7 +129,7 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
             f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
             f"P99 {words.show(most.value, last)} ({most.source})."
         )
-    for name in words.asked().labels.derived:
+    for name in words.task().labels.derived:
         if (found := facts.value(winner, name)).value is not None:
             title = DERIVED[name].title.capitalize()
             sentences.append(f"{title} of the model: {words.show(found.value, name)} ({found.source}).")
@@ -277,7 +277,7 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
-    kind = words.asked().labels.tokens
+    kind = words.task().labels.tokens
     tokens = f" on {words.count(winner.curve[-1].tokens)} {kind}" if winner.curve else ""
     took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
     return f"The winner trained for {took}{tokens}. {whole}"
@@ -291,9 +291,9 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     if facts.by_law(record):
         return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
-    data = words.asked().labels.data
+    data = words.task().labels.data
     text = (
         f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
     )
-    lines.append(f"Quality is {words.asked().metric.title} of the {text}; {other}.")
+    lines.append(f"Quality is {words.task().metric.title} of the {text}; {other}.")
     return "\n".join(f"- {line_of(line)}" for line in lines)

@@ -132,9 +132,9 @@ def value(trial: Trial, metric: str) -> Value:
     """The best known value of a metric: measured before predicted."""
     if metric == "loss":
         return _loss(trial)
-    if metric == words.asked().metric.name:
+    if metric == words.task().metric.name:
         loss = _loss(trial)
-        return loss if loss.value is None else Value(value=words.asked().metric.shown(loss.value), source=loss.source)
+        return loss if loss.value is None else Value(value=words.task().metric.shown(loss.value), source=loss.source)
     if metric == "test_loss":
         known = trial.test_loss
         return Value(value=known, source="unknown" if known is None else "trained")
@@ -198,9 +198,7 @@ def paid(record: RunRecord, trial: Trial) -> str:
     """A sentence on the penalised loss of the trial where it exceeds soft limits; empty where none is soft."""
     if all(item.hard for item in record.constraints):
         return ""
-    loss = (
-        "the share of errors counts" if words.asked().metric.more_is_better else f"{words.asked().metric.title} count"
-    )
+    loss = "the share of errors counts" if words.task().metric.more_is_better else f"{words.task().metric.title} count"
     soft = f"Soft limits may be broken: for each 100 % past one, {loss} as more by its share."
     values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
     share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
@@ -263,7 +261,7 @@ def measured_text(known: Value, metric: str) -> str:
 def latency_metric(record: RunRecord) -> str:
     """The metric of speed: the first objective that is not quality, else TPOT P50."""
     return next(
-        (item.metric for item in record.objectives if item.metric in words.served()), words.asked().latency_metric
+        (item.metric for item in record.objectives if item.metric in words.served()), words.task().latency_metric
     )
 
 
@@ -281,7 +279,7 @@ def comparison(record: RunRecord) -> str:
     ours, theirs = value(winner, metric).value, value(reference, metric).value
     if ours is not None and theirs is not None:
         verdict = _verdict(record, ours, theirs)
-        asked = words.asked().metric
+        asked = words.task().metric
         against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
         change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
         if metric == LOSS:
@@ -293,7 +291,7 @@ def comparison(record: RunRecord) -> str:
         else:
             parts.append(f"{asked.title} of the {text} {change} {against}")
     for metric in dict.fromkeys(
-        (latency_metric(record), words.asked().latency_metric.replace("p50", "p99"), "peak_memory")
+        (latency_metric(record), words.task().latency_metric.replace("p50", "p99"), "peak_memory")
     ):
         a, b = value(winner, metric), value(reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
@@ -305,7 +303,7 @@ def comparison(record: RunRecord) -> str:
         return "Winner and reference design cannot be compared yet: no number is known of both."
     opening = ""
     if ours is not None and theirs is not None:
-        does = "is expected to predict the text" if by_law(record) else words.asked().labels.verb
+        does = "is expected to predict the text" if by_law(record) else words.task().labels.verb
         opening = {
             "better": f"The winner {does} better than the reference design. ",
             "worse": f"The winner {does} worse than the reference design. ",
@@ -316,7 +314,7 @@ def comparison(record: RunRecord) -> str:
 
 def as_good(record: RunRecord) -> str:
     """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
-    winner, asked = record.trial(record.winner), words.asked()
+    winner, asked = record.trial(record.winner), words.task()
     mine, seconds = (
         (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.latency_metric).value)
     )
@@ -363,15 +361,15 @@ def reported_quality(*trials: Trial) -> tuple[str, str]:
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_loss is not None for trial in trials):
-        return "test_loss", f"test {words.asked().labels.data}"
-    return "loss", f"validation {words.asked().labels.data}, which also selected the winner"
+        return "test_loss", f"test {words.task().labels.data}"
+    return "loss", f"validation {words.task().labels.data}, which also selected the winner"
 
 
 def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
     """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
     if ours <= 0 or theirs <= 0:  # no errors at all: logarithms have no scatter
         return "same" if ours == theirs else "better" if ours < theirs else "worse"
-    noise = _Z95 * math.sqrt(2 * words.asked().metric.seed_sd ** 2 + (std_error or 0.0) ** 2)
+    noise = _Z95 * math.sqrt(2 * words.task().metric.seed_sd ** 2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
     return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
 

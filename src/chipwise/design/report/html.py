@@ -57,7 +57,7 @@ def page(record: RunRecord) -> str:
 
 def task_sections(record: RunRecord) -> Sequence[Section]:
     """The task's own sections: its data and outputs of models."""
-    return words.asked().report_sections(record.samples)
+    return words.task().report_sections(record.samples)
 
 
 def _costs() -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     if metrics[0] == "quality":
         pair = [trial] if baseline is None else [trial, baseline]
         metrics = (facts.reported_quality(*pair)[0],)
-        metric = words.asked().metric.title
+        metric = words.task().metric.title
         title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else metric[0].upper() + metric[1:]
     elif words.one_pass() and metrics[0] == "ttft_p50":
-        title = words.asked().labels.latency.capitalize()
+        title = words.task().labels.latency.capitalize()
     known = facts.value(trial, metrics[0])
     shown = safe(words.show(known.value, metrics[0]))
     if len(metrics) > 1:
@@ -150,7 +150,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
         if other.value and other.source == known.source:
             which = " P50" if len(metrics) > 1 else ""
             difference = words.signed(known.value, other.value)
-            if metrics[0] in words.QUALITY and words.asked().metric.more_is_better:
+            if metrics[0] in words.QUALITY and words.task().metric.more_is_better:
                 difference = f"errors {difference}"
             lines.append(safe(f"reference design{which} {words.show(other.value, metrics[0])} ({difference})"))
     return (
@@ -160,7 +160,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
 
 
 def _text_of(metric: str) -> str:
-    return f"{'test' if metric.startswith('test_') else 'validation'} {words.asked().labels.data}"
+    return f"{'test' if metric.startswith('test_') else 'validation'} {words.task().labels.data}"
 
 
 def constraints(record: RunRecord) -> str:
@@ -237,7 +237,7 @@ def _contenders(record: RunRecord) -> str:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is a {words.asked().labels.reference}: of those that one final training can fill, with "
+        f"The reference design is a {words.task().labels.reference}: of those that one final training can fill, with "
         f"a quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
         "its training (where it can fill none, the smallest), trained with the same budget. The knee is where the "
         "front bends most."
@@ -283,7 +283,7 @@ def _cell(trial: Trial, metric: str) -> str:
 def _training(trial: Trial) -> str:
     if trial.train_cpu_s is None:
         return "not trained"
-    tokens = f", {words.count(trial.curve[-1].tokens)} {words.asked().labels.tokens}" if trial.curve else ""
+    tokens = f", {words.count(trial.curve[-1].tokens)} {words.task().labels.tokens}" if trial.curve else ""
     return f"{words.quantity(trial.train_cpu_s, 'time')} of CPU time{tokens}"
 
 
@@ -388,9 +388,7 @@ def _trials(record: RunRecord) -> str:
         classes.append(record.role(trial))
     head = ["#", "role", "state", "design", "parameters"]
     head += (
-        ["loss (expected)"]
-        if facts.by_law(record)
-        else [f"{words.asked().metric.title} (trained)", "training CPU time"]
+        ["loss (expected)"] if facts.by_law(record) else [f"{words.task().metric.title} (trained)", "training CPU time"]
     )
     for metric in _costs():
         head += [f"{words.short(metric)} predicted", f"{words.short(metric)} measured"]
@@ -405,7 +403,7 @@ def _trials(record: RunRecord) -> str:
 
 
 def _about(record: RunRecord) -> str:
-    space, data, what = record.space, record.data, words.asked().labels.data
+    space, data, what = record.space, record.data, words.task().labels.data
     parts = ["<h3>Search space</h3>"]
     parts.append(
         facts_list(
@@ -437,7 +435,7 @@ def _about(record: RunRecord) -> str:
             )
         )
     target = record.target
-    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.asked().labels.tokens}"
+    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.task().labels.tokens}"
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(
@@ -491,7 +489,7 @@ def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
         "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: "
-        f"{safe(words.asked().metric.title)} of held-out {safe(words.asked().labels.data)}.</footer>\n"
+        f"{safe(words.task().metric.title)} of held-out {safe(words.task().labels.data)}.</footer>\n"
     )
 
 

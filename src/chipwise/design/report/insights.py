@@ -145,14 +145,14 @@ def relaxed(item: Relaxed) -> list[str]:
     ]
     if item.summary is None:
         return [name, "nothing", "no change", ""]
-    unit = "" if words.asked().metric.more_is_better else f" {words.asked().metric.title}"
+    unit = "" if words.task().metric.more_is_better else f" {words.task().metric.title}"
     doubt = f"predicted with ± {item.std:.3f}{unit}" if item.std is not None else ""
     return [name, gain, "; ".join([*(changes or ["best values unchanged"]), *([doubt] if doubt else [])]), item.summary]
 
 
 def _goal(value: float | None, goal: str) -> str:
     """An objective's value; the task's metric is stored as a loss."""
-    return words.show(value, words.QUALITY[0] if goal == words.asked().metric.name else goal)
+    return words.show(value, words.QUALITY[0] if goal == words.task().metric.name else goal)
 
 
 def importance(answer: Answer) -> list[list[str]]:

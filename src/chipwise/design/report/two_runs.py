@@ -224,7 +224,7 @@ def _points(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
     for trial in record.trials:
         cost, loss = facts.value(trial, metric).value, facts.quality(trial).value
         if cost is not None and loss is not None:
-            found.append((trial, cost, loss if facts.by_law(record) else words.asked().metric.shown(loss)))
+            found.append((trial, cost, loss if facts.by_law(record) else words.task().metric.shown(loss)))
     return found
 
 
@@ -234,7 +234,7 @@ def _figure(runs: TwoRuns) -> Figure | None:
     everything = [point for each in points for point in each]
     if not everything:
         return None
-    asked = words.asked().metric
+    asked = words.task().metric
     by_law = all(map(facts.by_law, runs.records))
     x = axis([cost for _, cost, _ in everything], words.kind(metric), words.label(metric))
     kind, title = ("count", "loss, nats per token") if by_law else (asked.unit, f"validation {asked.title}")

@@ -51,7 +51,7 @@ T = TypeVar("T")
 _TASK: ContextVar[str] = ContextVar("task", default="text")
 
 
-def asked() -> Task:
+def task() -> Task:
     """The task whose vocabulary reports use; like a locale, it follows the shown record."""
     return task_named(_TASK.get())
 
@@ -72,23 +72,23 @@ def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
 
 def one_pass() -> bool:
     """Whether a request of the task is one pass, so that no token is generated."""
-    return asked().latency_metric not in PER_TOKEN
+    return task().latency_metric not in PER_TOKEN
 
 
 def served() -> tuple[str, ...]:
     """Metrics that a measurement of the task's requests may hold."""
-    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *asked().labels.derived)
+    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *task().labels.derived)
 
 
 def quality(loss: float) -> str:
     """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
-    metric = asked().metric
+    metric = task().metric
     return f"{metric.text(loss)} {metric.title}"
 
 
 def entries(count: int | None = None) -> str:
     """The task's word for pieces of data, with their number where it is given."""
-    one, several = asked().labels.entry
+    one, several = task().labels.entry
     return several if count is None else f"{count:,} {one if count == 1 else several}"
 
 
@@ -113,10 +113,10 @@ def label(metric: str) -> str:
         if found[1] == "original":
             return "rank correlation with the original's cosines, held-out pairs"
         return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
-    if metric in QUALITY or metric == asked().metric.name:
-        return f"{asked().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {asked().labels.data}"
+    if metric in QUALITY or metric == task().metric.name:
+        return f"{task().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {task().labels.data}"
     if one_pass() and metric in _OF_PASS:
-        return f"{asked().labels.latency}, {metric[-3:].upper()}"
+        return f"{task().labels.latency}, {metric[-3:].upper()}"
     return _named(metric, LABELS)
 
 
@@ -124,8 +124,8 @@ def short(metric: str) -> str:
     """The metric for a table's head."""
     if (found := of_task(metric)) is not None:
         return f"{found[0]} on {found[1]}"
-    if metric in QUALITY or metric == asked().metric.name:
-        name = asked().metric.short or asked().metric.title
+    if metric in QUALITY or metric == task().metric.name:
+        name = task().metric.short or task().metric.title
         return f"{name}, test" if metric.startswith("test_") else name
     if one_pass() and metric in _OF_PASS:
         return f"time {metric[-3:].upper()}"
@@ -153,8 +153,8 @@ def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
     if value is None or not math.isfinite(value):
         return missing
     if metric in QUALITY:
-        return asked().metric.text(value)
-    if metric in ("perplexity", "expected_loss", asked().metric.name) and kind(metric) == "count":
+        return task().metric.text(value)
+    if metric in ("perplexity", "expected_loss", task().metric.name) and kind(metric) == "count":
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
     if (found := of_task(metric)) is not None:
         return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"

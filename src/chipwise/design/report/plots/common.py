@@ -74,12 +74,12 @@ def detail(record: RunRecord, trial: Trial) -> str:
         loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
         lines.append(f"loss <b>{loss}</b> nats per token (expected)")
     elif quality.value is not None:
-        title, shown = words.asked().metric.title, words.show(quality.value, "loss")
+        title, shown = words.task().metric.title, words.show(quality.value, "loss")
         lines.append(f"{escape(title)} <b>{shown}</b> ({escape(facts.quality_of(trial))})")
         if trial.quantised_loss is not None and trial.loss is not None:
             lines.append(f"before export {words.show(trial.loss, 'loss')}")
     else:
-        lines.append(f"{escape(words.asked().metric.title)} unknown (not trained)")
+        lines.append(f"{escape(words.task().metric.title)} unknown (not trained)")
     if trial.train_cpu_s is not None:
         lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
     lines += [text for metric in words.served() if (text := _both(trial, metric))]

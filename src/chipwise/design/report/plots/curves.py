@@ -11,7 +11,7 @@ from chipwise.design.report.record import CurvePoint, RunRecord, Trial
 
 def draw(record: RunRecord) -> Plot:
     """Bits per byte over CPU seconds of training, and over tokens."""
-    metric, data = words.asked().metric.title, words.asked().labels.data
+    metric, data = words.task().metric.title, words.task().labels.data
     dotted = f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike() else ""
     plot = Plot(
         key="curves",
@@ -34,12 +34,12 @@ def draw(record: RunRecord) -> Plot:
 
 def _alike() -> bool:
     """Whether a training curve has the unit of the metric, so that both fit on one axis."""
-    asked = words.asked()
+    asked = words.task()
     return asked.labels.curve == asked.metric.title
 
 
 def _tokens() -> str:
-    return words.asked().labels.tokens
+    return words.task().labels.tokens
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:
@@ -59,7 +59,7 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
         if role != "candidate" and _alike() and _points(trial, "train_loss"):
             traces.append(_line(record, trial, across, "train_loss", first=True))
     xs = [value for trace in traces for value in trace["x"]]
-    asked = words.asked().metric
+    asked = words.task().metric
     losses = [point.val_loss or 0.0 for trial in trials for point in _points(trial, "val_loss")]
     values = [asked.shown(loss) for loss in losses]
     x = axis(xs, unit_kind, title, pad=0.03)
@@ -71,7 +71,7 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     role = record.role(trial)
     points = _points(trial, field)
     training = field == "train_loss"
-    kind = f"training {words.asked().labels.data}" if training else "validation"
+    kind = f"training {words.task().labels.data}" if training else "validation"
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
     tail = detail(record, trial)
@@ -82,7 +82,7 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         "legendgroup": f"{role}{field}",
         "showlegend": first,
         "x": [getattr(point, across) for point in points],
-        "y": [words.asked().metric.shown(getattr(point, field)) for point in points],
+        "y": [words.task().metric.shown(getattr(point, field)) for point in points],
         "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
         | ({"dash": "dot"} if training else {}),
         "marker": {"size": 5 if role == "candidate" else 9},

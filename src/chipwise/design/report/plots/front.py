@@ -65,7 +65,7 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
         counted = "predicted"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
     by_law = facts.by_law(record)
-    asked = words.asked().metric
+    asked = words.task().metric
     loss = "loss, nats per token (expected)" if by_law else f"validation {asked.title} (trained)"
     y = axis(qualities, "count" if by_law else asked.unit, loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
@@ -99,7 +99,7 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, An
 def _shown(record: RunRecord, trial: Trial) -> float | None:
     """The trial's quality as the axis shows it."""
     loss = facts.quality(trial).value
-    return loss if loss is None or facts.by_law(record) else words.asked().metric.shown(loss)
+    return loss if loss is None or facts.by_law(record) else words.task().metric.shown(loss)
 
 
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
@@ -183,7 +183,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
 
 def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
     limits = _limits(record, metric)
-    known = (words.asked().metric.name, facts.LOSS)
+    known = (words.task().metric.name, facts.LOSS)
     floors = [item for item in record.constraints if item.metric in known]
     if not limits and not floors:
         return []

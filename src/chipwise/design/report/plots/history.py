@@ -11,7 +11,7 @@ from chipwise.design.report.record import HistoryPoint, RunRecord
 
 def draw(record: RunRecord) -> Plot:
     """Best bits per byte, and hypervolume, over CPU seconds."""
-    metric = words.asked().metric
+    metric = words.task().metric
     plot = Plot(
         key="history",
         title="History of the search",
@@ -34,7 +34,7 @@ def draw(record: RunRecord) -> Plot:
 
 
 def _shown(value: float, field: str) -> float:
-    return value if field == "hypervolume" else words.asked().metric.shown(value)
+    return value if field == "hypervolume" else words.task().metric.shown(value)
 
 
 def draw_budget(record: RunRecord) -> Plot:
