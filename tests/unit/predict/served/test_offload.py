@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from chipwise import api
 from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.predict.served import offload
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.offload import CROSSING_S, Divided, Split, divided, host_of
 from chipwise.predict.served.request import Request
@@ -140,3 +144,67 @@ def test_what_cannot_be_divided_is_refused() -> None:
         api.estimate("qwen3-8b", device="rtx-4070", gpu_layers=99)
     with pytest.raises(InputError, match="--host must be a processor"):
         host_of("rtx-4070")
+
+
+def timed(*kernels: tuple[str, str, float], ttft_s: float = 0.0) -> Any:
+    """An estimate of so many seconds for each kernel of the prompt."""
+    costs = tuple(SimpleNamespace(place=place, kind=kind, latency_s=seconds) for place, kind, seconds in kernels)
+    return SimpleNamespace(prefill=costs, ttft_s=ttft_s)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "split", "seconds"),
+    [
+        # half of the layers and of their experts are sent, 600 of 1200: once for a micro-batch, twice for two
+        (offload.UBATCH, Split(layers=2), 7.0 + 600 / (offload.PAGED_SHARE * 100)),
+        (offload.UBATCH + 1, Split(layers=2), 7.0 + 2 * 600 / (offload.PAGED_SHARE * 100)),
+        # the head on the card or on the host is never sent; the experts of one layer are, 200
+        (offload.UBATCH, Split(layers=4), 7.0),
+        (offload.UBATCH, Split(layers=5), 7.0),
+        (offload.UBATCH, Split(layers=5, cpu_experts=1), 7.0 + 200 / (offload.PAGED_SHARE * 100)),
+        (offload.LEAST_SENT, Split(layers=0), 7.0 + 1200 / (offload.PAGED_SHARE * 100)),
+        # a short prompt is computed where the weights are: 1, 2 and 4 s on the card, 10, 20 and 40 on the host
+        (offload.LEAST_SENT - 1, Split(layers=5), 1.0 + 2.0 + 4.0),
+        (offload.LEAST_SENT - 1, Split(layers=4), 1.0 + 2.0 + 40.0),
+        (offload.LEAST_SENT - 1, Split(layers=2), (1.0 + 10.0 + 2.0 + 20.0) / 2 + 40.0),
+        (offload.LEAST_SENT - 1, Split(layers=5, cpu_experts=3), 1.0 + 2.0 / 4 + 20.0 * 3 / 4 + 4.0),
+        (offload.LEAST_SENT - 1, Split(layers=0), 70.0),
+    ],
+)
+def test_seconds_of_a_prompt_by_hand(tokens: int, split: Split, seconds: float) -> None:
+    """A link of 100 bytes a second; a long prompt runs on the card, to which the host's weights are sent."""
+    card = timed(("layers.up", "matmul", 1.0), ("layers.moe", "experts", 2.0), ("head", "matmul", 4.0), ttft_s=7.0)
+    other = timed(("layers.up", "matmul", 10.0), ("layers.moe", "experts", 20.0), ("head", "matmul", 40.0))
+    device: Any = SimpleNamespace(link=lambda name: SimpleNamespace(bandwidth=SimpleNamespace(number=100.0)))
+    assert offload._prompt_s(tokens, PARTS, split, card, other, device) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("parts", "split", "crossings", "words"),
+    [
+        (PARTS, Split(layers=5), 1, "all layers on the card"),
+        (PARTS, Split(layers=4), 2, "all layers on the card"),
+        (PARTS, Split(layers=5, cpu_experts=3), 7, "all layers on the card but the experts of 3"),
+        (PARTS, Split(layers=2, cpu_experts=3), 4, "2 of 4 layers on the card but the experts of 1"),
+        (PARTS, Split(layers=2, cpu_experts=2), 2, "2 of 4 layers on the card"),
+        (PARTS, Split(layers=0), 0, "0 of 4 layers on the card"),
+        (DENSE, Split(layers=5, cpu_experts=3), 1, "all layers on the card"),
+        (DENSE, Split(layers=3), 2, "3 of 4 layers on the card"),
+    ],
+)
+def test_what_crosses_for_a_token_and_how_a_division_is_said(
+    parts: Divided, split: Split, crossings: int, words: str
+) -> None:
+    """The answer comes back once, once more where layers change sides, twice for each layer whose experts are apart."""
+    assert offload._crossings(parts, split) == crossings
+    assert offload.said(split, parts).partition(", the rest")[0] == words
+
+
+def test_what_is_said_of_the_host() -> None:
+    notes = list(offload._notes(PARTS, Split(layers=2), host_of("60 GB/s"), (1e-3, 2e-3, 3e-3), named="60 GB/s"))
+    assert notes[0] == "llama.cpp -ngl 2; a token takes 1 ms on the card, 2 ms on the host, 3 ms between them"
+    assert "keeps 700 B" in notes[1]
+    assert len(notes) == 2
+    guessed = list(offload._notes(PARTS, Split(layers=5, cpu_experts=1), host_of(None), (1.0, 1.0, 1.0), named=None))
+    assert guessed[0].startswith("llama.cpp -ngl 5 --n-cpu-moe 1; ")
+    assert len(guessed) == 3
