@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chipwise.core.arguments import public
 from chipwise.core.files import check_output, storage
-from chipwise.deploy.calibrate.calibrate import calibrate as profile_machine
+from chipwise.deploy.calibrate import calibrate as calibration
 from chipwise.deploy.calibrate.learning import Learned, fit_from_measurements
 from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
 from chipwise.deploy.runtimes import NEEDS, table_name
@@ -86,7 +86,7 @@ def calibrate(
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
     check_output(path)
-    profile = profile_machine(
+    profile = calibration.calibrate(
         runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress,
         partial=profile_path(kept, threads).with_suffix(".partial.jsonl"),
         images=images, ranking=ranking, sounds=sounds,

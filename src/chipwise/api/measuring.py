@@ -14,11 +14,11 @@ from chipwise.core.fields import later
 from chipwise.core.results import Result
 from chipwise.deploy.calibrate.efficiency import Efficiency as Efficiency
 from chipwise.deploy.calibrate.efficiency import efficiency
-from chipwise.deploy.export.exporters import check_memory, export_for, suffix_of
+from chipwise.deploy.export import exporters
+from chipwise.deploy.export.exporters import check_memory, suffix_of
 from chipwise.deploy.export.gguf_read import read_design
 from chipwise.deploy.export.hf import load_pretrained
-from chipwise.deploy.measure.harness import check_threads
-from chipwise.deploy.measure.harness import measure as profile_model
+from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore as MeasurementStore
 from chipwise.deploy.measure.store import Stored as Stored
@@ -122,7 +122,7 @@ def measure(
     workload, usual_threads = usual_request(model, batch=batch, prompt=prompt, new=new)
     threads = threads or usual_threads
     if remote is None:
-        check_threads(threads)
+        harness.check_threads(threads)
     with tempfile.TemporaryDirectory() as room:
         path, design = exported_file(
             model,
@@ -172,7 +172,7 @@ def timed(
     settings["calibrated"] = profile.reference_s if profile is not None else None
     watched = None
     if sustained_s is None:
-        found = profile_model(path, workload, **settings)
+        found = harness.measure(path, workload, **settings)
     else:
         watched = measure_sustained(path, workload, seconds=sustained_s, **settings)
         found = watched.measurement
@@ -278,7 +278,7 @@ def exported_file(
             return folder / f"model{wanted}", design
 
         found = load_pretrained(folder)[1]
-        return export_for(runtime, design, room, weights=found, external_data=external_data), design
+        return exporters.export_for(runtime, design, room, weights=found, external_data=external_data), design
     for file in sorted(folder.glob("*.safetensors")):
         _check_header(file)
     arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
@@ -297,7 +297,7 @@ def exported_file(
     require_built(arch, work="measured")
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)
-    return export_for(runtime, design, room, external_data=external_data), design
+    return exporters.export_for(runtime, design, room, external_data=external_data), design
 
 
 def _check_header(file: Path) -> None:

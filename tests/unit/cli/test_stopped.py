@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from example_record import example_record
 
+from chipwise.api import runs
 from chipwise.cli import main
-from chipwise.design.run import start_spec
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _handlers_as_before() -> Iterator[None]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_the_run_file_is_read(number: int, code: int, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(start_spec, "load_any", lambda _: os.kill(os.getpid(), number))
+    monkeypatch.setattr(runs, "load_any", lambda _: os.kill(os.getpid(), number))
     monkeypatch.setattr(sys, "argv", ["chipwise", "search", str(tmp_path / "run.yaml")])
     with pytest.raises(SystemExit) as end:
         main()
@@ -70,7 +70,7 @@ def test_a_signal_that_was_swallowed_stops_the_search_at_its_next_progress(
         reached.append("went on")
 
     monkeypatch.setattr(sys, "unraisablehook", lambda _: reached.append("traceback"))
-    monkeypatch.setattr(start_spec, "load_any", lambda _: None)
+    monkeypatch.setattr(runs, "load_any", lambda _: None)
     monkeypatch.setattr(api, "search", search)
     arguments = ["chipwise", "search", "x.yaml", "--out", str(tmp_path / "out"), *(["--json"] if as_json else [])]
     monkeypatch.setattr(sys, "argv", arguments)
@@ -98,7 +98,7 @@ def test_ctrl_c_while_the_commands_are_imported(monkeypatch, capsys) -> None:
 def test_resuming_an_empty_folder_says_that_a_new_run_starts(tmp_path: Path, monkeypatch, capsys) -> None:
     from chipwise import api
 
-    monkeypatch.setattr(start_spec, "load_any", lambda _: None)
+    monkeypatch.setattr(runs, "load_any", lambda _: None)
     monkeypatch.setattr(api, "search", lambda *_, **__: example_record())
     out = tmp_path / "none"
     monkeypatch.setattr(sys, "argv", ["chipwise", "search", "x.yaml", "--out", str(out), "--resume", "--json"])

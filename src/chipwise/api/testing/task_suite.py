@@ -29,6 +29,8 @@ from chipwise.model.kinds.table import form_of
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.walk.module import build as fresh
+from chipwise.training.loop.worker import TrainJob
 from chipwise.training.tasks.protocol import Exported, Task, TaskData
 
 STEPS = 6
@@ -62,7 +64,6 @@ class TaskSuite:
     def exported(self, folder: Path) -> Exported:
         """An untrained design with its exported file in ``folder``."""
         from chipwise.deploy.export.onnx import export
-        from chipwise.model.walk.module import build as fresh
 
         design = self.design()
         weights = {name: value.numpy() for name, value in fresh(design.arch, seed=0).state_dict().items()}
@@ -132,7 +133,6 @@ class TaskSuite:
         """Over a few steps on one batch; the loss is finite and has a gradient for every parameter that is used."""
         import torch
 
-        from chipwise.model.walk.module import build as fresh
         from chipwise.training.loop.trainer import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
@@ -153,8 +153,6 @@ class TaskSuite:
 
     def test_trainings_end_with_a_judged_loss_and_go_on(self, tmp_path: Path) -> None:
         """A worker's job gives a finite loss, also rounded; the same job again trains nothing."""
-        from chipwise.training.loop.worker import TrainJob
-
         arch, opened = self.design().arch, self.opened(tmp_path / "data")
         file = opened.data(arch)
         job = TrainJob(

@@ -20,7 +20,9 @@ from chipwise.core.workers import Message, Report, serve
 from chipwise.deploy.calibrate.microbench_ranking import RANKING_KINDS, add_ranking_nodes, ranking_cases, ranking_op
 from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, add_sound_nodes, sound_cases, sound_op
 from chipwise.deploy.measure import sensors
+from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.conv.lower import lower as lower_conv
+from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -371,7 +373,6 @@ class Bench:
         self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
 
     def _attention(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
-        from chipwise.model.arch.mixers import Attention
         from chipwise.model.blocks.attention.onnx import add_attention
 
         total = case.past + case.rows
@@ -475,8 +476,6 @@ class Bench:
 
         Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
         """
-        from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
-
         if (weights, k, n) not in self._quantised:
             matrix = self._generator.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k))
             if weights == "fp32":

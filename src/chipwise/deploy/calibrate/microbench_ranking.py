@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
+from chipwise.model.arch.mixers import Attention
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
@@ -115,7 +116,6 @@ def add_ranking_nodes(
 
 
 def _attention(graph: Any, case: Any, generator: np.random.Generator, given: Any, result: Any) -> None:
-    from chipwise.model.arch.mixers import Attention
     from chipwise.model.kinds.ranking.candidates.onnx import add_heads
 
     _, kind, place = case.kind.split(".")

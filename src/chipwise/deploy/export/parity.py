@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core import units
+from chipwise.core.files import read_mapping
+from chipwise.deploy.export.gguf_read import read
+from chipwise.deploy.export.hf import modelling_of
 from chipwise.deploy.runtimes import llama_server
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.model.arch.arch import ArchSpec
@@ -21,6 +24,7 @@ from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
+from chipwise.model.walk.module import module_of
 
 Weights = Mapping[str, npt.NDArray[Any]]
 ORIGINAL, STORED = "the original weights", "the weights as stored"
@@ -119,8 +123,6 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDA
     """Outputs of chipwise's torch module: logits of every position, or the model's other outputs."""
     import torch
 
-    from chipwise.model.walk.module import module_of
-
     model = module_of(arch)
     model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     with torch.no_grad():
@@ -137,9 +139,6 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     """Compares a Hugging Face folder with torch. Transformers loads it, by its own modelling file if it has one."""
     import torch
     import transformers
-
-    from chipwise.core.files import read_mapping
-    from chipwise.deploy.export.hf import modelling_of
 
     named = [name for name in read_mapping(folder / "config.json").get("auto_map", {}) if name != "AutoConfig"]
     transformers.utils.logging.disable_progress_bar()
@@ -196,8 +195,6 @@ def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Pari
         MeasurementError: llama.cpp cannot load the file.
     """
     from importlib.metadata import version
-
-    from chipwise.deploy.export.gguf_read import read
 
     arch = design.arch
     reply = llama_server.ask(

@@ -23,6 +23,7 @@ from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
 from chipwise.deploy.runtimes import RUNTIMES, Session, clock_of
 from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
+from chipwise.hardware.detect import detect
 
 _FIRST_CYCLES = 2  # never timed: loading, first touches
 LEAST_PASSES = 3  # of a model so slow that its time runs out before the wanted number
@@ -125,8 +126,6 @@ def requested(session: Session, generator: np.random.Generator, *, batch: int, p
 
 def _machine() -> dict[str, str | None]:
     """This machine's name and instruction set, for measurements over ssh."""
-    from chipwise.hardware.detect import detect
-
     machine = detect()
     return {"machine": machine.name, "instructions": machine.instructions}
 

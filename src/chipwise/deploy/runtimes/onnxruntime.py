@@ -15,6 +15,7 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes import Session, prompt_shape
+from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
 from chipwise.errors import MeasurementError, MissingExtra
 
 try:
@@ -325,8 +326,6 @@ class OnnxRuntime:
         session = _open(path, settings)
         facts = _metadata(session)
         if facts is None:
-            from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
-
             del session  # its memory is not the model's
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
             return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)

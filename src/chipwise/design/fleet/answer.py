@@ -17,6 +17,7 @@ from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import Fleet, limits_of, price_order
 from chipwise.design.fleet.left_out import LeftOut, broken_limits, left_out
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
+from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.errors import ChipwiseError, Infeasible, counted
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
@@ -441,8 +442,6 @@ def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
 
 def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
     """The commands that serve a fleet; of prefill and decode apart a deployment."""
-    from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
-
     model = finder.question.model
     pools = [(candidate.arrangement, count) for candidate, count in fleet.pools]
     if fleet.kind == "apart":

@@ -31,6 +31,8 @@ from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.families import without_folder
 from chipwise.model.walk.built import require_trained
 from chipwise.training.loop.origin import has_weights, resolve_untrained
+from chipwise.training.loop.sensitivity import layer_losses
+from chipwise.training.loop.worker import TrainJob
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 if TYPE_CHECKING:
@@ -133,7 +135,6 @@ def train_on_task(
         Unsupported: The model has blocks that are not built here.
     """
     from chipwise.training.loop.evaluate import read
-    from chipwise.training.loop.worker import TrainJob
 
     arch, start = _model_of(model)
     require_trained(arch, task=run.task)
@@ -225,7 +226,6 @@ def layer_losses_on_task(
     folder = _folder_of(model)
     from chipwise.deploy.export.hf import load_pretrained
     from chipwise.training.loop.evaluate import load_model
-    from chipwise.training.loop.sensitivity import layer_losses
 
     arch, weights = load_pretrained(folder)
     data = opened(run, data_of(folder, run), arch).data(arch).load()

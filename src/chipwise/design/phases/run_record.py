@@ -24,6 +24,7 @@ from chipwise.design.strategies.pareto import hypervolume, knee, non_dominated
 from chipwise.design.strategies.study import Study
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.design.targets.target import Target
+from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
@@ -126,8 +127,6 @@ def _law(memory: Mapping[str, Any]) -> rec.ByLaw | None:
 
 
 def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None, target: Target | None) -> rec.Target:
-    from chipwise.hardware.detect import detect
-
     if not spec.target.local:
         title = target.title if target is not None else spec.target.device
         return rec.Target(

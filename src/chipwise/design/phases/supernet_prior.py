@@ -26,6 +26,8 @@ from chipwise.design.strategies.strategy import Problem
 from chipwise.errors import SpecError, WorkerError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.space.search_space import Rows
+from chipwise.training.supernet.job import SupernetJob
+from chipwise.training.supernet.whole import whole_of
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Trainer
 
@@ -63,8 +65,6 @@ class Supernet:
         Raises:
             WorkerError: The training failed; the message says why.
         """
-        from chipwise.training.supernet.job import SupernetJob
-
         one_each = {arch.vocab_size: arch for arch in self._archs}
         job = SupernetJob(
             archs=self._archs,
@@ -86,7 +86,6 @@ class Supernet:
         import torch
 
         from chipwise.training.supernet.score import read_weights, score
-        from chipwise.training.supernet.whole import whole_of
 
         path = self._place / "scores.json"
         known: dict[str, float | None] = read_json(path) if path.exists() else {}

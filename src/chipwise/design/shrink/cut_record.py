@@ -12,6 +12,7 @@ from chipwise.design.report import record as rec
 from chipwise.design.report.record import TaskSummary
 from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.run.trials import now
+from chipwise.hardware.detect import detect
 
 NUMBERS = {"original": 0, "exact": 1, "shared": 1, "truncate": 2}  # trials
 
@@ -40,8 +41,6 @@ def broken_limits(spec: StartSpec, contenders: Mapping[str, Any]) -> list[Constr
 
 def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
     """The current record of a run; ``known`` is the content of ``state/contenders.json``."""
-    from chipwise.hardware.detect import detect
-
     contenders: dict[str, dict[str, Any]] = known["contenders"]
     machine = detect()
     there = {name: found for name, found in contenders.items() if "parameters" in found}

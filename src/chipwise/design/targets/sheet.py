@@ -27,6 +27,7 @@ from chipwise.design.targets.representable import check_space
 from chipwise.design.targets.served_pricer import ServedPricer
 from chipwise.errors import MeasurementError, SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, with_cores
+from chipwise.hardware.facts import Power, PriceRate
 from chipwise.hardware.runtime import CORES, on_device, runtime_named
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
@@ -416,8 +417,6 @@ def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
 
 def stated(target: TargetSpec) -> DeviceProfile:
     """A target's data sheet with the run's power and price, and one CPU core per thread."""
-    from chipwise.hardware.facts import Power, PriceRate
-
     sheet = target.sheet
     assert sheet is not None
     if on_device(runtime_named(target.runtime), sheet).stack == CORES:

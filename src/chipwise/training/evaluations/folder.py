@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from chipwise.core.extras import require
 from chipwise.errors import UnknownName
+from chipwise.training.data.tokenizer import load_tokenizer
+from chipwise.training.evaluations.classifier import FOLDER, Classifier
 from chipwise.training.evaluations.data import KINDS, METHODS, load_task
 from chipwise.training.loop.origin import read_origin, require_weights
 
@@ -37,9 +39,7 @@ def evaluate_folder(
         require("sklearn")
     wanted = load_task(task, kind=kind)
 
-    from chipwise.training.data.tokenizer import load_tokenizer
     from chipwise.training.evaluations.baseline import baseline
-    from chipwise.training.evaluations.classifier import FOLDER, Classifier
     from chipwise.training.evaluations.evaluate import evaluate_task, score_answers
     from chipwise.training.loop.evaluate import load_model
 

@@ -18,6 +18,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.training.data.tokenizer import load_tokenizer
+from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, write_classifier
 from chipwise.training.evaluations.data import Kind, Task, load_task
 
 RESULT = "result.json"
@@ -64,7 +65,6 @@ def run_job(job: TaskJob) -> dict[str, Any]:
         InputError: The weights cannot be read or are not finite.
         TrainingDiverged: Tuning lost its finite loss.
     """
-    from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, write_classifier
     from chipwise.training.evaluations.evaluate import evaluate_task, learn, score_answers
     from chipwise.training.loop.evaluate import load_model, quantised
 

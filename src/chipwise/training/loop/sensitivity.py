@@ -11,6 +11,7 @@ from typing import Any
 
 from chipwise.core.files import read_text
 from chipwise.errors import InputError
+from chipwise.training.data.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
 from chipwise.training.loop.origin import read_origin, require_weights
 
 
@@ -64,7 +65,6 @@ def folder_losses(
         raise InputError(f"{text}: there is no text to evaluate on")
     origin = read_origin(place)
 
-    from chipwise.training.data.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
     from chipwise.training.loop.evaluate import evaluate, load_model
 
     assert origin.weights is not None

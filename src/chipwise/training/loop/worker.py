@@ -15,6 +15,8 @@ from chipwise.core.files import build
 from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
+from chipwise.training.data.dataset import DataFile
+from chipwise.training.supernet.job import SupernetJob
 
 if TYPE_CHECKING:
     from chipwise.training.data.dataset import Dataset
@@ -66,7 +68,6 @@ class TrainJob:
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
-        from chipwise.training.data.dataset import DataFile
         from chipwise.training.loop.evaluate import load_model, quantised
 
         data = DataFile(path=self.tokens, kind=self.dataset).load()
@@ -137,8 +138,6 @@ def read_job(data: dict[str, Any]) -> Job:
     """Reads the data of a job's ``to_data``."""
     fields = dict(data)
     if fields.pop("kind", None) == "supernet":
-        from chipwise.training.supernet.job import SupernetJob
-
         return SupernetJob.from_data(fields)
     return TrainJob.from_data(fields)
 

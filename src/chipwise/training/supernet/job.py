@@ -12,6 +12,7 @@ from chipwise.core.files import build
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
+from chipwise.training.data.tokenizer import load_tokens
 from chipwise.training.loop.progress import Update
 
 
@@ -52,7 +53,6 @@ class SupernetJob:
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
         """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
-        from chipwise.training.data.tokenizer import load_tokens
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
 
         texts = [load_tokens(path) for path in self.tokens]
