@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from chipwise.core.files import build
 from chipwise.core.workers import Event, WorkerPool
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -147,7 +148,6 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 def training_bytes(job: TrainJob) -> float:
     """Upper bound on device memory of a training: state, stored activations of a batch, logits, the process."""
-    from chipwise.core.files import build
     from chipwise.training.loop.trainer import Recipe, tokens_per_step
 
     tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
