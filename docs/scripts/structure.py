@@ -35,7 +35,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 72_700,
+    "lines of code": 72_000,
     "longest file": 810,
     "longest function": 186,
     "imports inside functions": 94,
