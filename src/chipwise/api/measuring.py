@@ -292,7 +292,7 @@ def exported_file(
             f"{workload.new_tokens} need {workload.total_tokens}"
         )
     if arch.towers:
-        raise InputError(f"{model} sees or hears with a tower: it is measured in parts, with measure_parts()")
+        raise InputError(f"{model} has a vision or audio tower: measure it in parts, with measure_parts()")
     arch = encoder_alone(arch)
     require_built(arch, work="measured")
     design = Design(arch=arch, weights=weights or "fp32")

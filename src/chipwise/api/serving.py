@@ -149,12 +149,12 @@ def simulate(
     if think_s and clients is None:
         raise SpecError("is what each of the clients waits; give clients in place of rate or trace", field="think_s")
     if draft is not None and not drafted:
-        raise SpecError("drafts nothing; say how many tokens a step with drafted", field="draft")
+        raise SpecError("needs drafted: the tokens drafted in each step", field="draft")
     if decode_device is None:
         of_decoding = {"link": link is not None, "decode_replicas": decode_replicas > 1, "decode_tp": decode_tp > 1}
         for name, given in of_decoding.items():
             if given:
-                raise SpecError("is of prefill and decode apart; name the decode_device", field=name)
+                raise SpecError("only valid for prefill and decode apart; name the decode_device", field=name)
     link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
     base = Request(
         model=model,

@@ -75,7 +75,12 @@ def command(
     Images, speech, ranking: chipwise shrink runs/vision/winner --data vision.yaml --device snapdragon-8-elite
     """
     if api.runs.run_of(folder, data) is not None:
-        refuse(context, "tokens", "new", why="is for models of text; a run file's workload says what a request is")
+        refuse(
+            context,
+            "tokens",
+            "new",
+            why="is only valid for text models; a run file has a workload",
+        )
     try:
         found = api.shrink(
             folder,

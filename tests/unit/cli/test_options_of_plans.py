@@ -33,7 +33,7 @@ def said(*arguments: str) -> str:
         ((*PLAN, *L4, "--price", "lv4=1 USD/h"), "unknown device 'lv4'"),
         ((*PLAN, *L4, "--price", "l4=1 USD/h", "--price", "l4=2 USD/h"), "--price: two prices are given"),
         ((*PLAN, *RATE, "--device", "l4,l4"), "devices: l4 is named twice"),
-        ((*PLAN, *RATE, "--device", ","), "devices: names none; leave it out for the default"),
+        ((*PLAN, *RATE, "--device", ","), "devices: is empty; leave it out for the default"),
         ((*PLAN, *L4, "--budget", "-3 USD/h"), "budget: must be above zero, not -$3.00/h"),
         ((*PLAN, "--device", "l4", "--trace", "log.csv"), "--prompt is what the --trace says"),
         ((*SIMULATE, "--clients", "2", "--think=-1s"), "think_s: must be from 0 to 86,400 s, not -1 s"),

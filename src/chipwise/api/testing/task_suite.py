@@ -85,7 +85,7 @@ class TaskSuite:
         assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` expects a loss of every size"
 
     def test_reference_designs_are_designs_and_each_has_a_family(self) -> None:
-        """There is at least one; the same space gives the same ones."""
+        """There is at least one reference design, and equal spaces give equal ones."""
         spec = self.spec()
         found = list(self.task.references(spec))
         assert found, "there is no reference design: a search compares its winner with one"

@@ -26,7 +26,7 @@ def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
         seal = None
     if kit.get("seal") != seal or seal is None:
         raise SpecError(
-            "this kit was changed after chipwise packed it, so nobody knows what was measured; pack it again with: "
+            "this kit was changed after chipwise packed it, so its results are not valid; pack it again with: "
             "chipwise kit",
             file=file,
             field=field,

@@ -103,7 +103,7 @@ class Measurement(Result):
         """
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
         if not samples:
-            raise MeasurementError(f"{self.name} encodes and generates nothing: it has ttft, the pass over a text")
+            raise MeasurementError(f"{self.name} encodes and generates nothing: limit ttft, the pass over a text")
         if quantity == "tpot" and self.steps_per_sample > 1 and share != 0.5:
             raise MeasurementError(
                 f"{self.runtime_version} gives the mean of {self.steps_per_sample} decode steps; of single steps only "

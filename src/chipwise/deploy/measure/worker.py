@@ -201,7 +201,7 @@ def readings(
 
 
 def _warm_up(loop: Loop, limit_s: float) -> bool:
-    """Runs until both phases are steady, at least two cycles and about ``limit_s`` at most; returns whether they are.
+    """Runs until both phases are steady (two cycles or more, about ``limit_s`` at most); returns whether they are.
 
     Steady means that the median decode steps of two consecutive cycles agree within 3 %, and the last prefill was not
     an outlier.

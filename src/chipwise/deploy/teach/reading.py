@@ -273,7 +273,7 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
     if not any(field in times for field in ("total", "ttft", "tpot")):
         if "prefill_rate" in rates:
             raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
-        raise SpecError("holds no time and no rate: half a row teaches nothing")
+        raise SpecError("has neither a time nor a rate")
     for field in ("total", "ttft", "tpot"):
         if times.get(field, 1.0) > LONGEST_S or times.get(field, 1.0) < SHORTEST_S:
             raise SpecError(f"a time of {times[field]:.3g} s is none that was measured", field=field)

@@ -122,7 +122,7 @@ class Option(Result):
 
     @property
     def pays_for_certainty(self) -> bool:
-        """Whether more of the fleet is margin than the load needs."""
+        """Whether the margin is larger than the fleet that the load needs."""
         return self.margin is not None and self.margin >= MUCH
 
     @property

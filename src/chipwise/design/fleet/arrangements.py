@@ -185,7 +185,7 @@ def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> Non
     most = positions_of(arch)
     if most is not None and prompt + new > most:
         asked = f"{prompt:,} + {new:,}" if new else f"{prompt:,}"
-        raise SpecError(f"{asked} tokens are more than the context of {arch.name}, {most:,}", field=field)
+        raise SpecError(f"{asked} tokens exceed the context of {arch.name}, {most:,}", field=field)
 
 
 @lru_cache(maxsize=64)

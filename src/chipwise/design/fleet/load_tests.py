@@ -101,7 +101,7 @@ def read_load_test(path: Path) -> LoadTest:
     except SpecError as error:
         raise error.inside(file=str(path)) from None
     raise SpecError(
-        "is no result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
+        "is not a result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
         "genai-perf (profile_export_genai_perf.json)",
         file=str(path),
     )

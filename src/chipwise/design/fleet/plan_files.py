@@ -100,7 +100,7 @@ def _known(data: object) -> dict[str, dict[str, float]]:
                 raise SpecError("this field is missing", field=f"{where}.{name}")
         for name, value in replay.items():
             if name not in FIGURES and name.rpartition(":")[2] not in METRICS:
-                raise SpecError("is no time and no figure of a replay", field=f"{where}.{short(name, quoted=False)}")
+                raise SpecError("is not a time or figure of a replay", field=f"{where}.{short(name, quoted=False)}")
             if value < 0:
                 raise SpecError(f"must be at least 0, not {value:g}", field=f"{where}.{name}")
     return found

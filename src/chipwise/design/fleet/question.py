@@ -174,9 +174,7 @@ class FleetQuestion:
             above_zero(price, f"prices.{name}")
         check_arrivals(self.arrivals, self.burstiness)
         if self.trace is not None and self.class_limits:
-            raise SpecError(
-                "is of classes that a question names, and the trace says what is asked", field="class_limits"
-            )
+            raise SpecError("cannot be combined with trace: its requests have no classes", field="class_limits")
         if not self.classes:
             raise SpecError("must name at least one", field="classes")
         names = [each.name for each in self.classes]
@@ -222,7 +220,7 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQ
         if given.get("trace"):
             for name in ("rate", "classes", "class_limits"):
                 if name in given:
-                    raise SpecError("is what the trace says; leave it out", field=name)
+                    raise SpecError("is set by the trace; leave it out", field=name)
         if "rate" in given:
             given["rate_per_s"] = rate_of(given.pop("rate"))
         given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)
@@ -240,7 +238,7 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQ
             given["classes"], limits = _classes(classes)
             for name, own in limits.items():
                 for metric in sorted(own.keys() & given["class_limits"].get(name, {}).keys()):
-                    raise SpecError("stands in the class itself, too", field=f"class_limits.{name}.{metric}")
+                    raise SpecError("is also set in the class itself", field=f"class_limits.{name}.{metric}")
                 given["class_limits"][name] = {**given["class_limits"].get(name, {}), **own}
         for name in ("devices", "runtimes", "weights", "fleets"):
             if isinstance(given.get(name), str):
@@ -248,7 +246,7 @@ def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQ
             if not isinstance(given.get(name, ()), list | tuple):
                 raise SpecError(f"must be a list of names, not {describe(given[name])}", field=name)
             if name in given and name != "fleets" and not given[name]:
-                raise SpecError("names none; leave it out for the default", field=name)
+                raise SpecError("is empty; leave it out for the default", field=name)
         if "devices" in given:
             given["devices"] = _devices(given["devices"])
         given["prices"] = _prices(mapping(given.get("prices", {}), "prices"), given.get("devices"))

@@ -31,7 +31,7 @@ from chipwise.predict.served.request import Request, resolved, taken_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
-    """A pool of replicas: its arrangement, how its steps are formed, the part of the requests that it gets."""
+    """A pool of replicas: arrangement, scheduling rules, and share of the requests."""
 
     request: Request
     replicas: int = 1

@@ -238,7 +238,7 @@ def search_by_law(
     _, low, high = law.expect(shapes, tokens)
     notes = law.notes(RowShapes(space)(rows[:1]), tokens)
     if len(space.spec.vocab_size) > 1:
-        notes.append("losses are of equal text in one unit: what a vocabulary itself does to the loss is not in them")
+        notes.append("losses compare equal text in one unit; they ignore the effect of the vocabulary itself")
     return FoundByLaw(
         space=space, law=law, tokens=tokens, rows=rows, metrics=found, low=low, high=high, priced=priced,
         notes=tuple(notes),

@@ -141,7 +141,7 @@ def _growth(
 
 
 def rankings(items: Sequence[Candidate], workload: Workload, *, pace: str = "tpot_p50") -> tuple[Ranking, ...]:
-    """One table per length of training, longest first; empty where too few candidates had it."""
+    """One table per training length, longest first; empty where too few candidates had it."""
     found = []
     for rung in sorted({one.rung for item in items for one in item.rungs}, reverse=True):
         trained = [item for item in items if item.after(rung) is not None and item.format_of is None]

@@ -401,7 +401,7 @@ def kit_results(
 
 
 def run_of(results: KitResults) -> Path | None:
-    """The folder of the run that results are of, if it is where it was when the kit was packed."""
+    """Folder of the run that the kit was packed from, if it has not moved."""
     named = results.kit.run
     if named is None:
         return None

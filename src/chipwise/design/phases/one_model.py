@@ -281,7 +281,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     elif image is not None:
         raise SpecError(f"{arch.name} reads no images or spectrograms, which {run.name} has", field="space.image")
     if run.space.sound is not None and not isinstance(stem, SoundStem):
-        raise SpecError(f"{arch.name} does not hear, and {run.name} has sounds", field="space.sound")
+        raise SpecError(f"{arch.name} reads no sound, but {run.name} has sounds", field="space.sound")
     data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
     data.prepare()
     return data

@@ -202,7 +202,7 @@ def overview_of(
     samples: int = 5,
     progress: Progress = lambda what, share: None,
 ) -> Overview:
-    """Looks over the space of a search's file, or of a file that states a space alone.
+    """Summarises the space of a search's file, or of a file with only a space.
 
     Args:
         file: The file.

@@ -436,7 +436,7 @@ class Search:
         return OtherDevices(self.spec, self.space)
 
     def _opened(self) -> Target | None:
-        """The run's target; one that takes no calibration is opened where it was not yet."""
+        """The run's target, opened now if it needs no calibration."""
         if self.target is None and (self.folder.profile.exists() or not self.spec.target.local):
             self.target = open_target(self.spec, self.space, self.folder, self._detail)
             self.target.learn(self.trials.measured())

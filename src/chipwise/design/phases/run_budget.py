@@ -144,7 +144,7 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
     advised = units.show(ROUND_S * math.ceil(enough / ROUND_S), "time")
     final = units.show(spec.allowance.final, "time")
     raise SpecError(
-        f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and the like take "
+        f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and preparation take "
         f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
         f"{units.show(set_aside_s(spec.allowance.total), 'time')}, and {trainings} trainings of {final} each do not "
         f"fit in the rest; give at least {advised}"

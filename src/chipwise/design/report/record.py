@@ -491,7 +491,7 @@ class RunRecord(Result):
         """
         if isinstance(data, Mapping) and data.get("schema", SCHEMA) != SCHEMA:
             raise SpecError(
-                f"this record is of version {data['schema']!r} and this chipwise reads {SCHEMA!r}; "
+                f"this record has version {data['schema']!r} and this chipwise reads {SCHEMA!r}; "
                 "draw it with the version that wrote it",
                 file=file,
                 field="schema",

@@ -31,7 +31,7 @@ class TwoRuns:
         if first.task != second.task:
             raise InputError(
                 f"{self.names[0]} searched for {first.task} and {self.names[1]} for {second.task}: their losses and "
-                "requests have nothing in common; compare runs of one task"
+                "requests are not comparable; compare runs of one task"
             )
 
     @property
@@ -144,9 +144,9 @@ def notes(runs: TwoRuns) -> list[str]:
             found.append(f"{name}: {told}")
     first, second = runs.records
     if first.data != second.data:
-        found.append("their data differ, so losses are not of the same thing")
+        found.append("their data differ, so losses are not comparable")
     if first.workload != second.workload:
-        found.append("their requests differ, so times are not of the same thing")
+        found.append("their requests differ, so times are not comparable")
     if facts.where(first) != facts.where(second):
         found.append("they were designed for different targets")
     return found

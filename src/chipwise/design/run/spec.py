@@ -95,7 +95,7 @@ class TargetSpec:
         if self.local:
             for name, usual in (("tp", 1), ("pp", 1), ("kv", None), ("like", None)):
                 if getattr(self, name) != usual:
-                    raise SpecError("only where device names another machine; leave it out", field=name)
+                    raise SpecError("only valid if device names another machine; leave it out", field=name)
             return
         self._check_elsewhere()
 
@@ -141,7 +141,7 @@ class TargetSpec:
                     field="like",
                 )
         elif self.like is not None:
-            raise SpecError("only of a device that is measured over ssh; leave it out", field="like")
+            raise SpecError("only valid for a device measured over ssh; leave it out", field="like")
         if self.device.endswith(".json"):
             return
         sheet = self._named_sheet()
@@ -240,7 +240,7 @@ class QualitySpec:
         usual = (None, "h100-sxm", 8)
         for name, unset in zip(("law", "plan_device", "plan_devices"), usual, strict=True):
             if self.method != "law" and getattr(self, name) != unset:
-                raise SpecError("only of method: law; leave it out", field=name)
+                raise SpecError("only valid for method: law; leave it out", field=name)
         positive(self, "plan_devices", most=MOST_PLANNED)
         try:
             datasheet.load(self.plan_device)
@@ -356,7 +356,7 @@ class RunSpec:
             raise SpecError(f"a device is listed twice in {names}", field="targets")
         if self.quality.chosen == "proxy" and self.search.strategy != "auto":
             raise SpecError(
-                f"quality: law ignores search.strategy ({self.search.strategy}); remove one of them",
+                f"law ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="quality.method",
             )
         labels = [item.label for item in self.tasks]
@@ -391,7 +391,7 @@ class RunSpec:
         """Refuses fields that only text searches have."""
         if self.quality.chosen in ("supernet", "law"):
             raise SpecError(
-                f"{self.quality.chosen} knows text alone; choose short-training or proxy", field="quality.method"
+                f"{self.quality.chosen} works for text only; choose short-training or proxy", field="quality.method"
             )
         if self.tasks:
             raise SpecError("these are evaluations of text models; leave them out", field="tasks")
@@ -420,10 +420,10 @@ class RunSpec:
             )
         for name in ("tasks", "targets", "data"):
             if getattr(self, name):
-                raise SpecError("nothing is trained; leave it out, or choose another quality method", field=name)
+                raise SpecError("quality: law trains nothing; leave it out, or choose another method", field=name)
         if self.search.strategy != "auto":
             raise SpecError(
-                f"quality: law ignores search.strategy ({self.search.strategy}); remove one of them",
+                f"law ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="search",
             )
         for limit in self.limits:

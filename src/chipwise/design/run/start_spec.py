@@ -72,10 +72,10 @@ class StartSpec:
             )
         for name in ("power", "price"):
             if getattr(self.target, name) is not None:
-                raise SpecError("a cut is not judged by it; leave it out", field=f"target.{name}")
+                raise SpecError("cuts are not evaluated by it; leave it out", field=f"target.{name}")
         if self.quality.method not in ("auto", "supernet"):
             raise SpecError(
-                f"{self.quality.method!r} trains models from nothing; here it is supernet (weights that cuts share) "
+                f"{self.quality.method!r} trains from scratch; with start_from use supernet (weights that cuts share) "
                 "or auto (blocks judged one by one)",
                 field="quality.method",
             )
@@ -97,7 +97,7 @@ class StartSpec:
         for metric in [*self._shares, *(item.metric for item in known)]:
             where = f"constraints.{metric}"
             if metric.partition("@")[0] not in (*STEERING, "bits_per_byte", *TASK_METRICS):
-                raise SpecError(f"a cut is not judged by it; {nearest(metric, STEERING)}", field=where)
+                raise SpecError(f"cuts are not evaluated by it; {nearest(metric, STEERING)}", field=where)
         if soft := [item for item in known if not item.hard]:
             where = f"constraints.{soft[0].metric}"
             raise SpecError("limits of a cut are hard; write only the text, such as '<= 3 ms'", field=where)
@@ -106,7 +106,7 @@ class StartSpec:
             if task and task not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
                 raise SpecError(f"{task!r} is not among tasks; {nearest(task, labels)}", field=where)
             if (op == ">=") != (metric.partition("@")[0] in TASK_METRICS):
-                raise SpecError(f"{text!r} points the wrong way", field=where)
+                raise SpecError(f"{text!r} has the wrong direction", field=where)
         if lower := [item for item in known if item.op == ">=" and item.task is None]:
             raise SpecError(f"{lower[0].text!r}: only the most can be limited", field=f"constraints.{lower[0].metric}")
         if not {*self._shares, *(item.metric for item in known)} & set(STEERING):
@@ -185,7 +185,7 @@ class StartSpec:
                     field=f"constraints.{metric}",
                 )
             if not encoder and metric == f"spearman@{ORIGINAL}":
-                raise SpecError("only of encoders; limit bits_per_byte", field=f"constraints.{metric}")
+                raise SpecError("only valid for encoders; limit bits_per_byte", field=f"constraints.{metric}")
         needed = self.workload.prompt_tokens if encoder else self.workload.total_tokens
         if needed > arch.max_tokens:
             raise SpecError(f"needs {needed} tokens, {arch.name} keeps {arch.max_tokens}", field="workload")

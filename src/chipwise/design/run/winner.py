@@ -51,7 +51,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
         raise SpecError("must be a mapping of fields", file=name)
     needed = ("arch", *_Stored.__dataclass_fields__)
     if missing := [field for field in needed if field not in data]:
-        raise SpecError("this field is missing; the file is not what chipwise wrote", file=name, field=missing[0])
+        raise SpecError("this field is missing; chipwise did not write this file", file=name, field=missing[0])
     stored = build(_Stored, {field: data[field] for field in _Stored.__dataclass_fields__}, file=name)
     threads = stored.target.get("threads")
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:

@@ -400,4 +400,4 @@ def _space_of(work: Shrinking) -> dict[str, Any]:
 def _require_answerable(arch: ArchSpec, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
         if task.kind == "choice" and ENCODER.builds(arch):
-            raise SpecError(f"{name}: questions are answered by likelihood, which an encoder has not", field="tasks")
+            raise SpecError(f"{name}: questions are answered by likelihood, which encoders do not have", field="tasks")

@@ -75,7 +75,7 @@ class Texts:
 
 
 def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts:
-    """``texts`` as the tokenizer divides them, its special tokens with them, each cut to ``longest`` tokens.
+    """Tokens of ``texts`` with special tokens, each cut to ``longest``.
 
     Raises:
         DataError: Too few texts.

@@ -218,7 +218,7 @@ def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[in
         elif not np.array_equal(measured[i], measured[kept[number[key]]]):
             raise SpecError(
                 f"is the architecture of line {kept[number[key]] + 2} with other measurements; average them first, or "
-                "name the choice that tells them apart",
+                "name the choice that distinguishes them",
                 file=file,
                 field=f"line {i + 2}",
             )

@@ -1,3 +1,3 @@
-"""Rates at which models of sound read it, as Whisper and wav2vec 2.0 do."""
+"""Sampling and frame rates of audio models such as Whisper and wav2vec 2.0."""
 
 SAMPLES_PER_S, FRAMES_PER_S = 16_000.0, 100.0

@@ -119,7 +119,7 @@ class ArrayDataset(ABC):
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> HeldOutScore:
-        """The loss of all of the first ``most`` examples by :meth:`metric`."""
+        """Loss of the first ``most`` examples together, by :meth:`metric`."""
         import torch
 
         device, lost, size = next(model.parameters()).device, 0.0, 0.0

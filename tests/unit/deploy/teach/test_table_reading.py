@@ -97,7 +97,7 @@ def test_a_row_survives_its_record(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ("no-such-model,1", "unknown model"),
-        ("gpt2,", "half a row"),
+        ("gpt2,", "neither a time nor a rate"),
         ("gpt2,-1", "above 0"),
         ("gpt2,fast", "must be a time"),
         (",1", "is empty"),

@@ -25,7 +25,7 @@ def test_parts_that_are_missing_are_not_known_yet():
 
 
 def test_another_schema_is_refused_by_name():
-    with pytest.raises(SpecError, match=r"old\.json: schema: this record is of version 'chipwise\.run/9'"):
+    with pytest.raises(SpecError, match=r"old\.json: schema: this record has version 'chipwise\.run/9'"):
         RunRecord.from_plain({**least().to_plain(), "schema": "chipwise.run/9"}, file="old.json")
 
 

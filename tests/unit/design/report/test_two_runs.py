@@ -71,8 +71,8 @@ def test_both_fronts_are_in_one_picture() -> None:
 def test_what_makes_them_hard_to_compare_is_said() -> None:
     elsewhere = dataclasses.replace(FIRST, workload=dataclasses.replace(FIRST.workload, new_tokens=3), data=None)
     said = notes(both(elsewhere))
-    assert "their requests differ, so times are not of the same thing" in said
-    assert "their data differ, so losses are not of the same thing" in said
+    assert "their requests differ, so times are not comparable" in said
+    assert "their data differ, so losses are not comparable" in said
     assert not notes(both(FIRST))
 
 

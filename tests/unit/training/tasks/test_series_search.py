@@ -65,7 +65,7 @@ def test_a_search_ends_with_a_winner_in_the_words_of_its_task(tmp_path: Path) ->
         ({"task": "serie"}, "unknown task 'serie'; did you mean"),
         ({"objectives": {"bits_per_byte": "minimize"}}, "unknown metric"),
         ({"objectives": {"tpot_p50": "minimize"}}, "bits_per_value: minimize must be among them"),
-        ({"quality": "supernet", "budget": {"cpu": "100 s"}}, "supernet knows text alone"),
+        ({"quality": "supernet", "budget": {"cpu": "100 s"}}, "supernet works for text only"),
         ({"tasks": ["mine.csv"]}, "evaluations of text models"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Choices that only spaces of models that read images have: patches, the stem, pooling, squares of patches; steps."""
+"""Choices of image models: patches, stem, pooling, windows, steps."""
 
 from __future__ import annotations
 

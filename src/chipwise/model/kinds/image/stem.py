@@ -92,7 +92,7 @@ class ImageStem:
 
     @property
     def edge(self) -> int:
-        """Sides of a patch in what the convolutions leave."""
+        """Sides of a patch after the convolutions."""
         return self.patch // self.halved
 
     @property

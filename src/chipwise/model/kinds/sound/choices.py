@@ -92,7 +92,7 @@ class SoundSpace:
 
 
 def _fits(chunk: int, positions: int) -> bool:
-    """Whether stretches of ``chunk`` divide the positions, into more than one."""
+    """Whether chunks of ``chunk`` divide the positions evenly, into more than one."""
     return chunk < positions and positions % chunk == 0
 
 

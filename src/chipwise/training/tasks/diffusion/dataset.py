@@ -88,7 +88,7 @@ class FlowImages(LabelledArrays):
     codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by how many pixels a latent is wide
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other images or labels, or one that draws none."""
+        """Raises InputError if the model's images or labels differ, or it is no denoiser."""
         shape = None if arch.stem is None else arch.stem.shape
         if arch.denoiser is not None and arch.denoiser.latents is not None:
             self._codec(arch)

@@ -72,7 +72,7 @@ class RequestData(ArrayDataset):
         return ["requests", len(self.items), self.learnt, *self.validation.shape, *self.tags.shape, first]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other items, tags or histories."""
+        """Raises InputError if the model's items, tags or histories differ."""
         stem: Any = arch.stem
         if not isinstance(stem, RankingStem):
             raise InputError(f"{arch.name} does not rank candidates")

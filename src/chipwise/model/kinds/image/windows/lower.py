@@ -1,4 +1,4 @@
-"""Attention over the positions of an image, or within its squares, as operators."""
+"""Attention over the positions of an image, or within windows, as operators."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _rows(graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], 
 
 
 def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> Callable[[], npt.NDArray[Any]]:
-    """The bias by distance, and what hides later items; see :func:`add_heads`."""
+    """The bias by distance, and the mask of later items; see :func:`add_heads`."""
 
     def make() -> npt.NDArray[Any]:
         table = graph.weight(name, (history + 1, heads))
