@@ -36,7 +36,7 @@ DIGITS = int("9" * 300)
         ({"prices": {"l4": "1 USD/h", "L4": "2 USD/h"}}, r"prices\.L4: l4 has two prices"),
         ({"devices": "l4, l4"}, "devices: l4 is named twice"),
         ({"devices": "l4, nvidia-l4"}, "devices: l4 is named twice, as l4 and as nvidia-l4"),
-        ({"devices": ","}, "devices: names none"),
+        ({"devices": ","}, "devices: is empty"),
         ({"devices": 3.5, "prices": {"l4": "1 USD/h"}}, "devices: must be a list of names, not a number"),
         ({"seed": -1, "classes": [{"prompt": 100}]}, "seed: must be at least 0, not -1"),
         ({"classes": [{"share": 1e308}, {"share": 1e308}]}, r"classes\[0\]\.share: must be more than 0 and at most"),
@@ -54,7 +54,7 @@ DIGITS = int("9" * 300)
         ({"burstiness": 5}, "burstiness: is of gamma gaps, and the gaps are poisson"),
         ({"rate": DIGITS}, "rate: must be above 0 and at most"),
         ({"limits": {"ttft_p99": 10**309}}, r"limits\.ttft_p99: .* is too large"),
-        ({"trace": "log.jsonl"}, "rate: is what the trace says"),
+        ({"trace": "log.jsonl"}, "rate: is set by the trace"),
     ],
 )  # fmt: skip
 def test_a_question_that_cannot_be_meant_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -110,8 +110,8 @@ SIMULATED: dict[str, Any] = {"device": "l4", "rate": "2/s", "prompt": 200, "new"
         ({"think_s": -1.0, "clients": 2, "rate": None}, "think_s: must be from 0 to 86,400 s, not -1 s"),
         ({"think_s": 1.0}, "think_s: is what each of the clients waits"),
         ({"link": "5 GB/s"}, "link: only valid for prefill and decode apart; name the decode_device"),
-        ({"decode_tp": 2}, "decode_tp: is of prefill and decode apart"),
-        ({"decode_replicas": 2}, "decode_replicas: is of prefill and decode apart"),
+        ({"decode_tp": 2}, "decode_tp: only valid for prefill and decode apart"),
+        ({"decode_replicas": 2}, "decode_replicas: only valid for prefill and decode apart"),
         ({"link": "0 GB/s", "decode_device": "l4"}, "link: must be above zero"),
         ({"spread": 1e9}, "spread: must be from 0 to 10"),
         ({"burstiness": 5.0}, "burstiness: is of gamma gaps"),
@@ -138,7 +138,7 @@ def test_texts_beyond_an_encoders_positions_are_refused() -> None:
     """MiniLM has 512 learned positions: what a text of 100,000 takes is nothing that can be said."""
     for ask in (chipwise.simulate, chipwise.plan):
         where = {"device": "l4"} if ask is chipwise.simulate else {"devices": "l4"}
-        with pytest.raises(SpecError, match="100,000 tokens are more than"):
+        with pytest.raises(SpecError, match="100,000 tokens exceed"):
             ask("sentence-transformers/all-MiniLM-L6-v2", rate="2/s", prompt=100_000, **where)
     found = chipwise.simulate("sentence-transformers/all-MiniLM-L6-v2", **SIMULATED | {"prompt": 512})
     assert found.times["ttft_p99"].value > 0
