@@ -255,6 +255,9 @@ def test_children_are_mixed_stepped_set_alike_or_drawn_anew() -> None:
     between = _children(LAWS, two, 400, rng)
     ends = (between == two[0]) | (between == two[1])
     assert ends.all(axis=1).sum() > 30  # mixtures of both
+    many = LAWS.sample(300, rng)  # of which hardly two are alike
+    assert 30 < len(_children(LAWS, many, 40, rng)) <= 40
+    assert len(_children(LAWS, many, 3, rng)) == 0
 
 
 def test_fronts_and_parents_of_a_search_by_law(monkeypatch) -> None:

@@ -141,7 +141,7 @@ class Timed:
 def timed(monkeypatch, target: Timed, *, limit: str = "<= 1 ms", mode: str = "hybrid", folder=None):
     """A measurer, the trials and a way to add one of a width; a measurement is its level and the width."""
 
-    def notes(found, rates, *, final, sound_s):
+    def notes(found, rates, *, final, request):
         assert not final
         level, width = found
         values = {"tpot_p50": width * 1e-6, "tpot_p99": width * 1e-6}
@@ -301,7 +301,7 @@ def test_notes_of_a_measurement_by_hand(monkeypatch, final: bool, seconds: float
     for name in ("metric", "corrected", "settled"):
         monkeypatch.setattr(measuring.Measurement, name, getattr(Taken, name))
     rates = Rates(usd_per_s=2.0)
-    found = measuring.measurement_notes(Taken(), rates, final=final, sound_s=0.5)  # type: ignore[arg-type]
+    found = measuring.measurement_notes(Taken(), rates, final=final, request=SimpleNamespace(sound_s=0.5))  # type: ignore[arg-type]
     assert found["measured"]["tpot_p50"] == seconds
     assert "ttft_p99" not in found["measured"]
     metered = spent(seconds, seconds, SPEC.workload, Rates(power_w=15.0, usd_per_s=2.0))

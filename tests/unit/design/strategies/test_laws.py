@@ -397,6 +397,7 @@ def test_ones_own_law_is_named() -> None:
     found = published_quality(llama(24, 1024), tokens=1e11, law=own)
     assert found.basis == "predicted, law with three of mine"
     assert found.per_byte(4.0).loss.high == pytest.approx(found.loss.high / (4 * math.log(2)))
+    assert found.per_byte(0.5).loss.low == pytest.approx(found.loss.low * 2 / math.log(2))  # two tokens a byte
     for wrong in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InputError, match="give a positive number"):
             found.per_byte(wrong)
