@@ -25,7 +25,7 @@ from chipwise.model.published.read import from_config, resolve
 from chipwise.predict.served.formats import Formats
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 BATCH, TOKENS = 2, 24
 
@@ -109,7 +109,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def lowered(arch: ArchSpec, *, batch: int, tokens: int) -> tuple[Part, ...]:
+def lowered(arch: ArchSpec, *, batch: int, tokens: int) -> tuple[PlacedOp, ...]:
     setting = Setting(arch=arch, plan=Plan(), formats=Formats(), runtime=runtime_named("torch-eager"))
     step = Step(
         batch=batch,
@@ -122,7 +122,7 @@ def lowered(arch: ArchSpec, *, batch: int, tokens: int) -> tuple[Part, ...]:
     return lower_pass(setting, step)
 
 
-def product_flops(parts: tuple[Part, ...]) -> float:
+def product_flops(parts: tuple[PlacedOp, ...]) -> float:
     """FLOPs of products with weights, biases and activations left out."""
     total = 0.0
     for part in parts:

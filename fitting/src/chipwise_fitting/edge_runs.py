@@ -32,7 +32,7 @@ from chipwise.predict.kernels.local_engines import (
 from chipwise.predict.served.formats import formats_of
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise_fitting.stand_ins import stand_in
 from chipwise_fitting.table_runs import number, packed_rows
 
@@ -302,14 +302,14 @@ def kernels_of(
     )
 
 
-def _ideal_s(parts: Sequence[Part], device: DeviceProfile, part: str, *, few: bool) -> float:
+def _ideal_s(parts: Sequence[PlacedOp], device: DeviceProfile, part: str, *, few: bool) -> float:
     works = [(each.count, each.op.work()) for each in parts]
     if few:
         return sum(count * float(work.bytes) for count, work in works) / device.mem_bandwidth_bytes_per_s
     return sum(count * float(work.flops) for count, work in works) / vector_flops_per_s(device, part)
 
 
-def _terms(each: Part, device: DeviceProfile, part: str, stack: str) -> local.Terms:
+def _terms(each: PlacedOp, device: DeviceProfile, part: str, stack: str) -> local.Terms:
     few = bool(local.rows_of(each.op) <= local.FEW_ROWS)
     return local.terms_of(device, part, stack, each.op, few=few)
 

@@ -23,7 +23,7 @@ from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.memory import CONTEXT_BYTES, HEAD, activation_bytes, device_memory
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise.predict.served.steps import PassTimes
 
 
@@ -45,7 +45,7 @@ class ServedPricer:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
         self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, of the first design that had them
-        self._lowered: dict[tuple[Setting, Step], tuple[Part, ...]] = {}  # of the previous design
+        self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # of the previous design
         self._constants = constants()
         self._in_flight = template.batch
         self._replica_batch = -(-template.batch // (template.deployment.dp * template.deployment.pp))
@@ -171,7 +171,7 @@ class ServedPricer:
             found.append(float(times.counts.sum(axis=0) @ times.figure("memory_s")[:, 0]))
         return np.array(found)
 
-    def _parts(self, setting: Setting, step: Step) -> tuple[Part, ...]:
+    def _parts(self, setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
         """The kernels of a pass; the cache holds one design."""
         key = (setting, step)
         if key not in self._lowered:
@@ -180,7 +180,7 @@ class ServedPricer:
             self._lowered[key] = lower_pass(setting, step)
         return self._lowered[key]
 
-    def _times(self, setting: Setting, parts: tuple[Part, ...]) -> PassTimes:
+    def _times(self, setting: Setting, parts: tuple[PlacedOp, ...]) -> PassTimes:
         """The times of a pass; each distinct kernel is priced once."""
         new = list(dict.fromkeys(part.op for part in parts if part.op not in self._known))
         if new:
@@ -193,7 +193,7 @@ class ServedPricer:
         return PassTimes.of(parts, figures, tuple(situation for _, situation in known))
 
 
-def _belongs(part: Part, layer: Layer | None) -> bool:
+def _belongs(part: PlacedOp, layer: Layer | None) -> bool:
     """Whether a kernel of a one-layer model is the layer's, or the head's where it is None; the embedding is both's."""
     if layer is None:
         return part.place == HEAD or isinstance(part.op, EmbeddingOp)

@@ -9,7 +9,7 @@ from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfE
 from chipwise.model.ops.elementwise import Function
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.routing import ExpertsOp, RouteOp
-from chipwise.predict.served.setting import Part, Setting
+from chipwise.predict.served.setting import PlacedOp, Setting
 
 GATED: dict[Activation, Function] = {
     "silu": "silu_mul",
@@ -20,13 +20,13 @@ GATED: dict[Activation, Function] = {
 }
 
 
-def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Part]:
+def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
     """Two or three matrix products with the activation between them, and the all-reduce."""
     yield from _products(block, setting, tokens)
     yield from setting.collective("all_reduce", tokens * setting.arch.d_model, setting.plan.tp)
 
 
-def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Part]:
+def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
     runtime, d_model = setting.runtime, setting.arch.d_model
     width = block.width // setting.plan.tp
     if block.gated and runtime.fuses("gate_up"):
@@ -43,11 +43,11 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pa
             yield setting.elementwise("mul", "mul", tokens * width)
     if block.sub_norm:
         norm = NormOp(rows=tokens, width=width, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield Part(place="sub_norm", op=norm)
+        yield PlacedOp(place="sub_norm", op=norm)
     yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
 
 
-def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[Part]:
+def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
     """Router, dispatch of tokens, the experts of one device, combine, and the shared expert.
 
     With one attention replica all devices have all tokens, and their results are summed. With several, tokens are sent
@@ -55,7 +55,7 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
     """
     plan, d_model = setting.plan, setting.arch.d_model
     yield setting.plain_matmul("router", tokens, d_model, block.experts, bias=block.router_bias)
-    yield Part(place="route", op=RouteOp(tokens=tokens, experts=block.experts, topk=block.active))
+    yield PlacedOp(place="route", op=RouteOp(tokens=tokens, experts=block.experts, topk=block.active))
     inner = d_model
     if block.latent_size is not None:
         inner = block.latent_size
@@ -63,7 +63,7 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
     copies = min(block.active, plan.stage_devices)
     if plan.dp > 1:
         for part in setting.collective("all_to_all", tokens * copies * inner, plan.stage_devices):
-            yield Part(place="dispatch", op=part.op)
+            yield PlacedOp(place="dispatch", op=part.op)
     op = ExpertsOp(
         tokens=tokens * plan.dp,
         d_model=inner,
@@ -77,10 +77,10 @@ def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator
         bias=block.expert.bias,
         grouped=setting.runtime.fuses("experts"),
     )
-    yield Part(place="experts", op=op)
+    yield PlacedOp(place="experts", op=op)
     if plan.dp > 1:
         for part in setting.collective("all_to_all", tokens * copies * inner, plan.stage_devices):
-            yield Part(place="combine", op=part.op)
+            yield PlacedOp(place="combine", op=part.op)
     if block.latent_size is not None:
         yield setting.matmul("latent_out", tokens, inner, d_model)
     if block.shared is not None:

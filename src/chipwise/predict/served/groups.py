@@ -22,7 +22,7 @@ from chipwise.predict.served.batching import Constants, constants, tpot_s
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.memory import DeviceMemory, device_memory
 from chipwise.predict.served.request import Request, Resolved, names_of, resolved
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise.predict.served.steps import CLASSES, Pass, PassTimes, time_passes
 from chipwise.predict.served.taught_pass import deviation
 from chipwise.predict.served.taught_times import corrected
@@ -289,7 +289,7 @@ def _sizes_as_bytes(group: Group) -> tuple[bytes, ...]:
     return tuple(b"" if each is None else each.tobytes() for each in (*sizes, *seen))
 
 
-def _memory(group: Group, prefill: Sequence[Part], decode: Sequence[Part]) -> DeviceMemory:
+def _memory(group: Group, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> DeviceMemory:
     return device_memory(
         group.setting,
         group.device,

@@ -14,10 +14,10 @@ from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served import feed_forward
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
-def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
+def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Convolutions, the matrix of patches, and one kernel that puts the class token and adds the positions."""
     arch, formats = setting.arch, setting.formats
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
@@ -32,7 +32,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
             activations=formats.activations,
             bias=True,
         )
-        yield Part(place=f"convs.{i}", op=op)
+        yield PlacedOp(place=f"convs.{i}", op=op)
         yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
     asked = arch.question is not None
     width = stem.stages[0].d_model if stem.stages else arch.d_model
@@ -41,7 +41,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
     yield setting.plain_matmul("patches", rows, stem.values, width, bias=stem.bias)
     if stem.stem_norm:
         norm = NormOp(rows=rows, width=width, norm=arch.norm, bias=arch.norm_bias, activations=formats.activations)
-        yield Part(place="norm", op=norm)
+        yield PlacedOp(place="norm", op=norm)
     if stem.stages:  # which add no positions
         return
     table = EmbeddingOp(
@@ -51,7 +51,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[Part]:
         weights=formats.table,
         activations=formats.activations,
     )
-    yield Part(place="embedding", op=table)
+    yield PlacedOp(place="embedding", op=table)
 
 
 def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
@@ -71,24 +71,24 @@ def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
     return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
 
 
-def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[Part]:
+def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[PlacedOp]:
     """Four positions of a stage brought together, multiplied into one of width ``into``, and normed before or after."""
     d, kept = setting.arch.d_model, setting.formats.activations
     yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
     width = into if norm_after else 4 * d
     norm = NormOp(rows=step.tokens // 4, width=width, norm=setting.arch.norm, bias=True, activations=kept)
-    yield Part(place="merge.norm", op=norm)
+    yield PlacedOp(place="merge.norm", op=norm)
     yield setting.plain_matmul("merge", step.tokens // 4, 4 * d, into)
 
 
-def ends(setting: Setting, step: Step) -> Iterator[Part]:
+def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Pooling of the positions, then the matrix over classes or into a shared space."""
     arch, d = setting.arch, setting.arch.d_model
     if arch.pooling == "attention":
         yield from _attention_pool(setting, step)
     elif arch.pooling == "mean":
         op = PoolOp(batch=step.batch, positions=step.query_tokens, width=d, activations=setting.formats.activations)
-        yield Part(place="mean", op=op)
+        yield PlacedOp(place="mean", op=op)
     if arch.head == "classes":
         yield setting.head_matmul("logits", step.batch, d, arch.classes)
     if arch.head == "ctc":
@@ -97,7 +97,7 @@ def ends(setting: Setting, step: Step) -> Iterator[Part]:
         yield setting.plain_matmul("projection", step.batch, d, arch.projection)
 
 
-def _attention_pool(setting: Setting, step: Step) -> Iterator[Part]:
+def _attention_pool(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """One learned query an image over all positions, a norm, and a feed-forward as the layers'."""
     arch, d = setting.arch, setting.arch.d_model
     last = arch.layers[-1]
@@ -118,7 +118,7 @@ def _attention_pool(setting: Setting, step: Step) -> Iterator[Part]:
         activations=setting.formats.activations,
         cache=setting.formats.activations,
     )
-    yield Part(place="pool.attend", op=op)
+    yield PlacedOp(place="pool.attend", op=op)
     yield setting.plain_matmul("pool.out", step.batch, d, d, bias=True)
     for part in setting.norm(step.batch):
         yield part.inside("pool")

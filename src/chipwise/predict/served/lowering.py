@@ -21,10 +21,10 @@ from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.model.ops.norm import NormOp
 from chipwise.predict.served import feed_forward, images, mixers, ranking, sound, towers
 from chipwise.predict.served.formats import Formats
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
-def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
+def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
     """The kernels of one pass on one device of each pipeline stage, in order.
 
     Raises:
@@ -38,7 +38,7 @@ def lower_pass(setting: Setting, step: Step) -> tuple[Part, ...]:
     return tuple(_parts(setting, step))
 
 
-def _parts(setting: Setting, step: Step) -> Iterator[Part]:
+def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     arch, plan = setting.arch, setting.plan
     for tower, read in zip(arch.towers, step.towers, strict=False):  # empty for text-only requests
         yield from _tower(towers.tower_setting(tower, setting), read)
@@ -102,14 +102,14 @@ def _parts(setting: Setting, step: Step) -> Iterator[Part]:
         yield part.inside("head")
     if arch.causal:
         sample = SampleOp(rows=rows, vocabulary=arch.vocab_size, activations=setting.formats.activations)
-        yield Part(place="head.sample", op=sample)
+        yield PlacedOp(place="head.sample", op=sample)
     if plan.pp > 1:
         payload = setting.activation_bytes(step.tokens * arch.d_model)
         send = CollectiveOp(collective="p2p", payload_bytes=payload, devices=2, activations=setting.formats.activations)
-        yield Part(place="stages.send", op=send, count=plan.pp - 1)
+        yield PlacedOp(place="stages.send", op=send, count=plan.pp - 1)
 
 
-def _tower(setting: Setting, step: Step) -> Iterator[Part]:
+def _tower(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """A tower's pass and its projector."""
     for part in lower_pass(setting, step):
         yield part.inside(towers.place_of(setting.arch))
@@ -117,19 +117,19 @@ def _tower(setting: Setting, step: Step) -> Iterator[Part]:
         yield part.inside("projector").inside(towers.place_of(setting.arch))
 
 
-def _embedding(setting: Setting, step: Step) -> Part:
+def _embedding(setting: Setting, step: Step) -> PlacedOp:
     formats, arch = setting.formats, setting.arch
     rows = -(-arch.vocab_size // setting.plan.tp)
     table = formats.head if arch.tie_embeddings else formats.table
     op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=table, activations=formats.activations)
-    return Part(place="embedding", op=op)
+    return PlacedOp(place="embedding", op=op)
 
 
-def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
+def _layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Per-layer token embeddings: a second table, a projection, and a gate in each layer."""
     arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.layer_inputs, step.tokens
     depth = len(arch.layers)
-    yield Part(
+    yield PlacedOp(
         place="layer_inputs.table",
         op=EmbeddingOp(
             tokens=tokens,
@@ -141,7 +141,7 @@ def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
     )
     yield setting.matmul("project", tokens, arch.d_model, width * depth).inside("layer_inputs")
     norm = NormOp(rows=tokens * depth, width=width, activations=formats.activations)
-    yield Part(place="layer_inputs.norm", op=norm)
+    yield PlacedOp(place="layer_inputs.norm", op=norm)
     yield setting.elementwise("add", "add", tokens * width * depth).inside("layer_inputs")
     each = (
         setting.matmul("gate", tokens, arch.d_model, width),
@@ -153,7 +153,7 @@ def _layer_inputs(setting: Setting, step: Step) -> Iterator[Part]:
         yield part.inside("layer_inputs", depth)
 
 
-def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_formats: bool = False) -> Iterator[Part]:
+def _stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_formats: bool = False) -> Iterator[PlacedOp]:
     for whole in alike(layers):
         for group, asked in _by_format(whole, layers, setting) if own_formats else [(whole, setting)]:
             for name, parts in _layer(group.layer, asked, step):
@@ -174,7 +174,7 @@ def _by_format(group: Alike, layers: tuple[Layer, ...], setting: Setting) -> Ite
         yield _group(numbers, layers), setting if found == formats else replace(setting, formats=found)
 
 
-def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[Part]]]:
+def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[PlacedOp]]]:
     """The blocks with their norms. Parallel blocks are summed on each device, before the all-reduce."""
     both = setting.arch.norm_place == "both"
     if layer.first_ffn is not None:
@@ -217,7 +217,7 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
         yield "last", setting.norm(step.tokens)
 
 
-def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[Part]:
+def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     if isinstance(block, Attention):
         return mixers.attention(block, setting, step)
     if isinstance(block, LatentAttention):

@@ -20,7 +20,7 @@ from chipwise.model.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.routing import ExpertsOp
 from chipwise.model.ops.scan import ScanOp
-from chipwise.predict.served.setting import Part, Setting
+from chipwise.predict.served.setting import PlacedOp, Setting
 from chipwise.predict.served.towers import of_tower, place_of, tower_setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
@@ -59,8 +59,8 @@ def device_memory(
     setting: Setting,
     device: DeviceProfile,
     *,
-    prefill: Sequence[Part],
-    decode: Sequence[Part],
+    prefill: Sequence[PlacedOp],
+    decode: Sequence[PlacedOp],
     tokens: Any,
     microbatches: Any,
     rows: int,
@@ -99,7 +99,7 @@ def device_memory(
     )
 
 
-def activation_bytes(setting: Setting, prefill: Sequence[Part], decode: Sequence[Part]) -> Any:
+def activation_bytes(setting: Setting, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> Any:
     """Bytes of activations: two streams of a prompt's pass, and the inputs and outputs of the widest product."""
     chunk = CHUNK_TOKENS if setting.runtime.mixes else None
     stream = _rows(prefill) if chunk is None else np.minimum(_rows(prefill), chunk)
@@ -115,7 +115,7 @@ def stage_share(setting: Setting) -> float:
     return -(-depth // setting.plan.pp) / depth
 
 
-def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any]) -> Any:
+def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Any], Any]) -> Any:
     """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
 
     Tied embedding and head are one table on one device; in a pipeline they are on its two ends.
@@ -136,12 +136,12 @@ def held(setting: Setting, parts: Sequence[Part], size_of: Callable[[Any], Any])
     return body + first + (0 if arch.tie_embeddings else last)
 
 
-def _is_embedding(part: Part) -> bool:
+def _is_embedding(part: PlacedOp) -> bool:
     """Whether a part looks up token embeddings (tables of per-layer embeddings do not count)."""
     return isinstance(part.op, EmbeddingOp) and part.place.endswith("embedding")
 
 
-def _is_table(part: Part) -> bool:
+def _is_table(part: PlacedOp) -> bool:
     """Whether a part's weights are the token table, or the head that may share it."""
     return _is_embedding(part) or part.place == HEAD
 
@@ -184,7 +184,7 @@ def cache_bytes(op: Any, tokens: Any) -> Any:
     return 0
 
 
-def _rows(parts: Sequence[Part]) -> Any:
+def _rows(parts: Sequence[PlacedOp]) -> Any:
     """Number of new positions of a pass, which its embedding looks up."""
     looked_up = [part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp)]
     return looked_up[0] if looked_up else [part.op.rows for part in parts if isinstance(part.op, NormOp)][-1]

@@ -16,10 +16,10 @@ from chipwise.model.ops.matmul import ConvOp, GroupedMatmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.served import ranking
-from chipwise.predict.served.setting import Part, Setting, Step, shard
+from chipwise.predict.served.setting import PlacedOp, Setting, Step, shard
 
 
-def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+def attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Grouped-query attention: projections, rotation and cache, attention, output, and the all-reduce."""
     runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
@@ -39,7 +39,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
         each = block.head_size if block.qk_norm_over == "head" else q
         normed = heads + new // block.head_size
         rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
-        yield Part(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
+        yield PlacedOp(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
     caches = block.causal and setting.arch.stem is None  # what is read in one pass keeps nothing
     if block.pointwise:
         yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
@@ -57,12 +57,12 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
     if block.sub_norm:
         norm = NormOp(rows=tokens, width=q, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield Part(place="sub_norm", op=norm)
+        yield PlacedOp(place="sub_norm", op=norm)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
 
-def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[Part]:
+def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Cross-attention to an encoder's output; keys and values are computed in the encoding pass.
 
     Those of an image's tokens are read once: nothing follows the pass.
@@ -89,12 +89,12 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
         activations=setting.formats.activations,
         cache=setting.formats.cache,
     )
-    yield Part(place="attend", op=op)
+    yield PlacedOp(place="attend", op=op)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
 
-def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[Part]:
+def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[PlacedOp]:
     batch, tokens = step.batch, step.query_tokens
     if isinstance(setting.arch.stem, RankingStem):
         yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
@@ -126,7 +126,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
             weights=formats.activations,
             activations=formats.activations,
         )
-        yield Part(place="position_bias", op=table)
+        yield PlacedOp(place="position_bias", op=table)
     op = AttentionOp(
         batch=batch,
         query_tokens=tokens,
@@ -143,10 +143,10 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_he
         activations=setting.formats.activations,
         cache=setting.formats.cache,
     )
-    yield Part(place="attend", op=op)
+    yield PlacedOp(place="attend", op=op)
 
 
-def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[Part]:
+def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Multi-head latent attention: absorbed where a pass has one new position, expanded where it has many."""
     tokens, d_model, formats = step.tokens, setting.arch.d_model, setting.formats
     heads = block.heads // setting.plan.tp
@@ -155,7 +155,7 @@ def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> It
     into = latent + (block.q_rank or heads * (block.nope_size + block.rope_size))
     yield setting.matmul("down", tokens, d_model, into, bias=block.bias)
     norm = NormOp(rows=tokens, width=block.kv_rank + (block.q_rank or 0), activations=formats.activations)
-    yield Part(place="latent_norm", op=norm)
+    yield PlacedOp(place="latent_norm", op=norm)
     if block.q_rank:
         yield setting.matmul("q", tokens, block.q_rank, heads * (block.nope_size + block.rope_size))
     yield setting.elementwise("rope_cache", "rope", tokens * (heads * block.rope_size + latent))
@@ -176,20 +176,20 @@ def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> It
         activations=formats.activations,
         cache=formats.cache,
     )
-    yield Part(place="attend", op=op)
+    yield PlacedOp(place="attend", op=op)
     if absorbed:
         yield _per_head("absorb_values", setting, tokens, heads, block.kv_rank, block.value_size)
     yield setting.matmul("out", tokens, heads * block.value_size, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
 
-def _per_head(place: str, setting: Setting, tokens: Size, heads: int, k: int, n: int) -> Part:
+def _per_head(place: str, setting: Setting, tokens: Size, heads: int, k: int, n: int) -> PlacedOp:
     kept = setting.formats.activations
     op = GroupedMatmul(tokens=tokens * heads, groups=heads, k=k, n=n, weights=kept, activations=kept)
-    return Part(place=place, op=op)
+    return PlacedOp(place=place, op=op)
 
 
-def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Part]:
+def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Gated delta rule: projections, a short convolution, the recurrence, a gated norm, output."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     key_heads, value_heads = shard(block.key_heads, tp), shard(block.value_heads, tp)
@@ -206,14 +206,14 @@ def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Par
         groups=key_heads,
         activations=setting.formats.activations,
     )
-    yield Part(place="scan", op=op)
+    yield PlacedOp(place="scan", op=op)
     norm = NormOp(rows=tokens * value_heads, width=block.value_size, activations=setting.formats.activations)
-    yield Part(place="result_norm", op=norm)
+    yield PlacedOp(place="result_norm", op=norm)
     yield setting.matmul("out", tokens, values, d_model)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
+def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Mamba-2: one projection, a short convolution, the recurrence, a gated norm, output."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     heads, groups = shard(block.heads, tp), shard(block.groups, tp)
@@ -231,14 +231,14 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[Part]:
         groups=groups,
         activations=setting.formats.activations,
     )
-    yield Part(place="scan", op=op)
+    yield PlacedOp(place="scan", op=op)
     norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
-    yield Part(place="result_norm", op=norm)
+    yield PlacedOp(place="result_norm", op=norm)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[Part]:
+def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[PlacedOp]:
     """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs.
 
     Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
@@ -258,11 +258,11 @@ def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: 
         activations=setting.formats.activations,
         cache=setting.formats.activations,
     )
-    yield Part(place="distance_scores", op=scores)
+    yield PlacedOp(place="distance_scores", op=scores)
     yield setting.elementwise("distance_shift", "copy", step.tokens * heads * step.query_tokens)
 
 
-def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Part]:
+def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Conformer's convolution: in and a gate, the filter, a norm unless it is folded into the filter, SiLU, out."""
     tokens, d = step.tokens, setting.arch.d_model
     yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
@@ -270,12 +270,12 @@ def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Par
     yield conv(setting, step, d, block.taps, bias=True)
     if block.norm == "layer":
         norm = NormOp(rows=tokens, width=d, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield Part(place="filter_norm", op=norm)
+        yield PlacedOp(place="filter_norm", op=norm)
     yield setting.elementwise("act", "silu", tokens * d)
     yield setting.matmul("out", tokens, d, d, bias=block.bias)
 
 
-def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]:
+def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """A gated short convolution: one projection into two gates and a value, the convolution between them, output."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     width = shard(block.width, tp)
@@ -287,7 +287,7 @@ def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Part]
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> Part:
+def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> PlacedOp:
     """A short causal convolution of each channel by itself."""
     kept = setting.formats.activations
     op = ConvOp(
@@ -301,4 +301,4 @@ def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool =
         activations=kept,
         bias=bias,
     )
-    return Part(place="conv", op=op)
+    return PlacedOp(place="conv", op=op)

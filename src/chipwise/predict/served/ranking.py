@@ -20,19 +20,19 @@ from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 ID_BYTES = 4  # of an item's number on its way to the device that has its row
 
 
-def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
+def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Rows of the tables, sums of tags' rows, and the matrix after tables of another width than the model's."""
     arch, formats, width = setting.arch, setting.formats, stem.table_width(setting.arch.d_model)
     ids = step.tokens * (1 + stem.bag)
     if stem.shards > 1:
         yield _exchange("ids", ID_BYTES * ids, stem, setting)
 
-    def rows(place: str, tokens: Any, count: int) -> Part:
+    def rows(place: str, tokens: Any, count: int) -> PlacedOp:
         op = EmbeddingOp(
             tokens=tokens,
             width=width,
@@ -40,13 +40,13 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
             weights=formats.table,
             activations=formats.activations,
         )
-        return Part(place=place, op=op)
+        return PlacedOp(place=place, op=op)
 
     yield rows("items", step.tokens, stem.items)
     if stem.bag:
         yield rows("tags", step.tokens * stem.bag, stem.tags)
         bag = PoolOp(batch=step.tokens, positions=stem.bag, width=width, activations=formats.activations)
-        yield Part(place="bag", op=bag)
+        yield PlacedOp(place="bag", op=bag)
     if stem.shards > 1:  # tags are summed where their rows lie
         yield _exchange("rows", setting.activation_bytes(step.tokens * width * (2 if stem.bag else 1)), stem, setting)
     if stem.width:
@@ -55,17 +55,17 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
         yield setting.elementwise("features", "add", step.tokens * width)
 
 
-def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Setting) -> Part:
+def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Setting) -> PlacedOp:
     op = CollectiveOp(
         collective="all_to_all",
         payload_bytes=payload_bytes,
         devices=stem.shards,
         activations=setting.formats.activations,
     )
-    return Part(place=place, op=op)
+    return PlacedOp(place=place, op=op)
 
 
-def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: int) -> Iterator[Part]:
+def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: int) -> Iterator[PlacedOp]:
     """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
     common: dict[str, Any] = {
         "batch": step.batch,
@@ -82,16 +82,16 @@ def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *,
     candidates = AttentionOp(
         query_tokens=stem.candidates, past_tokens=stem.history + 1, causal=False, cross=True, **common
     )
-    yield Part(place="attend", op=history)
-    yield Part(place="attend_candidates", op=candidates)
+    yield PlacedOp(place="attend", op=history)
+    yield PlacedOp(place="attend_candidates", op=candidates)
     if block.pointwise:
         width = heads * block.head_size
         norm = NormOp(rows=step.tokens, width=width, activations=setting.formats.activations)
-        yield Part(place="norm", op=norm)
+        yield PlacedOp(place="norm", op=norm)
         yield setting.elementwise("gate", "mul", step.tokens * width)
 
 
-def scores(stem: RankingStem, setting: Setting, step: Step) -> Iterator[Part]:
+def scores(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """A score for each candidate."""
     rows, d = step.batch * stem.candidates, setting.arch.d_model
     if setting.arch.head == "scores":

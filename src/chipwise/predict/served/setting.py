@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PlacedOp:
     """An operator: its place in the model, how many times a pass runs it, and with how many sets of weights."""
 
     place: str
@@ -55,10 +55,10 @@ class Part:
     count: int = 1
     owned: int = 1
 
-    def inside(self, place: str, count: int = 1, owned: int | None = None) -> Part:
+    def inside(self, place: str, count: int = 1, owned: int | None = None) -> PlacedOp:
         """A part repeated in ``count`` layers, of which ``owned`` have their own weights."""
         own = self.owned * (count if owned is None else owned)
-        return Part(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
+        return PlacedOp(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,27 +81,27 @@ class Setting:
         """Bytes of ``count`` activations."""
         return values_bytes(values, self.formats.activations)
 
-    def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+    def matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> PlacedOp:
         """A product with weights in the model's format. Narrow products also quantise their activations."""
         op = Matmul(m=m, k=k, n=n, weights=self.formats.weights, activations=self.formats.activations, bias=bias)
-        return Part(place=place, op=op)
+        return PlacedOp(place=place, op=op)
 
-    def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> Part:
+    def plain_matmul(self, place: str, m: Size, k: Size, n: Size, *, bias: bool = False) -> PlacedOp:
         """A product with weights that are never quantised, such as a router's."""
         kept = self.formats.activations
-        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
+        return PlacedOp(place=place, op=Matmul(m=m, k=k, n=n, weights=kept, activations=kept, bias=bias))
 
-    def head_matmul(self, place: str, m: Size, k: Size, n: Size) -> Part:
+    def head_matmul(self, place: str, m: Size, k: Size, n: Size) -> PlacedOp:
         """The product with the head, which gives the logits."""
         formats = self.formats
-        return Part(place=place, op=Matmul(m=m, k=k, n=n, weights=formats.head, activations=formats.activations))
+        return PlacedOp(place=place, op=Matmul(m=m, k=k, n=n, weights=formats.head, activations=formats.activations))
 
-    def elementwise(self, place: str, function: Function, elements: Size) -> Part:
+    def elementwise(self, place: str, function: Function, elements: Size) -> PlacedOp:
         """An elementwise function."""
         op = Elementwise(function=function, elements=elements, activations=self.formats.activations)
-        return Part(place=place, op=op)
+        return PlacedOp(place=place, op=op)
 
-    def norm(self, rows: Size) -> Iterator[Part]:
+    def norm(self, rows: Size) -> Iterator[PlacedOp]:
         """The residual addition and the norm."""
         arch, fused = self.arch, self.runtime.fuses("skip_norm")
         if not fused:
@@ -114,9 +114,9 @@ class Setting:
             bias=arch.norm_bias,
             activations=self.formats.activations,
         )
-        yield Part(place="norm", op=op)
+        yield PlacedOp(place="norm", op=op)
 
-    def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[Part]:
+    def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[PlacedOp]:
         """Communication of activations among ``devices``; nothing for a single device."""
         if devices > 1:
             op = CollectiveOp(
@@ -125,7 +125,7 @@ class Setting:
                 devices=devices,
                 activations=self.formats.activations,
             )
-            yield Part(place=collective, op=op)
+            yield PlacedOp(place=collective, op=op)
 
 
 def shard(size: Any, devices: int) -> Any:

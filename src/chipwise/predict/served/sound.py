@@ -9,10 +9,10 @@ from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import DENSE_CONV, ConvOp
 from chipwise.model.ops.norm import NormOp
-from chipwise.predict.served.setting import Part, Setting
+from chipwise.predict.served.setting import PlacedOp, Setting
 
 
-def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
+def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
     """Convolutions with norms and activations, the matrix into the model's width, and positions.
 
     ``setting`` is that of the layers that follow. The activation after a convolution is a kernel of its own.
@@ -36,20 +36,20 @@ def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
                 activations=formats.activations,
                 bias=conv.bias,
             )
-            yield Part(place=f"convs.{i}", op=op)
+            yield PlacedOp(place=f"convs.{i}", op=op)
         values = batch * areas[i + 1] * conv.channels
         if conv.norm != "none":
             norm = NormOp(
                 rows=batch * areas[i + 1], width=conv.channels, norm="layernorm", activations=formats.activations
             )
-            yield Part(place=f"norms.{i}", op=norm)
+            yield PlacedOp(place=f"norms.{i}", op=norm)
         if conv.activation != "none":
             function = {"relu": "relu", "gelu": "gelu", "tanh": "sigmoid"}[conv.activation]
             yield setting.elementwise(f"activations.{i}", function, values)  # type: ignore[arg-type]
     tokens = batch * block.tokens
     if block.matrix_norm:
         norm = NormOp(rows=tokens, width=block.values, norm="layernorm", activations=formats.activations)
-        yield Part(place="norm", op=norm)
+        yield PlacedOp(place="norm", op=norm)
     if block.matrix:
         yield setting.plain_matmul("matrix", tokens, block.values, d, bias=True)
     if block.position_taps:
@@ -64,11 +64,11 @@ def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[Part]:
             activations=formats.activations,
             bias=True,
         )
-        yield Part(place="positions", op=op)
+        yield PlacedOp(place="positions", op=op)
         yield setting.elementwise("positions.gelu", "gelu", tokens * d)
         yield setting.elementwise("positions.add", "add", tokens * d)
     learned = setting.arch.stem is block and setting.arch.positions == "learned"
     if block.position_rows or learned:
         rows = block.position_rows or setting.arch.max_tokens
         table = EmbeddingOp(tokens=tokens, width=d, rows=rows, weights=formats.table, activations=formats.activations)
-        yield Part(place="positions", op=table)
+        yield PlacedOp(place="positions", op=table)

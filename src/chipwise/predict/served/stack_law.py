@@ -28,7 +28,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.served.lowering import lower_pass
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise.predict.served.steps import class_of
 from chipwise.predict.whole_runs.sums import Amount, Constants, load, named, value_of
 
@@ -80,7 +80,7 @@ class Work:
     kernels: float
 
     @classmethod
-    def of(cls, parts: Sequence[Part], rows: int) -> Work:
+    def of(cls, parts: Sequence[PlacedOp], rows: int) -> Work:
         """The work of ``parts``."""
         sums: dict[str, Any] = dict.fromkeys(("product_bytes", "product_flops", "bytes", "flops", "collective"), 0.0)
         collectives = kernels = 0.0
@@ -233,7 +233,7 @@ def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, fl
 
 
 def pass_seconds(
-    parts: Sequence[Part], where: Where, *, rows: int, prompt: bool, sequences: Any, fold: str | None
+    parts: Sequence[PlacedOp], where: Where, *, rows: int, prompt: bool, sequences: Any, fold: str | None
 ) -> Float64Array:
     """Seconds of one pass, one value a request.
 

@@ -14,7 +14,7 @@ from chipwise.predict.kernels import cores
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
 from chipwise.predict.served.lowering import lower_pass
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
 """Classes of kernels: products, attention, mixtures of experts, communication, the rest."""
@@ -53,13 +53,13 @@ class PassTimes:
     each part, in the row of its class.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlacedOp, ...]
     figures: Float64Array  # (FIGURES, parts, requests)
     situations: tuple[Situation, ...]  # one per part
     counts: Float64Array  # (CLASSES, parts)
 
     @classmethod
-    def of(cls, parts: tuple[Part, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
+    def of(cls, parts: tuple[PlacedOp, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
         """The times of ``parts``."""
         counts = np.zeros((len(CLASSES), len(parts)))
         for p, part in enumerate(parts):
@@ -129,7 +129,7 @@ class PassTimes:
         return min(fitted, key=order.index)
 
 
-def kept_in_caches(parts: Sequence[Part], figures: Float64Array, device: DeviceProfile) -> Float64Array:
+def kept_in_caches(parts: Sequence[PlacedOp], figures: Float64Array, device: DeviceProfile) -> Float64Array:
     """Times of kernels on CPU cores, with savings by cache hits between passes."""
     counts = np.array([part.count for part in parts], float)
     memory_s = figures[FIGURES.index("memory_s")]

@@ -11,7 +11,7 @@ from chipwise.hardware.taught import Teaching
 from chipwise.predict.kernels.local import FEW_ROWS, is_expert, rows_of
 from chipwise.predict.served.kernel_times import FIGURES
 from chipwise.predict.served.memory import HEAD
-from chipwise.predict.served.setting import Part, Setting
+from chipwise.predict.served.setting import PlacedOp, Setting
 from chipwise.predict.served.steps import PassTimes, class_of
 from chipwise.predict.served.taught_pass import GROUPS, TERMS, PassSums, PassTimesTaught, label_names, taught_seconds
 
@@ -73,7 +73,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
     return PassSums(terms=terms, figures=figures, labels=labels)
 
 
-def group_of(part: Part, rows: str) -> str:
+def group_of(part: PlacedOp, rows: str) -> str:
     """The group of ``GROUPS`` that a kernel belongs to, where ``few`` or ``many`` rows meet its weights."""
     kind = class_of(part.op.kind)
     if part.place == HEAD:

@@ -16,7 +16,7 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.formats import Formats
 from chipwise.predict.served.plan import Plan
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 IMAGE, SOUND = "image", "sound"
 
@@ -26,7 +26,7 @@ def place_of(tower: ArchSpec) -> str:
     return SOUND if isinstance(tower.stem, SoundStem) else IMAGE
 
 
-def of_tower(part: Part) -> bool:
+def of_tower(part: PlacedOp) -> bool:
     """Whether a part belongs to a tower."""
     return part.place.startswith((f"{IMAGE}.", f"{SOUND}."))
 
@@ -53,7 +53,7 @@ def projector_of(tower: ArchSpec) -> Projector:
     return tower.projector
 
 
-def project(setting: Setting, step: Step) -> Iterator[Part]:
+def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
@@ -62,7 +62,7 @@ def project(setting: Setting, step: Step) -> Iterator[Part]:
     if projector.pool > 1:
         several = projector.pool**stem.axes
         rows = np.maximum(rows // several, 1)
-        yield Part(
+        yield PlacedOp(
             place="pool", op=PoolOp(batch=rows, positions=several, width=d, activations=setting.formats.activations)
         )
     joined = np.maximum(rows // projector.join**stem.axes, 1)
@@ -76,7 +76,7 @@ def project(setting: Setting, step: Step) -> Iterator[Part]:
                 rows=joined if over_joined else rows, width=width, norm=projector.norm,
                 bias=projector.norm == "layernorm", activations=setting.formats.activations,
             )  # fmt: skip
-            yield Part(place=f"{name}norm", op=norm, count=count, owned=count)
+            yield PlacedOp(place=f"{name}norm", op=norm, count=count, owned=count)
         if projector.join > 1:
             part = setting.elementwise(f"{name}join", "transpose", rows * d)
             yield replace(part, count=count)

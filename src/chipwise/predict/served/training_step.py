@@ -41,7 +41,7 @@ from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.memory import CONTEXT_BYTES, held, resident_bytes, stage_share
 from chipwise.predict.served.plan import NODE_DEVICES, whole_number
 from chipwise.predict.served.request import MAX_TOKENS
-from chipwise.predict.served.setting import Part, Setting, Step
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise.predict.served.sharding import check_stage
 from chipwise.predict.served.steps import PassTimes, class_of
 
@@ -211,7 +211,7 @@ def estimate_step(
 
 
 def _costs(
-    parts: Sequence[tuple[Part, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
+    parts: Sequence[tuple[PlacedOp, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
     """Kernels with multiples of their forward times, and the log half-width of their errors."""
     found = time_kernels([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
@@ -251,7 +251,7 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
     )
 
 
-def _with_loss(part: Part, *, fused: bool) -> Iterator[Part]:
+def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
     """The cross entropy replaces sampling; all other parts stay.
 
     A compiled one passes twice over the logits (maximum, then sum), and backwards twice again: it reads them and writes
@@ -269,7 +269,7 @@ def _with_loss(part: Part, *, fused: bool) -> Iterator[Part]:
         yield replace(part, place="head.loss_log", op=wide)
 
 
-def _backward(parts: Sequence[Part]) -> Iterator[tuple[Part, float]]:
+def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
     """The kernels of the backward pass, each with the factor on its priced time."""
     for part in parts:
         op: Any = part.op
@@ -295,7 +295,7 @@ def resident_parameters(op: Any) -> Any:
     return kept / values_bytes(1, op.activations) if np.any(kept) else 0
 
 
-def _kept_bytes(parts: Sequence[Part], *, checkpoint: bool) -> float:
+def _kept_bytes(parts: Sequence[PlacedOp], *, checkpoint: bool) -> float:
     """Bytes kept for the backward pass: all operators' inputs; with checkpointing, layer inputs and one layer's."""
     groups: dict[str, float] = {}
     counts: dict[str, int] = {}

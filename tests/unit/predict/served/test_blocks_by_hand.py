@@ -29,7 +29,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.lowering import alike, lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part, Step
+from chipwise.predict.served.setting import PlacedOp, Step
 from chipwise.predict.served.training_step import _with_loss, estimate_step
 
 SQUARES = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=2)
@@ -351,7 +351,7 @@ def test_the_parts_of_a_step_are_its_kernels() -> None:
 
 
 def test_the_loss_replaces_sampling() -> None:
-    sample = Part(place="head.sample", op=SampleOp(rows=3, vocabulary=50, activations="bf16"))
+    sample = PlacedOp(place="head.sample", op=SampleOp(rows=3, vocabulary=50, activations="bf16"))
     (compiled,) = _with_loss(sample, fused=True)
     assert (compiled.place, compiled.op.function, compiled.op.elements, compiled.op.output) == (
         *("head.loss", "copy", 150, None),
@@ -362,5 +362,5 @@ def test_the_loss_replaces_sampling() -> None:
         ("head.loss_log", "softmax", 150),
     ]
     assert (eager[0].op.output, eager[1].op.activations) == ("fp32", "fp32")
-    other = Part(place="x", op=NormOp(rows=np.int64(1), width=1))
+    other = PlacedOp(place="x", op=NormOp(rows=np.int64(1), width=1))
     assert list(_with_loss(other, fused=False)) == [other]

@@ -29,7 +29,7 @@ from chipwise.predict.served.kernel_times import FIGURES, Call, batches, op_at, 
 from chipwise.predict.served.memory import DeviceMemory
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part
+from chipwise.predict.served.setting import PlacedOp
 from chipwise.predict.served.stack_law import Work
 from chipwise.predict.served.steps import PassTimes
 
@@ -162,7 +162,7 @@ def test_memory_is_remembered_by_sizes_and_kind_of_device() -> None:
     assert longer.cache[0] / memory_of(one).cache[0] == pytest.approx((1024 + 256) / (1024 + 128))
 
 
-def passed(*rows: tuple[Part, dict[str, float]]) -> PassTimes:
+def passed(*rows: tuple[PlacedOp, dict[str, float]]) -> PassTimes:
     figures = np.zeros((len(FIGURES), len(rows), 1))
     for p, (_, known) in enumerate(rows):
         for name, value in known.items():
@@ -170,9 +170,9 @@ def passed(*rows: tuple[Part, dict[str, float]]) -> PassTimes:
     return PassTimes.of(tuple(part for part, _ in rows), figures, ("seen",) * len(rows))
 
 
-PRODUCT = Part(place="a", op=Matmul(m=64, k=4096, n=4096, weights="bf16", activations="bf16"), count=3)
-NORM = Part(place="b", op=NormOp(rows=64, width=4096, activations="bf16"))
-SUM = Part(place="c", op=CollectiveOp(collective="all_reduce", payload_bytes=8, devices=2), count=2)
+PRODUCT = PlacedOp(place="a", op=Matmul(m=64, k=4096, n=4096, weights="bf16", activations="bf16"), count=3)
+NORM = PlacedOp(place="b", op=NormOp(rows=64, width=4096, activations="bf16"))
+SUM = PlacedOp(place="c", op=CollectiveOp(collective="all_reduce", payload_bytes=8, devices=2), count=2)
 
 
 def test_kernels_of_a_pass_with_their_bounds() -> None:
@@ -360,7 +360,7 @@ def test_a_first_token_of_a_listed_machine_is_at_least_so_unsure(monkeypatch: py
 
 
 def test_an_elementwise_kernel_is_not_a_product() -> None:
-    added = Part(place="d", op=Elementwise(function="add", elements=9))
+    added = PlacedOp(place="d", op=Elementwise(function="add", elements=9))
     times = passed((added, {"latency_s": 1.0, "memory_s": 1.0}))
     assert bound_of(times) == [Bound.MEMORY]
     assert times.class_s("matmul").tolist() == [0.0]

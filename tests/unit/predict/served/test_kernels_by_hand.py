@@ -32,7 +32,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.memory import cache_bytes, device_memory, resident_bytes, stage_share
 from chipwise.predict.served.plan import Plan, check_plan, node_plan
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part, Setting, Step, shard
+from chipwise.predict.served.setting import PlacedOp, Setting, Step, shard
 from chipwise.predict.served.sharding import check_stage, communication_s, gathered_bytes, states_bytes
 from chipwise.predict.served.steps import PassTimes, class_of
 from chipwise.predict.served.training_step import (
@@ -272,9 +272,9 @@ def test_norms_with_and_without_the_sum() -> None:
 
 
 def test_counts_multiply_on_the_way_out() -> None:
-    part = Part(place="q", op=Matmul(m=1, k=1, n=1)).inside("attention").inside("layers", 4, 3)
+    part = PlacedOp(place="q", op=Matmul(m=1, k=1, n=1)).inside("attention").inside("layers", 4, 3)
     assert (part.place, part.count, part.owned) == ("layers.attention.q", 4, 3)
-    assert Part(place="q", op=part.op).inside("layers", 4).owned == 4
+    assert PlacedOp(place="q", op=part.op).inside("layers", 4).owned == 4
 
 
 def test_bytes_that_operators_keep() -> None:
@@ -326,15 +326,20 @@ def test_the_fullest_stage_of_four_layers(pp: int, share: float) -> None:
 def memory_of(found: Setting, tokens: int = 20_000) -> dict[str, float]:
     """Two products a layer and both ends, for one prompt of ``tokens``; the cache of 100 positions twice."""
     parts = (
-        Part(place="embedding", op=EmbeddingOp(rows=100, tokens=tokens, width=16, weights="bf16")),
-        Part(place="layers.up", op=Matmul(m=tokens, k=16, n=48, weights="bf16", activations="bf16"), count=4, owned=3),
-        Part(
+        PlacedOp(place="embedding", op=EmbeddingOp(rows=100, tokens=tokens, width=16, weights="bf16")),
+        PlacedOp(
+            place="layers.up",
+            op=Matmul(m=tokens, k=16, n=48, weights="bf16", activations="bf16"),
+            count=4,
+            owned=3,
+        ),
+        PlacedOp(
             place="layers.attend",
             op=AttentionOp(batch=1, query_tokens=1, past_tokens=1, heads=1, kv_heads=1, head_size=8, cache="bf16"),
             count=4,
             owned=3,
         ),
-        Part(place="head.logits", op=Matmul(m=1, k=16, n=104, weights="bf16", activations="bf16")),
+        PlacedOp(place="head.logits", op=Matmul(m=1, k=16, n=104, weights="bf16", activations="bf16")),
     )
     device = datasheet.load("h100-sxm")
     held = device_memory(found, device, prefill=parts, decode=parts, tokens=100, microbatches=2, rows=1)
@@ -370,8 +375,8 @@ def test_classes_of_kernels_and_their_sums() -> None:
         *("matmul", "experts", "attention", "collective", "other")
     ]
     parts = (
-        Part(place="a", op=Matmul(m=1, k=1, n=1), count=2),
-        Part(place="b", op=NormOp(rows=1, width=1)),
+        PlacedOp(place="a", op=Matmul(m=1, k=1, n=1), count=2),
+        PlacedOp(place="b", op=NormOp(rows=1, width=1)),
     )
     from chipwise.predict.served.kernel_times import FIGURES
 
@@ -421,7 +426,7 @@ def test_backward_products_are_two_of_the_same_size() -> None:
     attend = AttentionOp(batch=1, query_tokens=2, past_tokens=0, heads=1, kv_heads=1, head_size=4)
     summed = CollectiveOp(collective="all_reduce", payload_bytes=8, devices=2)
     ops = (Matmul(m=9, k=32, n=4, bias=True), attend, NormOp(rows=2, width=4), summed)
-    found = list(_backward([Part(place="x", op=op) for op in ops]))
+    found = list(_backward([PlacedOp(place="x", op=op) for op in ops]))
     assert [(part.op, scale) for part, scale in found] == [
         (Matmul(m=9, k=4, n=32), 1.0),
         (Matmul(m=32, k=16, n=4), 1.0),
@@ -445,11 +450,11 @@ def test_what_the_backward_pass_needs() -> None:
     start = EmbeddingOp(rows=100, tokens=9, width=16, weights="bf16")
     stream = float(start.work().write_bytes)
     parts = [
-        Part(place="embedding", op=start),
-        Part(place="layers.a", op=product, count=4),
-        Part(place="layers.b", op=attend, count=4),
-        Part(place="layers-2.a", op=product, count=2),
-        Part(place="head", op=product, count=3),
+        PlacedOp(place="embedding", op=start),
+        PlacedOp(place="layers.a", op=product, count=4),
+        PlacedOp(place="layers.b", op=attend, count=4),
+        PlacedOp(place="layers-2.a", op=product, count=2),
+        PlacedOp(place="head", op=product, count=3),
     ]
     ends, inside, other = 3 * 9 * 32 * 2, 9 * 32 * 2 + 2 * width, 9 * 32 * 2
     assert _kept_bytes(parts, checkpoint=False) == ends + 4 * inside + 2 * other

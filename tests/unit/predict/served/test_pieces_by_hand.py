@@ -29,7 +29,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.pictures import estimate_of, picture_of, shares_of
 from chipwise.predict.served.remedies import Remedy, together
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part, Step
+from chipwise.predict.served.setting import PlacedOp, Step
 from chipwise.predict.served.shortage import NOTHING, Fitting, Shortage, would_fit
 from chipwise.predict.served.stack_law import (
     Where,
@@ -59,7 +59,7 @@ TOWER = ArchSpec(
 READ = Step(batch=2, query_tokens=65, past_tokens=0)  # two images of 8 x 8 patches and a class token
 
 
-def projected(projector: Projector, step: Step = READ) -> list[Part]:
+def projected(projector: Projector, step: Step = READ) -> list[PlacedOp]:
     return list(project(setting(arch=replace(TOWER, projector=projector)), step))
 
 
@@ -207,15 +207,15 @@ def test_changes_that_are_tried_of_a_picture() -> None:
 
 
 def test_the_work_of_a_pass_by_sorts_of_kernels() -> None:
-    product = Part(place="a", op=Matmul(m=4, k=8, n=16, weights="bf16", activations="bf16"), count=3)
-    attend = Part(
+    product = PlacedOp(place="a", op=Matmul(m=4, k=8, n=16, weights="bf16", activations="bf16"), count=3)
+    attend = PlacedOp(
         place="b", op=AttentionOp(batch=2, query_tokens=1, past_tokens=9, heads=2, kv_heads=1, head_size=8), count=2
     )
-    norm = Part(place="c", op=NormOp(rows=4, width=8), count=5)
-    summed = Part(place="d", op=CollectiveOp(collective="all_reduce", payload_bytes=100, devices=2), count=4)
+    norm = PlacedOp(place="c", op=NormOp(rows=4, width=8), count=5)
+    summed = PlacedOp(place="d", op=CollectiveOp(collective="all_reduce", payload_bytes=100, devices=2), count=4)
     found = Work.of((product, attend, norm, summed), 2)
 
-    def both(part: Part, name: str) -> float:
+    def both(part: PlacedOp, name: str) -> float:
         return float(getattr(part.op.work(), name)) * part.count
 
     assert found.weight_bytes.tolist() == [both(product, "bytes")] * 2

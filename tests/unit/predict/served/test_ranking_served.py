@@ -25,7 +25,7 @@ from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.setting import Part, Step
+from chipwise.predict.served.setting import PlacedOp, Step
 
 
 def ranker(
@@ -47,7 +47,7 @@ def ranker(
     )
 
 
-def parts(arch: ArchSpec) -> list[Part]:
+def parts(arch: ArchSpec) -> list[PlacedOp]:
     """The kernels of a pass over one request on an H100, in 16 bits."""
     setting = resolved(Request(model=arch, deployment=Deployment(device="h100-sxm", runtime="torch-compile"))).setting
     return list(lower_pass(setting, Step(batch=1, query_tokens=264, past_tokens=0)))
