@@ -36,7 +36,7 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from chipwise.deploy.export.onnx import build
-from chipwise.deploy.runtimes.onnxruntime import session_options
+from chipwise.deploy.runtimes.onnx_session import session_options
 from chipwise.design.report.record import load
 from chipwise.design.run.spec import run_spec
 from chipwise.hardware.detect import instructions

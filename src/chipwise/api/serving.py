@@ -20,7 +20,7 @@ from chipwise.design.fleet.arrangements import check_positions, copies_share, po
 from chipwise.design.fleet.load_tests import check as check
 from chipwise.design.fleet.load_tests import verdict as verdict
 from chipwise.design.fleet.plan_files import differences as differences
-from chipwise.design.fleet.plan_files import known_of, write_plan, write_progress
+from chipwise.design.fleet.plan_files import known_of, write_progress
 from chipwise.design.fleet.plan_page import write_plan_page as write_plan_page
 from chipwise.design.fleet.plan_page import write_simulation as write_simulation
 from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, rate_of, read_question
@@ -428,5 +428,5 @@ def plan(
         on_known=None if path is None else lambda held: write_progress(path, question, held),
     )
     if path is not None:
-        write_plan(found, path)
+        found.save(path)
     return found

@@ -200,7 +200,8 @@ def _designs(arch: ArchSpec) -> list[Design]:
 
 def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
     """What a file gives, and what it must give: for batches, numbers of candidates, and images drawn in steps."""
-    from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker, load
+    from chipwise.deploy.runtimes.onnx_session import load
+    from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker
     from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
 
     arrays = [each.numpy() for each in inputs]

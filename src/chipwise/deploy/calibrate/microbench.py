@@ -279,7 +279,7 @@ class Bench:
         """
         import onnxruntime as ort
 
-        from chipwise.deploy.runtimes.onnxruntime import session_options
+        from chipwise.deploy.runtimes.onnx_session import session_options
 
         model, feeds, outputs = self._build(case)
         session = ort.InferenceSession(model, session_options(self._threads), providers=["CPUExecutionProvider"])

@@ -157,6 +157,7 @@ def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[i
     """Compares an ONNX file, run by ONNX Runtime on one thread, with torch."""
     import onnxruntime
 
+    from chipwise.deploy.runtimes import onnx_session
     from chipwise.deploy.runtimes import onnxruntime as runtime
 
     inputs = sample_inputs(arch, tokens)
@@ -176,7 +177,7 @@ def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[i
         assert arch.denoiser is not None
         numbers = {"time": arrays[1][:, None], "step": arrays[3][:, None]}
         feeds = {"image": arrays[0], "label": arrays[2]} | {name: numbers[name] for name in arch.denoiser.told}
-        found = runtime.load(path, threads=1)[0].run(["velocity"], feeds)[0]
+        found = onnx_session.load(path, threads=1)[0].run(["velocity"], feeds)[0]
     else:
         found = runtime.OnnxClassifier(path).prefill(*arrays)
     told = {"runtime": "ONNX Runtime", "version": onnxruntime.__version__, "against": ORIGINAL}

@@ -7,7 +7,6 @@ All buffers are bound once: the KV cache is past and present in one, so that a d
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes import Session, prompt_shape
+from chipwise.deploy.runtimes.onnx_session import load, metadata_of, open_file, session_options
+from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
 from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
 from chipwise.errors import MeasurementError, MissingExtra
 
@@ -22,48 +23,6 @@ try:
     import onnxruntime as ort
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("onnxruntime", "search") from None
-
-
-def session_options(threads: int) -> Any:
-    """Options of every session, for measuring and for serving.
-
-    Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    return options
-
-
-def load(path: str | Path, *, threads: int) -> tuple[Any, dict[str, Any]]:
-    """The runtime's session for a file that chipwise wrote, and the file's metadata.
-
-    Raises:
-        MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
-    """
-    session = _open(path, session_options(threads))
-    facts = _metadata(session)
-    if facts is None:
-        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
-    return session, facts
-
-
-def _open(path: str | Path, settings: Any) -> Any:
-    try:
-        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
-
-
-def _metadata(session: Any) -> dict[str, Any] | None:
-    """The file's metadata, if chipwise wrote it."""
-    text = session.get_modelmeta().custom_metadata_map.get("chipwise")
-    return None if text is None else dict(json.loads(text))
 
 
 class OnnxRuntimeSession:
@@ -323,16 +282,14 @@ class OnnxRuntime:
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
         settings = session_options(threads)
-        session = _open(path, settings)
-        facts = _metadata(session)
+        session = open_file(path, settings)
+        facts = metadata_of(session)
         if facts is None:
             del session  # its memory is not the model's
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-            return HuggingFaceOnnx(path, _open(path, settings), capacity=capacity, batch=batch)
+            return HuggingFaceOnnx(path, open_file(path, settings), capacity=capacity, batch=batch)
         loaded = (session, facts)
         if "steps" in facts:
-            from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
-
             return OnnxDenoiser(path, batch=batch, threads=threads, loaded=loaded)
         if "image" in facts:
             return OnnxClassifier(path, batch=batch, loaded=loaded)

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes.onnxruntime import load, session_options
+from chipwise.deploy.runtimes.onnx_session import load, session_options
 from chipwise.errors import MeasurementError
 from chipwise.model.kinds.denoiser.denoiser import moves
 

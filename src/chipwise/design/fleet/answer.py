@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from statistics import NormalDist
 
 from chipwise.core import units
 from chipwise.core.digest import plain
+from chipwise.core.files import write_output
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement
@@ -28,6 +30,7 @@ from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import taken_for
 
+FORMAT = "chipwise plan 1"  # of a plan's file
 SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
 MUCH = 2.0  # times the devices that the prediction needs: beyond it a fleet pays more for certainty than for the load
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
@@ -230,9 +233,8 @@ class FleetPlan(Result):
         Raises:
             StorageError: The file cannot be written.
         """
-        from chipwise.design.fleet.plan_files import write_plan
-
-        write_plan(self, Path(path))
+        held = {"format": FORMAT, "answer": self.to_dict(), "known": plain(self.known)}
+        write_output(Path(path), json.dumps(held, indent=1, allow_nan=False) + "\n")
 
     def to_dict(self) -> dict[str, object]:
         """Everything but the replays, as plain values; SI units but for dollars an hour and a million tokens."""

@@ -16,24 +16,13 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import read_mapping, write_output
-from chipwise.design.fleet.answer import FleetPlan, Option
+from chipwise.design.fleet.answer import FORMAT, FleetPlan, Option
 from chipwise.design.fleet.question import FleetQuestion, with_todays_names
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
-FORMAT = "chipwise plan 1"
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
 """Figures of a replay that are no times."""
-
-
-def write_plan(plan: FleetPlan, path: Path) -> None:
-    """Writes ``plan`` with its question and its replays.
-
-    Raises:
-        StorageError: The file cannot be written.
-    """
-    held = {"format": FORMAT, "answer": plan.to_dict(), "known": plain(plan.known)}
-    write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 def write_progress(path: Path, question: FleetQuestion, known: Mapping[str, Mapping[str, float]]) -> None:

@@ -1,0 +1,61 @@
+"""Sessions of ONNX Runtime with the options that chipwise measures and serves with, and what a file says of itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from chipwise.errors import MeasurementError, MissingExtra
+
+try:
+    import onnxruntime as ort
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("onnxruntime", "search") from None
+
+
+def session_options(threads: int) -> Any:
+    """Options of every session, for measuring and for serving.
+
+    Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    return options
+
+
+def load(path: str | Path, *, threads: int) -> tuple[Any, dict[str, Any]]:
+    """The runtime's session for a file that chipwise wrote, and the file's metadata.
+
+    Raises:
+        MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
+    """
+    session = open_file(path, session_options(threads))
+    facts = metadata_of(session)
+    if facts is None:
+        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
+    return session, facts
+
+
+def open_file(path: str | Path, settings: Any) -> Any:
+    """The runtime's session for a file.
+
+    Raises:
+        MeasurementError: The runtime refuses the file.
+    """
+    try:
+        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+
+
+def metadata_of(session: Any) -> dict[str, Any] | None:
+    """The file's metadata, if chipwise wrote it."""
+    text = session.get_modelmeta().custom_metadata_map.get("chipwise")
+    return None if text is None else dict(json.loads(text))
