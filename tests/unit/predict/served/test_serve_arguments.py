@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from chipwise import api
 from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
+from chipwise.hardware.runtime import runtime_named
+from chipwise.predict.served.formats import Formats, formats_of, wide_format
 
 TOY = """
 name: acme-1
@@ -64,3 +68,47 @@ def test_a_vendor_that_does_not_ship_may_run_anything(tmp_path: Path) -> None:
     path.write_text(TOY % "100 TFLOP/s")
     for runtime in (None, "trtllm", "llama.cpp"):
         assert api.estimate("gpt2", device=str(path), runtime=runtime).tpot_s > 0
+
+
+def test_the_name_of_formats_and_those_of_each_layer() -> None:
+    """A mixture is named by its experts; one name stands for layers that differ; wide layers are as activations are."""
+    plain = Formats(weights="bf16", experts="mxfp4", activations="bf16", cache="fp8", wide_layers=frozenset({1}))
+    assert plain.stated == "mxfp4"
+    assert plain.of_layer(0) is plain
+    assert (plain.of_layer(1).weights, plain.of_layer(1).experts, plain.of_layer(1).wide_layers) == (
+        "bf16", "bf16", frozenset(),
+    )  # fmt: skip
+    mixed = replace(plain, layers=("int8", "fp8", "int4"))
+    assert mixed.stated == "mixed"
+    assert [mixed.of_layer(i).stated for i in range(3)] == ["int8", "bf16", "int4"]
+    assert mixed.of_layer(2).weights == "int4"
+    assert mixed.of_layer(2).layers == ()
+    assert (plain.head, plain.table) == ("bf16", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("asked", "weights", "experts", "activations", "cache"),
+    [
+        ({"weights": None}, "bf16", "bf16", "bf16", "bf16"),
+        ({"weights": None, "wide": "fp32"}, "fp32", "fp32", "fp32", "fp32"),
+        ({"weights": "fp16", "wide": "fp32"}, "fp16", "fp16", "fp16", "fp16"),
+        ({"weights": "int8", "wide": "fp16", "cache": "fp8"}, "int8", "int8", "fp16", "fp8_e4m3"),
+        ({"weights": "mxfp4"}, "mxfp4", "mxfp4", "bf16", "bf16"),
+        ({"weights": "mxfp4", "mixture": True}, "bf16", "mxfp4", "bf16", "bf16"),
+        ({"weights": "int8", "mixture": True}, "int8", "int8", "bf16", "bf16"),
+    ],
+)
+def test_formats_of_what_is_asked(asked, weights: str, experts: str, activations: str, cache: str) -> None:
+    """Activations are as wide as unquantised weights; of mixtures in 4 bits the experts alone are narrow."""
+    found = formats_of(**asked)
+    assert (found.weights, found.experts, found.activations) == (weights, experts, activations)
+    assert found.cache in (cache, cache.partition("_")[0])
+
+
+def test_the_widest_default_is_what_the_device_multiplies() -> None:
+    card, core = datasheet.load("h100-sxm"), datasheet.load("core-i7-13700k")
+    assert wide_format(card) == "bf16"
+    assert wide_format(core, runtime_named("onnxruntime")) == "fp32"
+    for listed, name in ((("fp32", "fp16"), "fp16"), (("int8", "fp32"), "fp32"), (("int8",), "bf16")):
+        older = SimpleNamespace(peak_flops_per_s=dict.fromkeys(listed, 1.0))
+        assert wide_format(older) == name  # type: ignore[arg-type]
