@@ -76,10 +76,10 @@ def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
     [
         ({"budget": {"cpu": "10 min"}}, "budget: a law needs the tokens"),
         ({"target": {"device": "local"}}, "target.device: a search by law"),
-        ({"data": {"source": "medical-definitions"}}, "data: nothing is trained"),
+        ({"data": {"source": "medical-definitions"}}, "data: quality: law trains nothing"),
         ({"objectives": {"bits_per_byte": "minimize"}}, "objectives: expected_loss: minimize"),
         ({"quality": {"method": "law", "plan_device": "no-such"}}, "quality.plan_device: unknown device"),
-        ({"quality": {"method": "auto", "law": "runs.csv"}}, "quality.law: only of method: law"),
+        ({"quality": {"method": "auto", "law": "runs.csv"}}, "quality.law: only valid for method: law"),
     ],
 )
 def test_what_a_law_cannot_do_is_refused_with_its_field(change, message) -> None:

@@ -153,7 +153,7 @@ def test_a_decoder_keeps_prompt_and_answer_and_has_no_rank_correlation_of_its_ow
     with pytest.raises(SpecError, match=r"workload: needs 12 tokens, .* keeps 11"):
         spec().require_kind(replace(DECODER, max_tokens=11))
     asked = spec(constraints={"ttft_p50": "<= 1 ms", "spearman@original": ">= 0.5"})
-    with pytest.raises(SpecError, match="only of encoders"):
+    with pytest.raises(SpecError, match="only valid for encoders"):
         asked.require_kind(DECODER)
 
 

@@ -259,7 +259,7 @@ def test_models_and_texts_that_cannot_be_used(tmp_path, clock) -> None:
         ({"constraints": {"ttft_p50": "<= 0 % of original"}}, "the share must be positive"),
         ({"constraints": {"tpot_sustained": "<= 1 ms"}}, "a cut is not judged by it"),
         ({"constraints": {"ttft_p50": ">= 1 ms"}}, "only the most can be limited"),
-        ({"quality": "short-training"}, r"quality\.method: 'short-training' trains models from nothing"),
+        ({"quality": "short-training"}, r"quality\.method: 'short-training' trains from scratch"),
         ({"search": "exact", "quality": "supernet"}, "search: an exact choice judges block by block"),
         ({"search": "evolution"}, "search: 'evolution' is not one of these"),
         ({"widths": [0.5, 1.0]}, "widths: only the search over shared weights"),
