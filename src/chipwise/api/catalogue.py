@@ -106,7 +106,7 @@ class ModelOnDevice(_Entry):
 
 @public
 def devices() -> ResultTable[DeviceEntry]:
-    """All chips whose data sheets ship, by name.
+    """All bundled devices, by name.
 
     >>> import chipwise
     >>> chipwise.devices()[0].memory_bytes > 0

@@ -1,4 +1,4 @@
-"""Names that are typed: devices, runtimes and models, with what is published of them. Quick to load."""
+"""Known names of devices, runtimes and models, with published facts. Quick to load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search chooses from, and the strategies that choose."""
+"""Choices of a search, and its strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates from the rates of whole runs: pictures and videos, parts of models on phones, other laboratories."""
+"""Estimates from the rates of whole runs: images and videos, parts of models on phones, other benchmark suites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chipwise.predict.whole_runs.sorts import sort_of as priced_sort
 
 
 def sort_of(model: str, device: str, part: str | None = None) -> Sort:
-    """What answers for a model on a device: ``pictures``, ``parts``, or nothing where its kernels are priced.
+    """The kind of estimate for a model on a device: ``pictures``, ``parts``, or empty if kernels are priced.
 
     Args:
         model: As in :func:`estimate`.

@@ -72,7 +72,7 @@ def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | No
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Whether ``model`` makes pictures; then where their seconds go has been printed.
+    """Whether ``model`` generates images; if so, prints where the time goes.
 
     Raises:
         typer.BadParameter: An option of another sort of model was typed.
@@ -99,7 +99,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
-    """Whether all ``models`` make pictures; then they have been compared.
+    """Whether all ``models`` generate images; if so, prints their comparison.
 
     Raises:
         typer.BadParameter: Only some of them do, an option of another sort was typed, or no devices were named.

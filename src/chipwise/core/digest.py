@@ -12,7 +12,7 @@ SCHEMA = 1
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: dataclasses as objects, tuples as lists, enums by value.
+    """``value`` converted for JSON: dataclasses as objects, tuples as lists, enums by value.
 
     A field with the metadata ``later`` is left out at its default, so that adding it changes no identity.
     """

@@ -260,7 +260,7 @@ def _minutes(value: float) -> str:
 
 
 def _percent(percent: float, digits: int) -> str:
-    """At most one decimal; below 1 % a single significant digit, as more is never known of so little."""
+    """At most one decimal; below 1 % one significant digit, since more is never known."""
     if abs(percent) < 0.95:
         return _round(percent, 1)
     if abs(percent) >= 99.95:

@@ -326,7 +326,7 @@ def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 
 def derived_intervals(intervals: Mapping[str, Sequence[float | None]], request: Request) -> dict[str, Any]:
-    """The same of values and interval ends, which derived metrics follow one by one; None where an end is unknown."""
+    """Sums of values and interval ends, which derived metrics use one by one; None if an end is unknown."""
     ends = [derived(dict(zip(intervals, each, strict=True)), request) for each in zip(*intervals.values(), strict=True)]
     return {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
 

@@ -86,7 +86,7 @@ class BackendSuite:
             )
 
     def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
-        """Equal tokens, equal logits, whatever ran before."""
+        """Equal tokens give equal logits, whatever ran before."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         opened.decode(tokens[:, :1])

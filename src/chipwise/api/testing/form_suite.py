@@ -1,4 +1,4 @@
-"""FormSuite: proof that what is made of a model of any kind agrees: weights, operators, torch module, ONNX graph.
+"""FormSuite: checks that weights, operators, torch module and ONNX graph of a model of any kind agree.
 
 Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them::
 
@@ -191,7 +191,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def _designs(arch: ArchSpec) -> list[Design]:
-    """What is exported of a model: int8 where positions are few, and every way of fusing."""
+    """Exported variants of a model: int8 for few positions, and every way of fusing."""
     if isinstance(arch.stem, RankingStem):
         return [Design(arch=arch, weights="int8"), *(Design(arch=arch, fused=names) for names in FUSED)]
     rounded = [Design(arch=arch, weights="int8")] if isinstance(arch.stem, SoundStem) else []
@@ -199,7 +199,7 @@ def _designs(arch: ArchSpec) -> list[Design]:
 
 
 def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
-    """What a file gives, and what it must give: for batches, numbers of candidates, and images drawn in steps."""
+    """Outputs of a file beside the expected ones: for batches, numbers of candidates, and images in several steps."""
     from chipwise.deploy.runtimes.onnx_session import load
     from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker
     from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
@@ -271,7 +271,7 @@ def check_slice(arch: ArchSpec) -> None:
 
 
 def wider(arch: ArchSpec) -> ArchSpec:
-    """A model of the same requests that is larger in everything else that has a size, twice as deep."""
+    """A model of the same requests with every other size larger, and twice as deep."""
     kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
     repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
     return replace(arch, d_model=arch.d_model + 8, stem=_wider_stem(arch.stem), layers=tuple(map(_wider, repeated)))

@@ -233,7 +233,7 @@ def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
 
 
 def own_reference_of(found: Measurement) -> Mapping[str, float]:
-    """Its times of the reference work at the machine's own speed; older measurements have medians alone."""
+    """Times of the reference work at the machine's own speed; older measurements have only medians."""
     times: Mapping[str, float] = found.environment.get("reference_own_s", found.environment["reference_s"])
     return times
 

@@ -72,7 +72,7 @@ class Candidate:
 
     @property
     def capacity_per_s(self) -> float:
-        """Requests per second of one replica that never lacks any."""
+        """Saturated throughput of one replica in requests per second."""
         return self.full.requests_per_s
 
     @property
@@ -303,15 +303,15 @@ class Evaluator:
         }
 
     def capacity_per_s(self, candidate: Candidate, z: float) -> float:
-        """Requests per second of one replica that never lacks any, its step times ``z`` deviations off."""
+        """Saturated throughput of one replica with step times at ``z`` deviations, in requests per second."""
         return _capacity(candidate, candidate.full, z)
 
     def reading_per_s(self, candidate: Candidate, z: float) -> float:
-        """The same of one that only reads prompts; 0 of models that generate nothing."""
+        """Saturated throughput of one replica that only reads prompts; 0 for models that generate nothing."""
         return 0.0 if candidate.reading is None else _capacity(candidate, candidate.reading, z)
 
     def writing_per_s(self, candidate: Candidate, z: float) -> float:
-        """The same of one that is handed the caches of prompts."""
+        """Saturated throughput of one replica that receives the caches of prompts."""
         return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:

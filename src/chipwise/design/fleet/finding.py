@@ -164,7 +164,7 @@ class Finder:
         return next(iter(self.of_one(limits, z=0.0, device=device)), None)
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
-        """The same of a fleet of two pools, of the two arrangements that it has."""
+        """As above for a fleet of two pools with its two arrangements."""
         assert fleet.second is not None
         pools = TwoPools(self.holding, fleet.kind, (), limits)
         pools.z = 0.0

@@ -208,7 +208,7 @@ def read_question(path: Path) -> FleetQuestion:
 
 
 def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQuestion:
-    """The same of a mapping that a file held."""
+    """As :func:`read_question`, from a mapping."""
     given = dict(data)
     try:
         if "models" in given:

@@ -128,7 +128,7 @@ class LawRun:
         self.study.remember(winner=number, law=held)
 
     def _change(self, winner: int, reference: int | None, law: Law) -> dict[str, float] | None:
-        """By how much the winner's expected loss differs from the reference design's, with its interval."""
+        """Difference between the winner's and the reference design's expected loss, with its interval."""
         if reference is None:
             return None
         found: dict[str, float] = plain(

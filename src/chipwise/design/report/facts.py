@@ -385,7 +385,7 @@ def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better",
 
 
 def _change_by_law(record: RunRecord) -> str:
-    """By how much the winner's expected perplexity differs, with the interval of the difference."""
+    """Difference of the winner's expected perplexity, with its interval."""
     change = None if record.law is None else record.law.change
     if change is None or change.low is None or change.high is None:
         return ""

@@ -145,7 +145,7 @@ class RunFolder:
 
     @property
     def study_name(self) -> str:
-        """In the folder's own journal the run's name; in a store for many, one that is its own."""
+        """The run's name in its own journal; in a shared store, a unique one."""
         return self.spec.name if self.storage is None else f"{self.spec.name}-{self.identity}"
 
     def check_trials_belong_to_run(self, trials: int) -> None:

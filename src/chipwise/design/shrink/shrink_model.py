@@ -72,7 +72,7 @@ class Shrunk:
 
     @property
     def ratio(self) -> float | None:
-        """Those seconds of the cut over the original's."""
+        """Ratio of those seconds for the cut and the original."""
         return None if (both := self.request_s) is None else both[1] / both[0]
 
     def summary(self) -> dict[str, Any]:

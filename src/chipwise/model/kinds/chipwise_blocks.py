@@ -1,4 +1,4 @@
-"""What the modelling files of all kinds of models share: norm, attention, feed-forward, residual layer, config.
+"""Modules that the modelling files of all kinds share: norm, attention, feed-forward, residual layer, config.
 
 It needs torch and transformers alone: Hugging Face folders hold a copy beside the modelling file that imports it.
 Axes: B batch, T tokens, S tokens that they see, N heads, H head size, D width, Y and X rows and columns.
@@ -131,7 +131,7 @@ class AttentionBlock(Projections):
 
 
 class WindowAttentionBlock(AttentionBlock):
-    """Every position sees all others of its image, or of its square of patches, filled up at the far edges.
+    """Attention over all positions of an image, or of its window of patches, padded at the far edges.
 
     Squares of every second layer are moved by half of one where the block says so.
     """
@@ -163,7 +163,7 @@ class WindowAttentionBlock(AttentionBlock):
         return y[:, :grid, :grid].reshape(batch, tokens, width)
 
     def hidden(self, count: int, side: int, like: Tensor) -> Tensor:
-        """What hides positions from each other that only the move brought together, (squares, side², side²)."""
+        """The mask between positions that only the shift brought together, (windows, side², side²)."""
         filled = count * side
         place = torch.arange(filled, device=like.device)
         region = (place >= filled - side).long() + (place >= filled - self.shift).long()

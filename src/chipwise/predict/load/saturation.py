@@ -17,7 +17,7 @@ GAIN = 0.05  # by which the last tenth of the sequences must raise what is serve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Requests per second of one replica that never lacks any, sequences then, share of reading, the bottleneck."""
+    """Saturated requests per second of one replica, its sequences, share of prefill, and bottleneck."""
 
     requests_per_s: float
     sequences: int  # of one lane

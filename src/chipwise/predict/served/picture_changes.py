@@ -19,7 +19,7 @@ LEAST = 1.02  # times faster that are worth saying
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the request or the model, and how many times faster each picture then is."""
+    """A change of the request or the model, and its speed-up of each image."""
 
     what: str
     times: float
@@ -47,7 +47,7 @@ class PictureExplanation(Result):
 def explain_pictures(
     model: str, *, device: str, steps: int | None = None, batch: int = 1, devices: int = 1
 ) -> PictureExplanation:
-    """Explains the seconds of a batch of pictures of the usual size. Arguments and errors as ``estimate_pictures``."""
+    """Explains the time of a batch of images of the usual size. Arguments and errors as ``estimate_pictures``."""
     picture = picture_of(model, device=device, steps=steps, batch=batch, devices=devices)
     now = _each_s(picture)
     priced = [Change(what=what, times=now / _each_s(other), why=why) for what, why, other in _others(picture)]
@@ -78,5 +78,5 @@ def _others(picture: Picture) -> Iterator[tuple[str, str, Picture]]:
 
 
 def _each_s(picture: Picture) -> float:
-    """Seconds of one picture of a batch."""
+    """Seconds of one image of a batch."""
     return float(value_of(picture_law(picture), constants()["pictures_s"].terms())) / picture.batch

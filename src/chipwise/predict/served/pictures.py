@@ -107,7 +107,7 @@ def picture_of(
 
 
 def estimate_of(model: str, picture: Picture) -> RunEstimate:
-    """The estimate of a picture that ``model`` makes. Raises as above."""
+    """The estimate of an image by ``model``. Raises as above."""
     sheet, sort = picture.device, "video" if picture.frames > 1 else "image"
     _check_memory(model, picture)
     held = constants()

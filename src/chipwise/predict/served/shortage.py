@@ -97,7 +97,7 @@ def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
 
 
 def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
-    """By how much each request does not fit, with the smallest changes that help; None where it fits or has an error.
+    """Missing memory of each request, with the smallest changes that help; None if it fits or has an error.
 
     Narrower weights, more devices and fewer requests in flight are tried, each with the smallest change first; then
     narrower weights on more devices.

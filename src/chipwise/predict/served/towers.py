@@ -32,7 +32,7 @@ def of_tower(part: PlacedOp) -> bool:
 
 
 def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
-    """A tower as runtimes hold it: in the format of activations, without layers that nothing reads.
+    """A tower in the runtime's format: that of activations, without unused layers.
 
     It is split over the devices of a stage where its heads and widths divide, else each device has it whole.
     """

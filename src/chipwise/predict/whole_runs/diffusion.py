@@ -1,4 +1,4 @@
-"""Diffusion transformers and UNets for images and videos: the work of a picture, and the seconds that it takes on GPUs.
+"""Diffusion transformers and UNets for images and videos: the work of an image, and its seconds on GPUs.
 
 A picture is made in steps. Each runs the transformer over all latent positions (and the prompt's), twice where guidance
 compares with an empty prompt. Seconds are a sum of products, attention, a cost of every kernel and a share that goes
@@ -48,7 +48,7 @@ class DiffusionTransformer:
     seen: tuple[tuple[int, int], ...] = ()  # of a UNet: width times layers of attention, where positions are halved so
 
     def tokens(self, height: int, width: int, frames: int = 1) -> float:
-        """Latent positions of a picture."""
+        """Latent positions of an image."""
         whole = math.ceil(((frames - 1) / self.frames + 1) / self.frame_patch)
         return (height // self.pixels) * (width // self.pixels) * whole
 
@@ -216,12 +216,12 @@ def _peak(device: DeviceProfile) -> float:
 
 
 def rated_by_images(device: DeviceProfile) -> bool:
-    """Whether products are rated as in image models: on NVIDIA's cards without HBM, where no pictures were timed."""
+    """Whether products use rates of image models: on NVIDIA cards without HBM, where no diffusion was timed."""
     return device.vendor == "NVIDIA" and not device.level("dram").technology.startswith("HBM")
 
 
 def _products(picture: Picture) -> Amount:
-    """The products' seconds: at the rates of whole pictures where such runs were seen, on GPUs with HBM.
+    """The products' seconds: at rates of diffusion runs where such runs were seen, on GPUs with HBM.
 
     On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near
     the peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since

@@ -337,7 +337,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureModel:
-    """A published model of pictures with all its parts."""
+    """A published diffusion model with all its parts."""
 
     transformer: PictureTransformer
     autoencoder: Autoencoder | Counted

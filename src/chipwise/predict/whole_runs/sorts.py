@@ -1,4 +1,4 @@
-"""Whether a model is priced kernel by kernel, or by whole runs: pictures, or parts on a phone's chip."""
+"""Whether a model is priced kernel by kernel, or by whole runs: images, or parts on a phone's chip."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def makes_pictures(model: str) -> bool:
 
 
 def sort_of(model: str, device: str | None, part: str | None) -> Sort:
-    """``pictures``, ``parts``, or nothing of a model for which kernels are priced.
+    """``pictures``, ``parts``, or empty if kernels are priced.
 
     Args:
         model: A model's name or file.

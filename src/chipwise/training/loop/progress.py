@@ -1,4 +1,4 @@
-"""What a training reports while it goes on."""
+"""Progress reports of a training."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tasks, one folder each: data, metric, reference designs, and how exported files are judged."""
+"""Tasks, one folder each: data, metric, reference designs, and evaluation of exported files."""

@@ -1,4 +1,4 @@
-"""What tasks have in common whose data is one file of arrays in the folder of a run, and whose request is one pass."""
+"""Base of tasks whose data is one file of arrays, with one pass per request."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @property
     def facts(self) -> Path:
-        """What the file was made of: source, licence, and what else its task needs to know."""
+        """Origin of the file: source, licence, and other facts for its task."""
         return self.folder / f"{self.name}.json"
 
     def identity(self) -> str:
@@ -117,14 +117,14 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return int(self.recipe["batch_windows"]) * arch.max_tokens
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """What the exported graph loses on each example, one at a time as it serves them; see :meth:`alike`."""
+        """Losses of the exported graph, one example at a time; see :meth:`alike`."""
         values, sizes = self.arrays.metric(self.outputs(item, split)[0], split)
         if not np.isfinite(values).all():
             raise MeasurementError(f"{item.folder}: the exported model's outputs are not finite")
         return Losses.of(values, sizes, self.alike(split))
 
     def alike(self, split: Split) -> NDArray[np.int64] | None:
-        """Numbers of what examples have in common, such as a speaker: these are what the uncertainty counts."""
+        """Group numbers of related examples, such as one speaker's; uncertainty counts groups."""
         return None
 
     def outputs(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:

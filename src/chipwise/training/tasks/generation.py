@@ -1,4 +1,4 @@
-"""What tasks have in common whose requests are a prompt and new tokens."""
+"""Base of tasks whose requests are a prompt and new tokens."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from chipwise.core import units
 
 
 class Request(Protocol):
-    """What derived metrics read of a request: fields of a space or an architecture."""
+    """Inputs of derived metrics: fields of a space or an architecture."""
 
     @property
     def sound_s(self) -> float | None:
@@ -20,7 +20,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """How well a model does what it is asked.
+    """Quality metric of a task.
 
     Inside a search it is a loss, of which less is better: bits per byte, or the share of errors. What is shown of a
     metric of which more is better is 1 less the loss: an accuracy of 92 % is a loss of 0.08.
@@ -45,11 +45,11 @@ class Metric:
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """In which direction it is better, as shown."""
+        """Direction in which it is better, as shown."""
         return "maximize" if self.more_is_better else "minimize"
 
     def shown(self, loss: float) -> float:
-        """What is shown of a loss.
+        """The shown value of a loss.
 
         >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).shown(0.25)
         0.75
@@ -57,7 +57,7 @@ class Metric:
         return 1.0 - loss if self.more_is_better else loss
 
     def text(self, loss: float) -> str:
-        """The same with its unit.
+        """The shown value with its unit.
 
         >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).text(0.25)
         '75 %'

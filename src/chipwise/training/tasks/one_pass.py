@@ -1,4 +1,4 @@
-"""What tasks have in common whose request is one pass, in which no token is generated."""
+"""Base of tasks with one pass per request, without generated tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search asks of a task, and the table of tasks. One folder each.
+"""The protocol of tasks for a search, and the table of tasks. One folder each.
 
 A search knows no domain. A task comes in two parts: :class:`Task` is a record of settings that need no data (metric,
 defaults, reference designs) and loads nothing heavy; :class:`TaskData` is a task with its data in the folder of a run:
@@ -55,7 +55,7 @@ tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLabels:
-    """What things are called in reports and messages."""
+    """Words for reports and messages."""
 
     data: str = "text"  # what is learnt: "trained on this text", "the test text"
     entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
@@ -70,7 +70,7 @@ class TaskLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What an exported model loses on each entry of a part of the data, with the entries' sizes, each (n,).
+    """Losses of an exported model on each entry of a part of the data, with the entries' sizes, each (n,).
 
     Entries that are alike, such as clips of one speaker, stand together as one.
 
@@ -82,7 +82,7 @@ class Losses:
 
     @classmethod
     def of(cls, values: Float64Array, sizes: Float64Array, alike: NDArray[np.int64] | None = None) -> Losses:
-        """Losses of examples, summed over those whose number in ``alike`` (from 0) is the same."""
+        """Losses summed over examples with equal numbers in ``alike`` (from 0)."""
         if alike is None:
             return cls(values=values, sizes=sizes)
         lost, size = (np.bincount(alike, each).astype(np.float64) for each in (values, sizes))
@@ -128,7 +128,7 @@ def _nothing(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a run file must say for a task.
+    """The part of a run file that a task requires.
 
     Attributes:
         part: The field of ``space`` that describes what models read; none where every space does.
@@ -237,7 +237,7 @@ class TaskData(Protocol):
         ...
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """What a model of this architecture learns from."""
+        """The training data of models of this architecture."""
         ...
 
     def step_tokens(self, arch: ArchSpec) -> int:
@@ -245,7 +245,7 @@ class TaskData(Protocol):
         ...
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of data that one position stands for in designs of these rows, (n,)."""
+        """Bytes of data per position in designs of these rows, (n,)."""
         ...
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
@@ -259,11 +259,11 @@ class TaskData(Protocol):
         ...
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Plain JSON from which ``Task.report_sections`` shows what winner and reference design do with test data."""
+        """JSON for ``Task.report_sections``: outputs of winner and reference design on test data."""
         ...
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """Writes what the ecosystem loads (such as a Hugging Face folder), and further text files beside it."""
+        """Writes the ecosystem's files (such as a Hugging Face folder), and additional text files."""
         ...
 
 

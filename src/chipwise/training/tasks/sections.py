@@ -16,7 +16,7 @@ def shown(holder: Mapping[str, Any], who: Sequence[tuple[str, str]] = WHO) -> li
 
 
 def answers(item: Mapping[str, Any], right: object, who: Sequence[tuple[str, str]] = WHO) -> list[str]:
-    """What each model answered, a wrong answer in bold."""
+    """Answers of each model, wrong ones in bold."""
     found = []
     for key, name in shown(item, who):
         answer = escape(str(item[key])) or "(nothing)"
@@ -61,7 +61,7 @@ def table(note: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def confusion_table(counts: Sequence[Sequence[int]], classes: Sequence[str], *, entries: str = "test images") -> str:
-    """Rows are labels, columns what the winner says; shades are shares of the row."""
+    """Rows are labels, columns the winner's predictions; shades are shares of the row."""
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in classes)
     rows = []
     for name, row in zip(classes, counts, strict=True):

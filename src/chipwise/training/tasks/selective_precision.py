@@ -33,7 +33,7 @@ LossOfFile = Callable[[Design, Path], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One matrix in a narrow format, beside what was kept before it."""
+    """One matrix in a narrow format, compared with the best formats so far."""
 
     name: str  # as ``model/arch/formats.py`` calls it
     form: str
@@ -44,7 +44,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What was chosen, next to FP32."""
+    """The chosen formats, next to FP32."""
 
     weights: str  # the text that names the formats; ``fp32`` where nothing narrow is worth it
     fused: tuple[str, ...]  # operators that are one, in all files alike

@@ -1,4 +1,4 @@
-"""What tasks about recordings of speech have in common: facts about their clips, and samples with noise and times."""
+"""Base of tasks on recordings of speech: facts about clips, and samples with noise and times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SoundSpec(Protocol):
 
     @property
     def licence(self) -> str:
-        """Of the recordings."""
+        """Facts about the recordings."""
         ...
 
 
@@ -72,7 +72,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
     identifying = ("size", "channels")
 
     def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, Any]:
-        """What clips were made of; ``note`` says more of their source."""
+        """Origin of the clips; ``note`` has details of their source."""
         spec, synthetic = self.spec, self.spec.source == "espeak"
         source = "espeak-ng" if synthetic else f"recordings of the user ({spec.path})"
         if endless := sum(part.endless for part in parts.values()):
@@ -92,12 +92,12 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         return {**super().summary(), **({"name": "synthetic speech"} if synthetic else {})}
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Speakers: clips of one voice are alike."""
+        """Speakers: clips of one voice form a group."""
         return np.array(read_mapping(self.facts)["speakers"][split])
 
     @abstractmethod
     def clip(self, row: int) -> Mapping[str, Any]:
-        """What is shown of a test clip beside its spectrogram."""
+        """Fields of a test clip shown beside its spectrogram."""
 
     def sound_samples(
         self,
@@ -141,7 +141,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         }
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
-        """The names of the classes, and what the front end must compute before the model."""
+        """Class names, and the settings of the front end."""
         data = self.arrays
         return {
             "config.json": labels_of(arch, data.classes),

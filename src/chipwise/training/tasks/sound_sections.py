@@ -1,4 +1,4 @@
-"""What reports show of tasks about sound alike: answers by noise, and times against the sound's length."""
+"""Report sections shared by sound tasks: answers by noise, and times relative to the sound's length."""
 
 from __future__ import annotations
 

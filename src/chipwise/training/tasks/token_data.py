@@ -1,4 +1,4 @@
-"""What tasks have in common whose models generate tokens: text, and series whose values are tokens."""
+"""Base of tasks with generated tokens: text, and series whose values are tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Denoisers: transformers that turn noise into images in steps, told how far they are and what to draw.
+"""Denoisers: transformers that turn noise into images in steps, given the time and a label.
 
 The inputs are an image, a time from 0 (noise) to 1 (image) and a label; the output is how the image moves (its
 velocity), one value for each of the input's. What was told becomes one vector; from it a matrix makes, for each block,
@@ -62,7 +62,7 @@ def moves(steps: int, solver: Solver = "euler", shift: float = UNSHIFTED) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denoiser:
-    """What a denoiser has beyond a stem and layers, and in how many steps it makes an image."""
+    """Fields of a denoiser beyond stem and layers, with its number of steps."""
 
     labels: int  # rows of the table of labels
     frequencies: int = 256  # values that a time is written in, before two matrices read it
@@ -96,7 +96,7 @@ class Denoiser:
 
     @property
     def rows(self) -> int:
-        """Rows of the table of labels: a guided model has one more, the last, that stands for no label."""
+        """Rows of the label table: a guided model has one more, the last, for no label."""
         return self.labels + self.guided
 
     @property

@@ -1,1 +1,1 @@
-"""Diffusion: a transformer draws images from noise in steps and is judged by how near they come to real ones."""
+"""Diffusion: a transformer generates images from noise in steps, scored by Fréchet distance to real ones."""

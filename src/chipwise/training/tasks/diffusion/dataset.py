@@ -115,7 +115,7 @@ class FlowImages(LabelledArrays):
         return codec
 
     def shape(self, arch: ArchSpec) -> tuple[int, ...]:
-        """The shape of what the model draws: of an image, or of its latents."""
+        """The shape of the model's outputs: images or latents."""
         channels, rows, columns = self.train[0].shape[1:]
         codec = self._codec(arch)
         if codec is None:
@@ -153,7 +153,7 @@ class FlowImages(LabelledArrays):
         return images, labels, torch.from_numpy(noise), *told
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean square of the velocity's error, of all values of the batch."""
+        """Mean square of the velocity's error over all values of the batch."""
         import torch
 
         images, labels, noise, times, sizes = batch
@@ -169,7 +169,7 @@ class FlowImages(LabelledArrays):
         return ((found.float() - wanted) ** 2).mean()
 
     def noise(self, arch: ArchSpec, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Noise (count, C, Y, X) and labels (count,) from which models are judged, the same for all of one shape."""
+        """Noise (count, C, Y, X) and labels (count,) for evaluation, the same for all models of one shape."""
         shape = (DRAWN, *self.shape(arch))
         noise = np.random.default_rng([SEEDS[split], 3]).standard_normal(shape, dtype=np.float32)
         return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
@@ -218,7 +218,7 @@ class FlowImages(LabelledArrays):
         return np.concatenate(found)
 
     def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:
-        """Mean square of the velocity's error on held-out images, at times spread evenly."""
+        """Mean square of the velocity's error on held-out images, at evenly spaced times."""
         import torch
 
         rows = slice(min(most, DRAWN))
@@ -232,7 +232,7 @@ class FlowImages(LabelledArrays):
             return float(self.loss(model, parts, torch.float32))
 
     def fields(self) -> Mapping[str, NDArray[Any]]:
-        """Classifier, moments and autoencoders before what all labelled arrays hold."""
+        """Classifier, moments and autoencoders, then the fields of all labelled arrays."""
         held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
         held |= {f"classifier.{name}": value for name, value in self.classifier.weights.items()}
         for split, moments in self.moments.items():

@@ -56,7 +56,7 @@ class Codec:
         return found
 
     def rebuilt(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What remains of images (n, C, Y, X) that are encoded and decoded."""
+        """Images (n, C, Y, X) after encoding and decoding."""
         import torch
 
         parts = (torch.from_numpy(np.ascontiguousarray(images[i : i + ROWS])) for i in range(0, len(images), ROWS))

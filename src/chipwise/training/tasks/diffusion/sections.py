@@ -1,4 +1,4 @@
-"""What a report shows of a denoiser: what it draws in 1, 2, 4 … steps, next to the reference design and real images."""
+"""Report section of a denoiser: images in 1, 2, 4 … steps, next to the reference design and real images."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return np.asarray(self.inputs.size**2 * self.inputs.channels / (sides**2 + self.inputs.question), np.float64)
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Images: the questions about one of them stand together."""
+        """Images: the questions about one image form a group."""
         return self.arrays.part(split).image
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Some test questions with images, answers and what both say, and the share that is right by right answer."""
+        """Some test questions with images and answers of both models, and accuracy by right answer."""
         held = self.arrays
         part, names = held.test, held.answers
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
@@ -143,7 +143,7 @@ def divided(
 def by_answer(
     answers: NDArray[np.int64], said: Mapping[str, NDArray[np.int64]], names: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Of each right answer how often it is asked for and how often each model gives it."""
+    """Counts of each right answer, and of each model's correct answers."""
     rows = []
     for number in np.unique(answers):
         mine = answers == number

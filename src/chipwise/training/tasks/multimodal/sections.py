@@ -1,4 +1,4 @@
-"""What a report shows of answers about images: test images with questions, and how often each answer is right."""
+"""Report sections of visual questions: test images with questions, and accuracy by right answer."""
 
 from __future__ import annotations
 

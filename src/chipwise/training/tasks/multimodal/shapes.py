@@ -1,4 +1,4 @@
-"""Coloured shapes with questions about them, drawn here: synthetic, and labelled so.
+"""Coloured shapes with questions about them, generated here: synthetic, and labelled so.
 
 An image has two to four shapes in the cells of a 3 x 3 grid, each moved by up to a pixel, on a ground of noise. The
 questions ask for counts, colours, places, comparisons and presence; what they ask has one right answer.
@@ -24,7 +24,7 @@ ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One shape: what it is and where."""
+    """One shape: its kind and position."""
 
     kind: str
     colour: str
@@ -93,13 +93,13 @@ def _picture(shapes: list[Shape], random: np.random.Generator) -> NDArray[np.uin
 
 
 def _question(shapes: list[Shape], random: np.random.Generator) -> tuple[str, str]:
-    """A question with its answer, of a sort that this image can be asked."""
+    """A question with its answer, of a kind that suits this image."""
     sorts = list(_possible(shapes, random))
     return sorts[random.integers(len(sorts))]
 
 
 def _possible(shapes: list[Shape], random: np.random.Generator) -> Iterator[tuple[str, str]]:
-    """One question of each sort that has one answer."""
+    """One question of each kind with a unique answer."""
     kind = KINDS[random.integers(len(KINDS))]
     colour = list(COLOURS)[random.integers(len(COLOURS))]
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Where questions about images come from: shapes drawn here, or a table of the user's with paths of images.
+"""Sources of questions about images: shapes generated here, or the user's table with paths of images.
 
 Images of any size are scaled to the space's; decoding is left to Pillow, Parquet to pyarrow.
 """
@@ -143,7 +143,7 @@ def vocabulary(questions: Iterable[str], most: int) -> tuple[str, ...]:
 
 
 def encoded(texts: Iterable[str], words: tuple[str, ...], length: int) -> NDArray[np.int64]:
-    """Questions as numbers of words, (n, length), at the end of their room; what is too long loses its beginning."""
+    """Questions as numbers of words, (n, length), right-aligned; long ones lose their beginning."""
     numbers = {word: i for i, word in enumerate(words)}
     rows = []
     for text in texts:

@@ -1,1 +1,1 @@
-"""Ranking: a transformer ranks candidates after a history and is judged by NDCG@10."""
+"""Ranking: a transformer ranks candidates after a history, scored by NDCG@10."""

@@ -52,12 +52,12 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         return np.full(len(rows), float(BYTES))
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Requests of one person stand together."""
+        """Requests of one person form a group."""
         users = self.arrays.validation_users if split == "validation" else self.arrays.test_users
         return np.unique(users, return_inverse=True)[1]
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Some test requests with what is ranked highest, and recall of lists of several lengths with intervals."""
+        """Some test requests with their top items, and recall of lists of several lengths with intervals."""
         data, names = self.arrays, read_mapping(self.facts)["names"]["items"]
         scores, _ = self.answered(winner, reference)
         chosen = np.unique(np.linspace(0, len(data.test) - 1, SHOWN).astype(int))
@@ -132,7 +132,7 @@ def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) 
 def _requests(
     found: Interactions, spec: InteractionsSpec, ranking: RankingSpace, first: int, last: int, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Requests (m, history + candidates) of interactions ``first`` to ``last``, and who asked.
+    """Requests (m, history + candidates) of interactions ``first`` to ``last``, with their users.
 
     Candidates beside the right one are drawn uniformly from the items that the person has not met up to then.
     """

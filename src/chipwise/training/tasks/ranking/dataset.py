@@ -1,4 +1,4 @@
-"""Requests as a data set: what people met, in order; a model learns which item comes next, and ranks candidates.
+"""Requests as a data set: a model learns the next item of a history, and ranks candidates.
 
 Every position of a history is learnt from at once: the items that follow it and others drawn at random are its
 candidates, each of which sees the history up to there. That is what serving computes at the last position.
@@ -40,7 +40,7 @@ BYTES = 8  # of an item's number
 
 @dataclass(frozen=True, kw_only=True)
 class RequestData(ArrayDataset):
-    """Interactions in order of time, and the requests that models are judged on.
+    """Interactions in order of time, and the evaluation requests.
 
     Attributes:
         users: Numbers of people, (n,).
@@ -110,7 +110,7 @@ class RequestData(ArrayDataset):
 
     @cached_property
     def _by_user(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Learnt items by person in order of time, and how many of the same person stand before each."""
+        """Training items by person in order of time, with their index for the person."""
         users, items = self.users[: self.learnt], self.items[: self.learnt]
         order = np.argsort(users, kind="stable")
         begins = np.searchsorted(users[order], users[order])
@@ -133,7 +133,7 @@ class RequestData(ArrayDataset):
         return np.concatenate((items[..., None], self.tags[items]), axis=-1)
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean cross entropy in nats of the item that came next, among those drawn."""
+        """Mean cross entropy in nats of the next item among sampled ones."""
         import torch
 
         ids, places, weights = batch
@@ -185,7 +185,7 @@ def learnt_positions(history: int) -> int:
 
 
 def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The place from 1 on of the first candidate of each request (m, C); others with equal scores stand before it."""
+    """Rank, from 1, of the first candidate of each request (m, C); ties count against it."""
     before: NDArray[np.int64] = (scores[:, 1:] >= scores[:, :1]).sum(axis=1)
     return before + 1
 

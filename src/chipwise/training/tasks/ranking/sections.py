@@ -1,4 +1,4 @@
-"""What a report shows of a ranking model: top lists of some requests, and recall by the length of the list."""
+"""Report sections of a ranking model: top lists of some requests, and recall by the length of the list."""
 
 from __future__ import annotations
 

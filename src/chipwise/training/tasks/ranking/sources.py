@@ -1,4 +1,4 @@
-"""What people did with items, and when: MovieLens-100k, or the user's Parquet file."""
+"""Interactions of users with items: MovieLens-100k, or the user's Parquet file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Time series: a decoder forecasts the next value; judged by the mean absolute scaled error."""
+"""Time series: a decoder forecasts the next value, scored by the mean absolute scaled error."""

@@ -118,7 +118,7 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return found
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """The end of some test series, and what was forecast of each value from those before it."""
+        """The end of some test series, with one-step forecasts."""
         ends = [part[-winner.design.arch.max_tokens :] for part in self.store.parts["test"][:SHOWN]]
         shown = {"winner": winner} | ({} if reference is None else {"baseline": reference})
         return {"forecasts": [{"true": e.tolist()} | {k: self._forecast(v, e) for k, v in shown.items()} for e in ends]}

@@ -1,4 +1,4 @@
-"""What a report shows of forecasts: the end of test series, and what was forecast of each value."""
+"""Report section of forecasts: the end of test series, with one-step forecasts."""
 
 from __future__ import annotations
 

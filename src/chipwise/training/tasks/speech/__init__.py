@@ -1,1 +1,1 @@
-"""Speech: a transformer classifies spoken words (keyword spotting) and is judged by its accuracy."""
+"""Speech: a transformer classifies spoken words (keyword spotting), scored by accuracy."""

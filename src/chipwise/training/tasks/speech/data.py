@@ -1,4 +1,4 @@
-"""Spoken words in the folder of a run: spectrograms for all trainings; exported graphs are judged clip by clip."""
+"""Spoken words for training: spectrograms for all trainings; exported graphs are evaluated clip by clip."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
         return {"label": self.arrays.classes[self.arrays.test[1][row]]}
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Some test clips with what was recognised, accuracy by noise, times, and the winner's confusion matrix."""
+        """Some test clips with predictions, accuracy by noise, times, and the winner's confusion matrix."""
         labels, classes = self.arrays.test[1], self.arrays.classes
         logits, pass_s = self.answered(winner, reference)
         said = {who: given.argmax(1) for who, given in logits.items()}

@@ -1,4 +1,4 @@
-"""What a report shows of keyword spotting: spectrograms with what was recognised, noise, times, confused words."""
+"""Report sections of keyword spotting: spectrograms with predictions, noise, times, confused words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text with its tokens in the folder of a run: trainings read windows, exported graphs are judged entry by entry."""
+"""Tokenized text for training: trainings read windows, exported graphs are evaluated entry by entry."""
 
 from __future__ import annotations
 

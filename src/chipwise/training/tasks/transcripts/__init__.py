@@ -1,1 +1,1 @@
-"""Transcripts: a transformer writes down what is said, character by character, and is judged by its error rate."""
+"""Transcripts: a transformer transcribes speech character by character, scored by its error rate."""

@@ -1,4 +1,4 @@
-"""Utterances in the folder of a run: spectrograms for all trainings; exported graphs are judged one by one."""
+"""Utterances for training: spectrograms for all trainings; exported graphs are evaluated one by one."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
             )
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of 16-bit samples that a position stands for."""
+        """Bytes of 16-bit samples per position."""
         return np.asarray(HOP * SAMPLE_BYTES * space.values(rows, "stride"), np.float64)
 
     def clip(self, row: int) -> Mapping[str, Any]:
-        """What was said."""
+        """Spoken text of each clip."""
         return {"text": self.arrays.text(self.arrays.test[1][row])}
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
-        """Some test utterances with what was recognised, error rates of characters and words, by noise, and times."""
+        """Some test utterances with transcripts, error rates of characters and words, by noise, and times."""
         data = self.arrays
         said = [data.text(row) for row in data.test[1]]
         outputs, pass_s = self.answered(winner, reference)
@@ -90,7 +90,7 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         return found
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
-        """A tokenizer of characters, and what the front end must compute before the model."""
+        """A tokenizer of characters, and the settings of the front end."""
         classes = self.arrays.classes
         return {
             **super().shipped(arch),

@@ -1,4 +1,4 @@
-"""Spectrograms with what was said as a data set: a model learns characters by CTC and is judged by its error rate.
+"""Spectrograms with texts as a data set: CTC training on characters, scored by the error rate.
 
 Label 0 is CTC's blank; texts that are shorter than the longest are filled up with it.
 
@@ -54,7 +54,7 @@ class TranscribedSpectrograms(LabelledArrays):
             )
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Spectrograms with two short stretches of time and one group of bands set to their mean."""
+        """Spectrograms with two short time intervals and one group of bands masked by their mean."""
         count, bands, frames = inputs.shape
         hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
         hidden = np.repeat(hidden_M, frames, axis=2)
@@ -87,7 +87,7 @@ class TranscribedSpectrograms(LabelledArrays):
 
 
 def least_positions(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions that each text (n, L) needs, (n,): one a character, and one between two that are alike."""
+    """Positions that each text (n, L) needs, (n,): one a character, and one between equal neighbours."""
     twice = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != BLANK)
     found: NDArray[np.int64] = (labels != BLANK).sum(1) + twice.sum(1)
     return found
@@ -106,7 +106,7 @@ def decoded(logits_TV: NDArray[np.floating]) -> list[int]:
 
 
 def edits_of(logits_NTV: NDArray[np.floating], labels: NDArray[np.int64]) -> Float64Array:
-    """Edits between what is decoded and what was said, (n,); NaN where logits are not finite."""
+    """Edit distance between decoded and true texts, (n,); NaN if logits are not finite."""
     found = [
         distance(decoded(logits), [label for label in text.tolist() if label != BLANK])
         if np.isfinite(logits).all()

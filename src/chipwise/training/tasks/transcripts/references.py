@@ -28,7 +28,7 @@ FFN = 4  # widths of the model
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
-    """What designs of one published family have in common."""
+    """Fields shared by designs of one published family."""
 
     stride: int
     module: str

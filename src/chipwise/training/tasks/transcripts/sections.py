@@ -1,4 +1,4 @@
-"""What a report shows of transcription: spectrograms with what was said and recognised, errors, real-time factor."""
+"""Report sections of transcription: spectrograms with true and predicted texts, errors, real-time factor."""
 
 from __future__ import annotations
 

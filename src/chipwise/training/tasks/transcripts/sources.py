@@ -69,7 +69,7 @@ class UtterancesSpec:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One recording without silence at its ends: samples at 16 kHz, what was said, and the speaker."""
+    """One recording without silence at its ends: samples at 16 kHz, its text and speaker."""
 
     samples: NDArray[np.float32]
     text: str
@@ -175,7 +175,7 @@ def _texts_beside(folder: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int) -> dict[str, Part]:
-    """Training, validation and test parts; ``length`` is of a clip, in samples. What is learnt is copied.
+    """Training, validation and test parts; ``length`` is of a clip, in samples. The training part is copied.
 
     Raises:
         DataError: There are fewer than three speakers.

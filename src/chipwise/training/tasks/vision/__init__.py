@@ -1,1 +1,1 @@
-"""Vision: a transformer classifies images and is judged by its accuracy."""
+"""Vision: a transformer classifies images, scored by accuracy."""

@@ -1,4 +1,4 @@
-"""Images in the folder of a run: one file of arrays for all trainings; exported graphs are judged image by image."""
+"""Images for training: one file of arrays for all trainings; exported graphs are evaluated image by image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows of an image classifier: test images with their labels, and which classes are confused."""
+"""Report sections of an image classifier: test images with their labels, and confused classes."""
 
 from __future__ import annotations
 

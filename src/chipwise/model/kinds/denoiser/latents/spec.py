@@ -17,7 +17,7 @@ KERNEL = 3  # of the decoder's convolutions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latents:
-    """What a denoiser of latents makes images of: ``factor`` by ``factor`` pixels of ``channels`` from each latent.
+    """Decoder of latents: ``factor`` by ``factor`` pixels of ``channels`` from each latent.
 
     The decoder has two convolutions of 3 by 3, the first of which gives ``width`` channels.
     """
