@@ -1,11 +1,13 @@
 """A search by law: rows are read as designs are, the best of a space is found, and limits hold."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from chipwise.design.limits import Constraint, Objective
+from chipwise.design.phases import by_law
 from chipwise.design.phases.by_law import LOSS, RowShapes, search_by_law, with_loss
 from chipwise.design.strategies.pareto import non_dominated
 from chipwise.errors import Infeasible
@@ -126,3 +128,47 @@ def test_experts_are_described_and_cannot_be_exported() -> None:
     from chipwise.model.space.designs import summary
 
     assert "8x2:swiglu" in summary(design)
+
+
+@pytest.mark.parametrize(
+    ("draws", "vocabularies", "bred"), [(100, 1, by_law.FEWEST_CHILDREN), (10 * by_law.FEWEST_CHILDREN + 19, 2, None)]
+)
+def test_breeding_ends_where_it_no_longer_helps_and_the_best_is_polished(
+    monkeypatch, draws: int, vocabularies: int, bred: int | None
+) -> None:
+    """A loss is the row's number, a cost its negative: rounds reach 80, 70, then no less; neighbours 69 and 68."""
+    loss = LOSS
+    rows = [np.array([[number]]) for number in (80, 70, *[75] * 99)]
+    counts: list[int] = []
+
+    def both(rows):
+        return {loss: 1.0 * rows[:, 0], "tpot_p50": -1.0 * rows[:, 0]}
+
+    def children(space, parents, count, rng):
+        counts.append(count)
+        return rows[len(counts) - 1]
+
+    def screened(space, metrics, limits, *, seed, draws):
+        begun = np.array([[95], [90]])
+        return SimpleNamespace(rows=begun, metrics=both(begun), priced=1000)
+
+    near = {70: [70, 69], 69: [68, 70], 68: [68, 71]}
+    monkeypatch.setattr(by_law, "with_loss", lambda *args: both)
+    monkeypatch.setattr(by_law, "screen", screened)
+    monkeypatch.setattr(by_law, "_children", children)
+    monkeypatch.setattr(by_law, "_neighbours", lambda space, row: np.array([[n] for n in near[int(row[0])]]))
+    monkeypatch.setattr(by_law, "RowShapes", lambda space: lambda rows: rows)
+    law = SimpleNamespace(
+        expect=lambda shapes, tokens: (None, shapes[:, 0] - 1.0, shapes[:, 0] + 1.0),
+        notes=lambda shapes, tokens: [f"of {shapes.tolist()}"],
+    )
+    space = SimpleNamespace(spec=SimpleNamespace(vocab_size=[1] * vocabularies))
+    found = search_by_law(space, None, law, tokens=1e9, draws=draws, seed=0)  # type: ignore[arg-type]
+    assert counts == [bred or draws // 10] * (2 + by_law.STALE_ROUNDS)
+    assert found.priced == 1000 + len(counts) + 3 * 2
+    assert found.metrics[loss].tolist() == sorted(found.metrics[loss].tolist())
+    assert found.rows[0, 0] == 68
+    assert (found.low - found.rows[:, 0]).tolist() == [-1.0] * len(found.rows)
+    assert found.loss().high == 69.0
+    assert found.notes[0] == "of [[68]]"
+    assert len(found.notes) == vocabularies
