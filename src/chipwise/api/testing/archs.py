@@ -111,7 +111,7 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
 
 
 def crossing_archs() -> st.SearchStrategy[ArchSpec]:
-    """Small models of questions some or all of whose layers see the image by cross-attention."""
+    """Small visual question models with cross-attention to the image in some or all layers."""
     return st.builds(crossed, question_archs(), st.lists(st.booleans(), min_size=3, max_size=3))
 
 

@@ -497,7 +497,7 @@ class RunSpec:
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
-        """The constraints that are a task's."""
+        """Constraints on results of tasks."""
         return tuple(limit for limit in self.limits if limit.task is not None)
 
     @property

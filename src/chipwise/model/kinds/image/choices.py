@@ -238,7 +238,7 @@ class ImageSpace:
         return bias_rows(self.stem_of(choices), square_of(square))
 
     def _halves(self, patch: int, times: int) -> bool:
-        """Whether patch and image can be halved so many times."""
+        """Whether patch and image sizes are divisible by two that many times."""
         each = int(CONV_STRIDE**times)
         return patch % each == 0 and self.size % each == 0
 

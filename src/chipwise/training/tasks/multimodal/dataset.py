@@ -93,7 +93,7 @@ class PictureQuestions(ArrayDataset):
         return torch.nn.functional.cross_entropy(logits.float(), answers)
 
     def part(self, split: Split) -> QuestionPart:
-        """The part that selects models, or the one that selects nothing."""
+        """The validation part (which selects models) or the test part."""
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
