@@ -156,23 +156,17 @@ def simulate(
             if given:
                 raise SpecError("only valid for prefill and decode apart; name the decode_device", field=name)
     link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
-    base = Request(
-        model=model,
-        deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp),
-        batch=12 * pp * dp,
-        prompt_tokens=prompt,
-        new_tokens=max(new, 1),
-    )
+    served = Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
+    batch = 12 * pp * dp
+    base = Request(model=model, deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=max(new, 1))
     found = resolved(base)
     arch = found.setting.arch
     generates = arch.causal
     if generates and batching == "requests":
         raise SpecError(f"{arch.name} generates: its steps are filled with tokens", field="batching")
     if dp > 1 and not copies_share(arch):
-        raise SpecError(
-            f"copies of {arch.name} share neither experts nor tables: they are replicas={dp} behind a router",
-            field="dp",
-        )
+        said = f"copies of {arch.name} share neither experts nor tables: they are replicas={dp} behind a router"
+        raise SpecError(said, field="dp")
     if arch.stem is not None:  # an image, or a history with candidates, is one request
         prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
         base = replace(base, prompt_tokens=1, new_tokens=1)
