@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,21 @@ from chipwise.hardware import datasheet
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
-from chipwise.predict.served.taught_pass import GROUPS, deviation
+from chipwise.predict.served.taught_pass import (
+    FIGURES,
+    GROUPS,
+    SPREADS,
+    TERMS,
+    PassSums,
+    basis,
+    deviation,
+    kernel,
+    label_names,
+    matrix,
+    sequence,
+    spread_points,
+    taught_seconds,
+)
 from chipwise.predict.served.taught_times import corrected, pass_sums
 
 BOARD = datasheet.load("raspberry-pi-5")
@@ -61,3 +77,95 @@ def test_a_taught_machine_is_as_sure_as_its_rows() -> None:
     sheet = cost_of(ASKED)
     steps = corrected(taught, sheet.decode, sheet.step_s, sheet.group.setting, "decode").found
     assert cost.log_halfwidth == pytest.approx(Z90 * deviation(taught, [(np.ones(1), steps)]), rel=1e-9)
+
+
+def one_lesson(*, points: tuple[tuple[float, ...], ...] = ()) -> Any:
+    """Two terms of which the first was twice as slow; decoding takes e^0.1 as long, and all e^0.2."""
+    count = 1 + 2 + 1 + len(points)
+    return Namespace(
+        terms=("a", "b"),
+        units=(1.0, 3.0),
+        labels=("decode",),
+        mean=(0.2, math.log(2.0), 0.0, 0.1, *([0.05] * len(points))),
+        covariance=tuple(map(tuple, np.diag(np.full(count, 0.04)))),
+        points=points,
+        amplitude=0.3,
+        reach=2.0,
+        label_sd=0.5,
+        noise=0.1,
+        widen=1.5,
+    )
+
+
+class Namespace(SimpleNamespace):
+    """One that can be remembered."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+FAR = np.zeros((1, len(FIGURES)))
+
+
+def test_seconds_of_a_taught_pass_by_hand() -> None:
+    """Terms of 5 and 1 s take 2 · 5 + 3 · 1 = 13 s, times e^0.3; a label that nobody taught adds its variance."""
+    lesson, terms = one_lesson(), np.array([[5.0, 1.0]])
+    known = taught_seconds(lesson, PassSums(terms=terms, figures=FAR, labels=("decode",)))
+    assert known.seconds.tolist() == pytest.approx([13 * math.exp(0.3)])
+    assert known.slopes.tolist() == [pytest.approx([1.0, 10 / 13, 3 / 13, 1.0])]
+    assert known.own.tolist() == pytest.approx([0.3**2])
+    assert known.factors.tolist() == [pytest.approx([2 * math.exp(0.3), 3 * math.exp(0.3)])]
+    other = taught_seconds(lesson, PassSums(terms=terms, figures=FAR, labels=("prefill", "decode", "x")))
+    assert other.own.tolist() == pytest.approx([0.3**2 + 2 * 0.5**2])
+    strange = taught_seconds(lesson, PassSums(terms=terms, figures=FAR, labels=("prefill",)))
+    assert strange.seconds.tolist() == pytest.approx([13 * math.exp(0.2)])
+    assert strange.slopes[0, 3] == 0.0
+    half = [(np.array([0.5]), known), (np.array([0.5]), strange)]
+    slopes = [1.0, 10 / 13, 3 / 13, 0.5]
+    variance = 0.04 * sum(slope**2 for slope in slopes) + (0.3**2 + 0.3**2 + 0.5**2) / 2 + 0.1**2
+    assert deviation(lesson, half).tolist() == pytest.approx([1.5 * math.sqrt(variance)])
+
+
+def test_a_pass_at_a_point_that_was_taught_is_as_sure_as_the_point() -> None:
+    """At the point itself the smooth part is all of the amplitude; far from it nothing of it is known."""
+    lesson, terms = one_lesson(points=(tuple([0.0] * len(FIGURES)),)), np.array([[5.0, 1.0]])
+    there = taught_seconds(lesson, PassSums(terms=terms, figures=FAR, labels=("decode",)))
+    assert there.slopes[0, 4] == pytest.approx(0.3, rel=1e-4)
+    assert there.own.tolist() == pytest.approx([0.0], abs=1e-5)
+    assert there.seconds.tolist() == pytest.approx([13 * math.exp(0.3 + 0.3 * 0.05)], rel=1e-4)
+    away = taught_seconds(lesson, PassSums(terms=terms, figures=FAR + 99.0, labels=("decode",)))
+    assert away.own.tolist() == pytest.approx([0.09])
+
+
+def test_likeness_of_passes_is_a_bell_over_their_spreads() -> None:
+    """One spread apart in one figure, at a reach of two: e^-1/8; in two figures e^-1/4."""
+    moved = np.vstack([FAR, FAR, FAR])
+    moved[1, 0] += SPREADS[0]
+    moved[2, 2], moved[2, 5] = -SPREADS[2], SPREADS[5]
+    assert kernel(moved, FAR, 2.0)[:, 0].tolist() == pytest.approx([1.0, math.exp(-1 / 8), math.exp(-1 / 4)])
+    assert basis(moved, FAR[:0], amplitude=1.0, reach=2.0).shape == (3, 0)
+    both = basis(moved, moved, amplitude=0.5, reach=2.0)
+    assert both @ both.T == pytest.approx(0.25 * kernel(moved, moved, 2.0), abs=1e-5)
+
+
+def test_points_are_spread_from_the_middle_and_near_ones_left_out() -> None:
+    """Of 0, 1, …, 10 spreads: first the middle, then an end, then the other; a twentieth of a spread is too near."""
+    line = np.zeros((11, len(FIGURES)))
+    line[:, 0] = SPREADS[0] * np.arange(11)
+    assert (spread_points(line, 3)[:, 0] / SPREADS[0]).tolist() == pytest.approx([5, 0, 10])
+    assert len(spread_points(line, 99)) == 11
+    near = np.vstack([FAR, FAR])
+    near[1, 0] = 0.05 * SPREADS[0]
+    assert len(spread_points(near, 2)) == 1
+    near[1, 0] = 0.11 * SPREADS[0]
+    assert len(spread_points(near, 2)) == 2
+
+
+def test_names_of_what_shifts_a_pass_and_numbers_as_they_are_stored() -> None:
+    assert label_names("decode", "vllm", "bf16", "") == (
+        *("decode", "runtime vllm", "weights bf16"), *("decode, runtime vllm", "decode, weights bf16"),
+    )  # fmt: skip
+    assert label_names("decode", "vllm", "bf16", "x")[3] == "variant x"
+    assert len(label_names("decode", "vllm", "bf16", "x")) == 7
+    assert sequence(np.array([1 / 3, 2.0])) == (0.333333333, 2.0)
+    assert matrix(np.array([[1 / 3], [2.0]])) == ((0.333333333,), (2.0,))
+    assert PassSums(terms=np.ones((2, len(TERMS))), figures=FAR, labels=()).sheet_s.tolist() == [len(GROUPS)] * 2
