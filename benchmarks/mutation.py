@@ -72,6 +72,7 @@ ROOMS = {  # the files below src/chipwise that each name of a package stands for
     "deploy": (
         *("deploy/export/**/*.py", "deploy/runtimes/torch_serving.py", "deploy/runtimes/llama_server.py"),
         *(f"model/kinds/*/{name}*.py" for name in ("graph", "hf", "modeling_chipwise", "module")),
+        "model/kinds/chipwise_blocks.py",
     ),
 }
 ELSEWHERE = {  # files in these rooms whose tests are those of another package
