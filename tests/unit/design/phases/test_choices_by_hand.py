@@ -322,7 +322,7 @@ def test_what_a_search_by_law_says_of_its_answer() -> None:
     assert worse.value < 0 == found.difference(found.design(last), last).value
     turned = dataclasses.replace(found, rows=found.rows[[last, 0]])
     assert turned.difference(found.design(last)).value == 0 > turned.difference(found.design(last), 1).value
-    assert any("what a vocabulary itself does" in note for note in found.notes)
+    assert any("the effect of the vocabulary itself" in note for note in found.notes)
     one = SearchSpace(dataclasses.replace(LAWS.spec, vocab_size=(1000,)))
     alone = search_by_law(one, costed(one), shipped(), tokens=1e10, seed=0, draws=200)
     assert not any("vocabulary" in note for note in alone.notes)
