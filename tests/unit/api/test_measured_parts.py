@@ -175,7 +175,7 @@ def test_wrong_requests_are_one_line(tmp_path: Path) -> None:
         measure_parts(model, images=0)
     with pytest.raises(InputError, match="has no tower"):
         measure_parts("gpt2")
-    with pytest.raises(InputError, match=r"measured in parts, with measure_parts\(\)"):
+    with pytest.raises(InputError, match=r"measure it in parts, with measure_parts\(\)"):
         api.measure(model)
     refused = CliRunner().invoke(app, ["measure", "gpt2", "--images", "2"])
     assert "--images is for models that see with a tower" in " ".join(refused.output.split())

@@ -130,7 +130,7 @@ def test_traces_of_other_tools_are_read(tmp_path: Path) -> None:
         ({"rate": 1, "clients": 1}, "give one of rate, clients and trace"),
         ({"rate": "soon"}, "rate: must be a rate"),
         ({"rate": 1, "requests": 10**9}, "requests: must be from 1 to 2,000,000"),
-        ({"rate": 1, "prompt": 10**6}, r"more than the context of"),
+        ({"rate": 1, "prompt": 10**6}, r"exceed the context of"),
         ({"rate": 1, "burstiness": -1.0}, "burstiness"),
         ({"rate": 1, "drafted": 100}, "drafted: must be from 1 to 64"),
     ],
