@@ -377,15 +377,15 @@ def plan(
         SpecError: An argument or a field of the file is wrong.
         Infeasible: Nothing meets the limits; names them with the closest values.
     """
-    if isinstance(model, FleetQuestion):
-        question = model
-    elif str(model).endswith((".yaml", ".yml")) and rate is None and trace is None:
-        named = {"limits": limits, "classes": classes, "devices": devices, "runtimes": runtimes, "weights": weights,
-                 "prices": prices, "power": power, "budget": budget, "kv": kv}  # fmt: skip
+    in_file = str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
+    if isinstance(model, FleetQuestion) or in_file:
+        named = {"rate": rate, "trace": trace, "limits": limits, "classes": classes, "devices": devices,
+                 "runtimes": runtimes, "weights": weights, "prices": prices, "power": power, "budget": budget,
+                 "kv": kv}  # fmt: skip
         for name, value in named.items():
             if value:
-                raise SpecError("is already set in the question file", field=name)
-        question = read_question(Path(model))
+                raise SpecError(f"is already set in the question{' file' if in_file else ''}", field=name)
+        question = model if isinstance(model, FleetQuestion) else read_question(Path(model))
     else:
         if (rate is None) == (trace is None):
             raise SpecError("give one of rate and trace", field="rate")

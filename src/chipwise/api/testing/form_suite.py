@@ -69,7 +69,7 @@ class FormSuite:
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         """The models to try, all of one kind."""
-        raise NotImplementedError
+        raise NotImplementedError("override `archs`")
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
         check_each(check, self.archs(), examples=self.examples)

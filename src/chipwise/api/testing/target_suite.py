@@ -32,7 +32,7 @@ class TargetSuite:
 
     def make(self) -> tuple[Target, SearchSpace]:
         """The target under test and the space that it was opened for."""
-        raise NotImplementedError
+        raise NotImplementedError("override `make`")
 
     def test_rows_and_designs_are_predicted_alike(self) -> None:
         """Screening may be coarser than a design's own estimate, by a few percent."""

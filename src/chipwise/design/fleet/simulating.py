@@ -293,14 +293,9 @@ def _price(pool: Pool) -> float | None:
 
 
 def _label(pool: Pool) -> str:
-    request = pool.replica.request
-    found = resolved(request)
-    plan = [request.deployment.spread]
-    drafts = pool.replica.policy.speculation
-    plan += [] if drafts is None else [drafts.describe()]
-    setting = found.setting
-    where = instances.counted(found.device.label, pool.devices)
-    return f"{where}, {', '.join(plan)}, {setting.formats.weights}, {setting.runtime.name}"
+    arrangement = _arrangement(pool)
+    where = instances.counted(resolved(pool.replica.request).device.label, pool.devices)
+    return f"{where}, {arrangement.spread}, {arrangement.weights}, {arrangement.runtime}"
 
 
 def _joules(pools: Sequence[Pool], in_flight: float, read: float, written: float) -> float | None:

@@ -9,7 +9,7 @@ the first M layers in the host's memory. What stays there is computed there for 
 Each is priced by what was measured of llama.cpp on such a card and such a processor, which is bound by its memory's
 bandwidth. Of a prompt of 32 tokens or more llama.cpp sends the host's weights to the card, once for every 512 tokens.
 Layers count as alike. Of nine published runs of one machine (an RTX 2080 beside an i9-10900X) that were divided so, all
-lie inside the interval, and predictions are 18 % too fast in the median; nothing is fitted to them.
+lie inside the interval, and predictions are 19 % too fast in the median; nothing is fitted to them.
 
 Sources: llama.cpp, tools/server/README.md (the options; logical and physical batches), ggml-cuda.cu (``offload_op``: at
 least 32 rows), pull request 15077 (--n-cpu-moe). The nine runs: AlexsJones/llmfit, pull requests 755, 774, 775, 778.

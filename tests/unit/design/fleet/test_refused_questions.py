@@ -189,3 +189,10 @@ def test_degrees_are_named_as_on_the_command_line_and_their_former_names_are_rea
     assert question_from({**words, **former}) == today
     with pytest.raises(SpecError, match="degrees: is what tp says; leave it out"):
         question_from({**words, "degrees": [1], "tp": [1]})
+
+
+def test_a_question_that_is_a_value_says_all_and_what_is_given_beside_it_is_refused() -> None:
+    question = question_from({"model": "gpt2", "rate": 1})
+    for name, value in (("rate", 5), ("trace", "t.jsonl"), ("limits", {"ttft_p99": "1 s"}), ("kv", "fp8")):
+        with pytest.raises(SpecError, match=f"{name}: is already set in the question"):
+            chipwise.plan(question, **{name: value})
