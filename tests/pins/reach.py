@@ -23,7 +23,6 @@ from chipwise.design.run.start_spec import StartSpec
 from chipwise.design.run.winner import read_winner
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.io import from_data, to_data
-from chipwise.model.kinds.encoder import module as torch_encoder
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk import module as modules
@@ -75,11 +74,7 @@ def operators(design: Design, workload: Workload, phase: Phase) -> list[tuple[st
 
 def module(arch: ArchSpec, weights: Weights) -> torch.nn.Module:
     """The torch module of ``arch`` with ``weights``."""
-    if arch.norm_place == "post":
-        return torch_encoder.load(arch, weights)
-    made = modules.module_of(arch)
-    made.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
-    return made.eval()  # type: ignore[no-any-return]
+    return modules.load(arch, weights)  # type: ignore[no-any-return]
 
 
 def fresh(arch: ArchSpec, *, seed: int) -> torch.nn.Module | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -26,9 +30,22 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
         Unsupported: ``arch`` is not built in torch, or not trained from nothing.
     """
     home = _home(arch)
-    if not hasattr(home, "build"):
+    if not hasattr(home, "initialise"):
         raise Unsupported(f"{arch.name} cannot be built afresh: {form_of(arch).untrained}")
-    return home.build(arch, seed=seed)
+    return home.initialise(home.MODULE(arch), seed=seed)
+
+
+def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Any:
+    """The module of ``arch`` with ``weights``, in FP32, ready to run.
+
+    Raises:
+        Unsupported: ``arch`` is not built in torch.
+    """
+    import torch
+
+    model = module_of(arch)
+    model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in weights.items()})
+    return model.eval()
 
 
 def _home(arch: ArchSpec) -> Any:

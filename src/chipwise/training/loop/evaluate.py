@@ -22,7 +22,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Quantiser, nearest
 from chipwise.model.kinds.text.module import Transformer
-from chipwise.model.walk.module import module_of
+from chipwise.model.walk.module import load, module_of
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.loss import head_loss
@@ -93,9 +93,7 @@ def _nats(model: Transformer, inputs: Tensor, targets: Tensor) -> float:
 def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
     """The torch module of ``arch`` with these weights, in FP32."""
     arrays = read(weights) if isinstance(weights, str | Path) else weights
-    model = module_of(arch)
-    model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in arrays.items()})
-    return model.eval()
+    return load(arch, arrays)
 
 
 def read(path: str | Path) -> dict[str, NDArray[np.floating]]:

@@ -21,9 +21,10 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.encoder.form import ENCODER
-from chipwise.model.kinds.encoder.module import Encoder, load, mean_pooled
+from chipwise.model.kinds.encoder.module import Encoder, mean_pooled
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.module import load
 from chipwise.model.walk.weights import weight_shapes
 
 TOLERANCE = 1e-4  # of the parity that is promised; what is found is near 1e-6

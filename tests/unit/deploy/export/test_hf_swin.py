@@ -18,7 +18,7 @@ from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.image.hf_swin import swin_config
-from chipwise.model.kinds.image.module import load
+from chipwise.model.walk.module import load
 
 transformers = pytest.importorskip("transformers")
 SWIN: dict[str, Any] = {

@@ -21,10 +21,10 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.hf_vit import is_vit, vit_config
-from chipwise.model.kinds.image.module import load
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question
+from chipwise.model.walk.module import load
 
 transformers = pytest.importorskip("transformers")
 PATCHES = ImageStem(image_size=16, patch=4)

@@ -29,12 +29,11 @@ from chipwise.model.kinds.image import module as torch_vision
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question
-from chipwise.model.kinds.ranking import module as torch_ranking
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.sound import module as torch_sound
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.read import from_config
+from chipwise.model.walk.module import build
 
 ATTENTION = Attention(heads=4, kv_heads=4, head_size=32, rope=False, causal=False)
 FFN = FeedForward(width=512, activation="gelu", gated=False)
@@ -109,13 +108,13 @@ def expected(name: str, value: torch.Tensor, small: tuple[str, ...]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("build", "arch", "small"),
+    ("arch", "small"),
     [
-        (torch_vision.build, IMAGE, ("stem.prefix", "positions", "head")),
-        (torch_sound.build, SOUND, ("positions", "head")),
+        (IMAGE, ("stem.prefix", "positions", "head")),
+        (SOUND, ("positions", "head")),
     ],
 )
-def test_fresh_classifiers_and_transcribers(build: Any, arch: ArchSpec, small: tuple[str, ...]) -> None:
+def test_fresh_classifiers_and_transcribers(arch: ArchSpec, small: tuple[str, ...]) -> None:
     model = build(arch, seed=0)
     found = spreads(model)
     for name, value in model.named_parameters():
@@ -129,18 +128,18 @@ def test_fresh_classifiers_and_transcribers(build: Any, arch: ArchSpec, small: t
 
 def test_a_fresh_ranker_begins_without_distances() -> None:
     """Tables of 1/√width, biases of distances and of products 0."""
-    model = torch_ranking.build(RANKER, seed=0)
+    model = build(RANKER, seed=0)
     found = spreads(model)
     for name, value in model.named_parameters():
         plain = 0.0 if name.startswith("positions") else expected(name, value, ())
         assert found[name] == pytest.approx(plain, rel=0.12), name
     assert float(model.head.weight.detach().std()) == pytest.approx(1 / math.sqrt(128), rel=0.2)
-    assert torch.equal(model.head.weight, torch_ranking.build(RANKER, seed=0).head.weight)
+    assert torch.equal(model.head.weight, build(RANKER, seed=0).head.weight)
 
 
 def test_a_fresh_denoiser_begins_as_nothing() -> None:
     """Modulations and head 0, labels and readers of numbers 0.02, the rest 1/√fan-in; positions are waves."""
-    model = torch_denoiser.build(DENOISER, seed=0)
+    model = build(DENOISER, seed=0)
     for name, value in model.named_parameters():
         if name.endswith("bias") or name.startswith(("modulations", "head")):
             assert not value.any(), name

@@ -24,11 +24,12 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.form import DENOISER
 from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
-from chipwise.model.kinds.denoiser.module import build, draw
+from chipwise.model.kinds.denoiser.module import draw
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from chipwise.model.walk.module import build
 from chipwise.model.walk.slicing import cuts
 from chipwise.predict.cost.memory import memory_parts
 

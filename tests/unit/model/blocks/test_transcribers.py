@@ -90,7 +90,7 @@ def test_stretches_see_themselves_alone() -> None:
     whole, parts = (lower(Design(arch=transcriber(chunk=chunk)), SOUND, Phase.PREFILL) for chunk in (None, 5))
     (one,), (four,) = ([p.op for p in graph if isinstance(p.op, AttentionOp)] for graph in (whole, parts))
     assert (one.batch, one.query_tokens, four.batch, four.query_tokens) == (1, 20, 4, 5)
-    from chipwise.model.kinds.sound.module import build
+    from chipwise.model.walk.module import build
 
     model = build(transcriber(chunk=5), seed=0).eval()
     layer = model.layers["0"]

@@ -250,7 +250,7 @@ def test_what_is_shipped_is_loaded_by_transformers(folder: Path, tmp_path: Path)
     """AutoModelForCTC computes the module's logits, and transformers' tokenizer of characters decodes them."""
     transformers = pytest.importorskip("transformers")
     from chipwise.deploy.export.hf import load_pretrained
-    from chipwise.model.kinds.sound.module import load
+    from chipwise.model.walk.module import load
 
     TestTranscripts.base = folder
     suite = TestTranscripts()

@@ -146,9 +146,4 @@ def _waves(stem: ImageStem, width: int) -> Tensor:
     return torch.nn.functional.pad(found, (0, max(0, width - found.shape[1])))[:, :width]
 
 
-def build(arch: ArchSpec, *, seed: int) -> DenoisingTransformer:
-    """A freshly initialised denoiser of ``arch``."""
-    return initialise(DenoisingTransformer(arch), seed=seed)
-
-
 MODULE = DenoisingTransformer

@@ -5,10 +5,6 @@ Axes: B batch, T tokens, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -99,13 +95,6 @@ def mean_pooled(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
         return x_BTD.mean(1)
     weight = mask_BT.to(x_BTD.dtype)[..., None]
     return (x_BTD * weight).sum(1) / weight.sum(1)
-
-
-def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Encoder:
-    """The encoder of ``arch`` with ``weights``, ready to run."""
-    model = Encoder(arch)
-    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-    return model.eval()
 
 
 MODULE = Encoder

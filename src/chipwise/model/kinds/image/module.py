@@ -5,11 +5,6 @@ Axes: B batch, C channels, Y and X rows and columns, T tokens, S tokens of the i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +19,7 @@ from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import ImageAttention
 from chipwise.model.kinds.question.projector.module import ProjectorModule
+from chipwise.model.nn.fresh import fill
 
 
 class ImageLayer(nn.Module):
@@ -142,34 +138,12 @@ def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
     References:
         Positions and class token of 0.02: Touvron et al. 2021 (DeiT), section 5.
     """
-    generator = torch.Generator().manual_seed(seed)
-    depth = len(model.arch.layers)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1.0)
-            elif name.startswith(("stem.prefix", "positions", "head", "words")) or ".positions." in name:
-                parameter.normal_(0.0, 0.02, generator=generator)
-            else:
-                scale = 1 / math.sqrt(parameter[0].numel())
-                if name.endswith(("out.weight", "down.weight")):
-                    scale /= math.sqrt(2 * depth)
-                parameter.normal_(0.0, scale, generator=generator)
-    return model
+    return fill(model, seed=seed, depth=len(model.arch.layers), deviation=_deviation)
 
 
-def build(arch: ArchSpec, *, seed: int) -> ImageClassifier:
-    """A freshly initialised classifier of ``arch``."""
-    return initialise(ImageClassifier(arch), seed=seed)
-
-
-def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> ImageClassifier:
-    """The classifier of ``arch`` with ``weights``, ready to run."""
-    model = ImageClassifier(arch)
-    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-    return model.eval()
+def _deviation(name: str) -> float | None:
+    small = name.startswith(("stem.prefix", "positions", "head", "words")) or ".positions." in name
+    return 0.02 if small else None
 
 
 MODULE = ImageClassifier

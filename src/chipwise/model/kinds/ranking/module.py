@@ -5,11 +5,6 @@ Axes: B batch, T positions (S of them the history's, C candidates), J an item an
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +15,7 @@ from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.ranking.candidates.module import Items, RequestAttention
 from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.nn.fresh import fill
 
 
 class RankingLayer(nn.Module):
@@ -94,32 +90,12 @@ class Ranker(nn.Module):
 
 def initialise(model: Ranker, *, seed: int) -> Ranker:
     """Fills the parameters: tables 1/√width, matrices 1/√fan-in, residual outputs scaled down by depth, biases 0."""
-    generator = torch.Generator().manual_seed(seed)
-    depth = len(model.arch.layers)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias") or name.startswith("positions"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1.0)
-            else:
-                scale = 1 / math.sqrt(parameter.shape[1])
-                if name.endswith(("out.weight", "down.weight")):
-                    scale /= math.sqrt(2 * depth)
-                parameter.normal_(0.0, scale, generator=generator)
-    return model
-
-
-def build(arch: ArchSpec, *, seed: int) -> Ranker:
-    """A freshly initialised ranking model of ``arch``."""
-    return initialise(Ranker(arch), seed=seed)
-
-
-def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Ranker:
-    """The ranking model of ``arch`` with ``weights``, ready to run."""
-    model = Ranker(arch)
-    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-    return model.eval()
+    return fill(
+        model,
+        seed=seed,
+        depth=len(model.arch.layers),
+        deviation=lambda name: 0.0 if name.startswith("positions") else None,
+    )
 
 
 MODULE = Ranker

@@ -5,12 +5,6 @@ Axes: B batch, M bands, T positions, D model width, V characters (the first is C
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
-import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
@@ -22,6 +16,7 @@ from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.frames.module import Frames
 from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.nn.fresh import fill
 
 
 class SoundLayer(nn.Module):
@@ -80,34 +75,12 @@ class Transcriber(nn.Module):
 
 def initialise(model: Transcriber, *, seed: int) -> Transcriber:
     """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small."""
-    generator = torch.Generator().manual_seed(seed)
-    depth = len(model.arch.layers)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1.0)
-            elif name.startswith(("positions", "head")):
-                parameter.normal_(0.0, 0.02, generator=generator)
-            else:
-                scale = 1 / math.sqrt(parameter[0].numel())
-                if name.endswith(("out.weight", "down.weight")):
-                    scale /= math.sqrt(2 * depth)
-                parameter.normal_(0.0, scale, generator=generator)
-    return model
-
-
-def build(arch: ArchSpec, *, seed: int) -> Transcriber:
-    """A freshly initialised transcribing model of ``arch``."""
-    return initialise(Transcriber(arch), seed=seed)
-
-
-def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Transcriber:
-    """The transcribing model of ``arch`` with ``weights``, ready to run."""
-    model = Transcriber(arch)
-    model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in weights.items()})
-    return model.eval()
+    return fill(
+        model,
+        seed=seed,
+        depth=len(model.arch.layers),
+        deviation=lambda name: 0.02 if name.startswith(("positions", "head")) else None,
+    )
 
 
 MODULE = Transcriber

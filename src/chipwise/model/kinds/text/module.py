@@ -20,6 +20,7 @@ from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.nn import rotary
+from chipwise.model.nn.fresh import fill
 
 Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
 
@@ -129,27 +130,14 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
     References:
         Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
     """
-    generator = torch.Generator().manual_seed(seed)
-    depth = len(model.arch.layers)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias") or name.endswith("conv.weight"):
-                parameter.zero_()
-            elif parameter.ndim == 1:
-                parameter.fill_(1.0)
-            elif name.startswith(("embedding", "positions", "head")):
-                parameter.normal_(0.0, 1 / math.sqrt(model.arch.d_model), generator=generator)
-            else:
-                scale = 1 / math.sqrt(parameter.shape[1])
-                if name.endswith(("out.weight", "down.weight")):
-                    scale /= math.sqrt(2 * depth)
-                parameter.normal_(0.0, scale, generator=generator)
-    return model
+    wide = 1 / math.sqrt(model.arch.d_model)
 
+    def deviation(name: str) -> float | None:
+        if name.endswith("conv.weight"):
+            return 0.0
+        return wide if name.startswith(("embedding", "positions", "head")) else None
 
-def build(arch: ArchSpec, *, seed: int) -> Transformer:
-    """A freshly initialised decoder of ``arch``."""
-    return initialise(Transformer(arch), seed=seed)
+    return fill(model, seed=seed, depth=len(model.arch.layers), deviation=deviation)
 
 
 MODULE = Transformer

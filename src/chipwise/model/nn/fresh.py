@@ -1,0 +1,41 @@
+"""First values of a module's parameters, before any training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+def fill(module: Module, *, seed: int, depth: int, deviation: Callable[[str], float | None]) -> Module:
+    """Fills the parameters: biases 0, norms 1, matrices normal with 1/√fan-in, residual outputs scaled down by depth.
+
+    Args:
+        module: The module to fill.
+        seed: Of the normal values, drawn in the order of the parameters.
+        depth: Layers.
+        deviation: The deviation of a parameter by its name, where a kind of model has one of its own; 0 draws nothing.
+
+    References:
+        Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            own = 0.0 if name.endswith("bias") else deviation(name)
+            if own == 0.0:
+                parameter.zero_()
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            elif own is not None:
+                parameter.normal_(0.0, own, generator=generator)
+            else:
+                scale = 1 / math.sqrt(parameter[0].numel())
+                if name.endswith(("out.weight", "down.weight")):
+                    scale /= math.sqrt(2 * depth)
+                parameter.normal_(0.0, scale, generator=generator)
+    return module
