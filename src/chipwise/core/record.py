@@ -21,12 +21,7 @@ class Record:
     """A mapping that JSON or YAML gave. Iterating yields its names; ``data`` is the mapping itself.
 
     >>> kit = Record.of({"name": "a", "batches": [1, 8], "host": {"cores": 4}}, file="kit.json")
-    >>> (
-    ...     kit.get("name", str),
-    ...     kit.sequence("batches", int),
-    ...     kit.record("host").get("cores", int),
-    ...     kit.get("seed", int, 0),
-    ... )
+    >>> kit.get("name", str), kit.sequence("batches", int), kit.record("host").get("cores", int)
     ('a', [1, 8], 4)
     """
 
