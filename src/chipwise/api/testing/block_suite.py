@@ -22,7 +22,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.api.testing.specs import arch_specs, check_each
-from chipwise.core.dtypes import Size
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.mixers import Attention
@@ -133,9 +132,9 @@ def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: i
         assert lower(design, workload, phase).work().flops <= graph.work().flops
 
 
-def dense_flops(graph: OpGraph) -> Size:
+def dense_flops(graph: OpGraph) -> int:
     """FLOPs of the matrix products and of attention in ``graph``, as if nothing were masked."""
-    total: Size = 0
+    total = 0
     for placed in graph:
         if isinstance(op := placed.op, Matmul):
             total += 2 * op.m * op.k * op.n

@@ -26,8 +26,6 @@ from chipwise.errors import InputError, SpecError, StudyError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.families import without_folder
 from chipwise.model.walk.built import require_trained
 from chipwise.training.loop.origin import has_weights, resolve_untrained
@@ -271,17 +269,8 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
 
 def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     """The task's data, prepared if missing, and checked against the input of ``arch``."""
-    image, stem = run.space.image, arch.stem
-    if image is not None and isinstance(stem, ImageStem):
-        wanted = {"size": image.size, "channels": image.channels, "classes": image.classes, "axes": image.axes}
-        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.classes, "axes": stem.axes}
-        off = [f"{name} {got[name]}, not {wanted[name]}" for name in wanted if wanted[name] != got[name]]
-        if off:
-            raise SpecError(f"{arch.name} reads other data than {run.name} has: {'; '.join(off)}", field="space.image")
-    elif image is not None:
-        raise SpecError(f"{arch.name} reads no images or spectrograms, which {run.name} has", field="space.image")
-    if run.space.sound is not None and not isinstance(stem, SoundStem):
-        raise SpecError(f"{arch.name} reads no sound, but {run.name} has sounds", field="space.sound")
+    if unlike := run.space.kind.other_input(arch, run=run.name):
+        raise SpecError(unlike, field=f"space.{run.space.part}")
     data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
     data.prepare()
     return data

@@ -19,16 +19,14 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.design.prices.lookup import BlockPrices, Lookup
 from chipwise.hardware.device import MachineProfile
-from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.layer import Layer
-from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.choices import Whole
 from chipwise.model.kinds.image.choices import LATENTS
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
-from chipwise.model.space.designs import image_arch, image_layer, ranking_arch, ranking_layer, sound_arch, sound_layer
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import ffn_block
 from chipwise.model.walk.lower import lower
@@ -152,7 +150,7 @@ class PriceTable:
         self._first = (spec.head_size[0], spec.attention_choices()[0])
         # Prices of blocks depend on the head's weight format, of images on how many positions a stem makes, of requests
         # on the kind of attention; steps multiply a pass.
-        own = () if spec.own is None else spec.own.choices
+        own = spec.kind.choices
         decoded = LATENTS in own  # once an image: its part of a pass depends on how many there are
         self._apart = ("weights", *(name for name in own if name != "steps" or decoded))
         self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
@@ -270,30 +268,11 @@ class PriceTable:
         shares: int | None = None,
     ) -> Layer:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
-        heads, kv_heads, *square = pair or self._first[1]
-        taps = self.space.spec.conv_taps
-        ranking = self.space.spec.ranking
-        if ranking is not None:
-            size, mixing = head_size or self._first[0], self._chosen["mixing"]
-            found = ranking_layer(heads=heads, head_size=size, ffn=None, mixing=mixing, ranking=ranking)
-            return replace(found, ffn=ffn)
-        if self.space.spec.sound is not None:
-            bare = sound_layer(self._chosen, heads=heads, head_size=head_size or self._first[0], ffn=None)
-            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
-        if (image := self.space.spec.image) is not None:
-            fitting = image.square_for(self._chosen, square[0])
-            bare = image_layer(
-                heads=heads,
-                head_size=head_size or self._first[0],
-                ffn=None,
-                square=fitting,
-                bias_rows=image.bias_rows(self._chosen, fitting),
-                cross=image.crosses(self._chosen),
-            )
-            return replace(bare, ffn=None if ffn is None else replace(ffn, bias=True))
-        return Layer(
-            attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size or self._first[0]),
-            ffn=ffn,
+        taps, kind = self.space.spec.conv_taps, self.space.spec.kind
+        parts = kind.fitting(self._chosen, pair or self._first[1])
+        bare = kind.layer(self._chosen, parts, head_size=head_size or self._first[0], ffn=ffn)
+        return replace(
+            bare,
             shares=shares,
             attention_conv=taps if conv in ("attention", "both") else 0,
             ffn_conv=taps if conv in ("ffn", "both") else 0,
@@ -303,24 +282,9 @@ class PriceTable:
         self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
     ) -> Design:
         spec = self.space.spec
-        if spec.image is not None:
-            arch = image_arch(self._chosen, layers, spec=spec, image=spec.image, d_model=d_model, name="model")
-            return Design(arch=arch, weights=formats_word(formats, head))
-        if spec.sound is not None:
-            arch = sound_arch(self._chosen, layers, spec=spec, sound=spec.sound, d_model=d_model, name="model")
-            return Design(arch=arch, weights=formats_word(formats, head))
-        if spec.ranking is not None:
-            ranking = spec.ranking
-            arch = ranking_arch(self._chosen, layers, spec=spec, ranking=ranking, d_model=d_model, name="model")
-            return Design(arch=arch, weights=formats_word(formats, head))
-        arch = ArchSpec(
-            vocab_size=vocab_size,
-            d_model=d_model,
-            layers=tuple(layers),
-            max_tokens=spec.max_tokens,
-            tie_embeddings=tied,
-            norm=spec.norm,
-        )
+        whole = Whole(name="model", d_model=d_model, norm=spec.norm, max_tokens=spec.max_tokens)
+        chosen = {**self._chosen, "vocab_size": vocab_size, "tie_embeddings": tied}
+        arch = spec.kind.arch(chosen, layers, whole)
         return Design(arch=arch, weights=formats_word(formats, head))
 
     def _columns(

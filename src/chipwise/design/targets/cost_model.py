@@ -72,7 +72,7 @@ class CostModel:
     ) -> None:
         self.profile, self._calibrated, self._workload = profile, profile, workload
         self._rates, self._space = rates, space
-        self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
+        self._one_pass = space.spec.kind.one_pass
         self._measured = {name for name in MEASURED_METRICS if not (self._one_pass and name.startswith("tpot"))}
         self._pricer = ProfilePricer(profile)
         self._table = PriceTable(space, workload, self._pricer)

@@ -72,10 +72,8 @@ class SheetTarget:
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
-        self._one_pass = space.spec.own is not None  # an image or request is one pass; nothing follows it
-        steps = space.spec.image is not None and bool(space.spec.image.steps)
-        if steps or space.spec.sound is not None:
-            kind = "models that make images in steps" if steps else "models that transcribe"
+        self._one_pass = space.spec.kind.one_pass
+        if kind := space.spec.kind.off_sheets:
             raise Unsupported(
                 f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single "
                 "model there with `chipwise estimate`, or search with target: {device: local}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from chipwise.errors import Unsupported
@@ -18,6 +19,42 @@ class Modelling(NamedTuple):
     file: str
     auto: str  # class of transformers that finds it
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """Words for what sets a design of a kind apart, in the line that designs are compared by.
+
+    Attributes:
+        first: Before width and depth: the stem.
+        layers: Behind the depth, with a space before each.
+        attention: Behind the heads, with a space before each.
+        last: Before the formats.
+        groups: Whether heads are given with those of keys and values, rather than with their size.
+    """
+
+    first: str = ""
+    layers: str = ""
+    attention: str = ""
+    last: str = ""
+    groups: bool = False
+
+
+def joined(items: list[str]) -> str:
+    """Words of layers in order, with counts of equal neighbours: ``swiglu:64-swiglu:128x3``."""
+    if len(set(items)) == 1:
+        return items[0]
+    counted = [(item, len(list(alike))) for item, alike in groupby(items)]
+    return "-".join(item if count == 1 else f"{item}x{count}" for item, count in counted)
+
+
+def text_sketch(arch: ArchSpec) -> Sketch:
+    """Shared layers and convolutions, and the table of tokens."""
+    tied = "tied" if arch.tie_embeddings else "untied"
+    shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
+    blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""
+    shared += f" conv:{blocks}" if blocks else ""
+    return Sketch(layers=shared, last=f"v{arch.vocab_size} {tied}", groups=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +74,7 @@ class Form:
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
         does: What it reads and makes, in words.
+        sketch: What its designs are compared by beside their layers.
         untrained: Why chipwise trains none, where there is no task; empty for what departs from it.
     """
 
@@ -52,6 +90,7 @@ class Form:
     operators: Operators | None = None
     as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None
+    sketch: Callable[[ArchSpec], Sketch] = text_sketch
     untrained: str = ""
 
     def builds(self, arch: ArchSpec) -> bool:

@@ -21,7 +21,7 @@ from chipwise.core.rows import Rows as Rows
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
-from chipwise.model.kinds.image.choices import EVERYWHERE, GUIDANCE, LATENTS, SOLVER
+from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, SOLVER
 from chipwise.model.space.conditions import Conditions
 from chipwise.model.space.count import size
 from chipwise.model.space.designs import design_of
@@ -188,8 +188,7 @@ class SearchSpace:
         Raises:
             SpecError: The space does not list a value, or its ties or conditions forbid it.
         """
-        if self.spec.image is not None:
-            choices = {**choices, "layers": [{"square": EVERYWHERE, **layer} for layer in choices["layers"]]}
+        choices = {**choices, "layers": [self.spec.kind.completed(layer) for layer in choices["layers"]]}
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
             row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
@@ -223,8 +222,7 @@ class SearchSpace:
     def _chosen(self, layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
         """The choices of ``layer`` in ``whole``; the model's weight format, and no square, where it has none."""
         if name == "attention":
-            pair = layer["heads"], layer["kv_heads"]
-            return pair if self.spec.image is None else (*pair, layer.get("square", EVERYWHERE))
+            return self.spec.kind.parts(layer)
         return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
     def _column(self, row: NDArray[np.int64], name: str, layer: int) -> int:

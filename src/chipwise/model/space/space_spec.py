@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +14,11 @@ from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import AnyFeedForward
+from chipwise.model.kinds.choices import Choices, Norm
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.ranking.choices import RankingSpace
 from chipwise.model.kinds.sound.choices import SoundSpace
+from chipwise.model.kinds.text.choices import TEXT
 
 FfnName = Literal[
     "relu", "gelu", "silu", "reglu", "geglu", "swiglu",
@@ -128,7 +129,7 @@ class SpaceSpec:
     conv_taps: int = 4  # positions that a convolution sees
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm: Norm = "rmsnorm"
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
     ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
@@ -145,7 +146,7 @@ class SpaceSpec:
             raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
-        if NO_FFN in self.layer.ffn and self.ranking is None:
+        if NO_FFN in self.layer.ffn and not self.kind.bare:
             raise SpecError("layers without a feed-forward are those of ranking models", field="layer.ffn")
         for name in ("heads", *(() if self.own else ("kv_heads",)), "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
@@ -174,18 +175,34 @@ class SpaceSpec:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
 
     @property
-    def own(self) -> ImageSpace | RankingSpace | SoundSpace | None:
-        """Choices of models that read something other than tokens; None for text."""
-        return next((each for each in (self.image, self.ranking, self.sound) if each is not None), None)
+    def _given(self) -> dict[str, Choices]:
+        """The choices of kinds other than decoders that the file states, by their names there."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Choices)}
+
+    @property
+    def own(self) -> Choices | None:
+        """Choices of models that are no decoders of text; None for those."""
+        return next(iter(self._given.values()), None)
+
+    @property
+    def part(self) -> str:
+        """The field that holds them; empty for decoders of text."""
+        return next(iter(self._given), "")
+
+    @property
+    def kind(self) -> Choices:
+        """The choices of the kind of model that is searched."""
+        return self.own or TEXT
 
     @property
     def sound_s(self) -> float | None:
         """Seconds of sound in a request; None where it holds none."""
-        return None if isinstance(self.own, RankingSpace) or self.own is None else self.own.seconds
+        return self.kind.seconds
 
-    def _read_own(self, own: ImageSpace | RankingSpace | SoundSpace) -> None:
-        """Fills in fixed fields of models without text input, and the conditions that follow from their sizes."""
-        given = [name for name in ("image", "ranking", "sound") if getattr(self, name) is not None]
+    def _read_own(self, own: Choices) -> None:
+        """Fills in fixed fields of models that are no decoders, and the conditions that follow from their sizes."""
+        given = list(self._given)
         if len(given) > 1:
             raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
         if self.vocab_size not in ((), (own.outputs,)):
@@ -197,15 +214,11 @@ class SpaceSpec:
                 raise SpecError(f"is not possible for {own.noun}; leave it out", field=name)
         if any(kind in EXPERTS for kind in self.layer.ffn):
             raise SpecError(f"experts are not possible for {own.noun}", field="layer.ffn")
-        if self.image is not None and self.image.steps and self.norm != "layernorm":
-            raise SpecError("denoisers have LayerNorm; write norm: layernorm", field="norm")
-        for name in own.choices:
+        if unfit := own.unfit_norm(self.norm):
+            raise SpecError(unfit, field="norm")
+        for name in own.listed:
             _checked(f"{given[0]}.{name}", getattr(own, name))
-        if self.image is not None:
-            _checked("image.square", self.image.square)
-        implied = [Condition(when=when, only=only) for when, only in own.conditions()]
-        if self.image is not None:
-            implied += [Condition(when=when, only=only) for when, only in self.image.wide_enough(self.d_model)]
+        implied = [Condition(when=when, only=only) for when, only in own.conditions(self.d_model)]
         if NO_FFN in self.layer.ffn:  # whose width is nobody's choice
             implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
         rest = tuple(item for item in self.conditions if item not in implied)
@@ -224,18 +237,12 @@ class SpaceSpec:
 
     def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
         """The valid (heads, KV heads) pairs: KV heads divide heads; for images (heads, KV heads, window)."""
-        if self.image is not None:
-            return tuple((heads, heads, square) for heads in self.layer.heads for square in self.image.square)
-        if self.own is not None:
-            return tuple((heads, heads) for heads in self.layer.heads)
-        pairs = itertools.product(self.layer.heads, self.layer.kv_heads)
-        return tuple((heads, kv) for heads, kv in pairs if heads % kv == 0)
+        return self.kind.attention(self.layer.heads, self.layer.kv_heads)
 
     @property
     def globals(self) -> tuple[str, ...]:
         """Choices for the whole model; convolutions, images and requests only if listed."""
-        own = () if self.own is None else self.own.choices
-        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *own)
+        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *self.kind.choices)
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
@@ -253,8 +260,8 @@ class SpaceSpec:
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
             return self.layer.weights or ()
-        if self.own is not None and name in self.own.choices:
-            return tuple(getattr(self.own, name))
+        if name in self.kind.choices:
+            return tuple(getattr(self.kind, name))
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:

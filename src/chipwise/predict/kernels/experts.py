@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.dtypes import Size, values_bytes, weight_format
+from chipwise.core.dtypes import values_bytes, weight_format
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.matmul import GroupedMatmul
@@ -129,7 +129,6 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
     Raises:
         Unsupported: The device has no rate for the products' format.
     """
-    topk: Size
     if isinstance(op, GroupedMatmul):
         tokens, local, total, topk, d_model, width, matrices = op.tokens, op.groups, op.groups, 1, op.k, op.n, 1.0
         routing = "balanced"

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
 from chipwise.model.kinds.denoiser import lower, weights
-from chipwise.model.kinds.form import Form, Modelling
-from chipwise.model.kinds.image.form import FREE, layer_departures
+from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
+from chipwise.model.kinds.denoiser.parts import parts_of
+from chipwise.model.kinds.form import Form, Modelling, Sketch
+from chipwise.model.kinds.image.form import FREE, layer_departures, seen_words
 from chipwise.model.kinds.image.stem import ImageStem
 
 _FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
@@ -35,6 +37,17 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     yield from layer_departures(arch)
 
 
+def _sketch(arch: ArchSpec) -> Sketch:
+    stem, denoiser = parts_of(arch)
+    told = " of shortcuts" if denoiser.shortcut else ""
+    guided = f" guided {denoiser.guidance:g}" if denoiser.guided else ""
+    latents = f" latents {denoiser.latents.factor}" if denoiser.latents else ""
+    solver = " multistep" if denoiser.solver == "multistep" else ""
+    solver += f" shift {denoiser.shift:g}" if denoiser.shift != UNSHIFTED else ""
+    first = f"{denoiser.steps} steps{told}{solver}{guided}{latents} p{stem.patch}"
+    return Sketch(first=first, attention=seen_words(arch))
+
+
 DENOISER = Form(
     name="denoiser",
     matches=lambda arch: arch.denoiser is not None,
@@ -47,4 +60,5 @@ DENOISER = Form(
     outputs="velocities",
     operators=lower.OPERATORS,
     task=lambda arch: "diffusion",
+    sketch=_sketch,
 )

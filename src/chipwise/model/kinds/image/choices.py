@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
+from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Whole, other_sizes
 from chipwise.model.kinds.denoiser.denoiser import MOST_GUIDANCE, MOST_SHIFT, UNGUIDED, UNSHIFTED, Denoiser, Solver
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
@@ -41,7 +45,7 @@ _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSpace:
+class ImageSpace(Choices):
     """What images are, and the choices that only image classifiers have; each lists the values that may be chosen.
 
     ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
@@ -67,6 +71,7 @@ class ImageSpace:
 
     noun: ClassVar[str] = "images"
     models: ClassVar[str] = "image classifiers"
+    calibration: ClassVar[str] = "images"
 
     size: int  # pixels on each side; images are scaled to it
     classes: int
@@ -175,7 +180,21 @@ class ImageSpace:
         """Rows of the head's matrix."""
         return self.classes
 
-    def wide_enough(self, widths: tuple[int, ...]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The choices, and the squares of each layer."""
+        return (*self.choices, "square")
+
+    @property
+    def off_sheets(self) -> str:
+        """What keeps denoisers from being priced by data sheets."""
+        return "models that make images in steps" if self.steps else ""
+
+    def unfit_norm(self, norm: Norm) -> str:
+        """Whether it is a norm that denoisers do not have."""
+        return "denoisers have LayerNorm; write norm: layernorm" if self.steps and norm != "layernorm" else ""
+
+    def _wide_enough(self, widths: tuple[int, ...]) -> Implied:
         """Conditions by which denoisers are at least as wide as their patches have values, as pairs like the others.
 
         Noise cannot be written in fewer values than it has: a narrower model never tells it from the image.
@@ -203,8 +222,8 @@ class ImageSpace:
             if whose and len(fitting) < len(self.patch):
                 yield whose, {"patch": fitting}
 
-    def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """What follows from the sizes: pairs of ``when`` and ``only``."""
+    def conditions(self, widths: tuple[int, ...]) -> Implied:
+        """What follows from the sizes."""
         for patch in self.patch:
             stems = [stem for stem in self.stem if self._halves(patch, len(convs_of(stem)))]
             if len(stems) < len(self.stem):
@@ -225,24 +244,98 @@ class ImageSpace:
                 yield {"steps": [1]}, {name: [only]}  # of one step all are the same
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
+        yield from self._wide_enough(widths)
 
-    def square_for(self, choices: Mapping[str, Any], square: str) -> str:
-        """``square``, or none where the conditions forbid it beside ``choices``."""
-        too_large = (square_of(square) or 0) >= self.size // choices["patch"]
-        return EVERYWHERE if choices["pooling"] == "first" or too_large else square
+    def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
+        """Heads, as many KV heads, and the square."""
+        return tuple((each, each, square) for each in heads for square in self.square)
 
-    def bias_rows(self, choices: Mapping[str, Any], square: str) -> int:
+    def completed(self, layer: Chosen) -> dict[str, Any]:
+        """The choices of a layer; positions see all others where no square is given."""
+        return {"square": EVERYWHERE, **layer}
+
+    def parts(self, layer: Chosen) -> tuple[Any, ...]:
+        """Heads, KV heads and square of ``layer``."""
+        return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
+
+    def fitting(self, chosen: Chosen, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``parts``, without the square where the conditions forbid it beside ``chosen``."""
+        heads, kv_heads, square = parts
+        too_large = (square_of(square) or 0) >= self.size // chosen["patch"]
+        return heads, kv_heads, EVERYWHERE if chosen["pooling"] == "first" or too_large else square
+
+    def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+        """A layer with ViT's biases, a table of position biases where they are chosen, and attention to an image."""
+        heads, kv_heads, square = parts
+        attention = Attention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            qkv_bias=True,
+            out_bias=True,
+            rope=False,
+            causal=False,
+            square=square_of(square),
+            relative_buckets=self._bias_rows(chosen, square),
+        )
+        biased = None if ffn is None else replace(ffn, bias=True)
+        return Layer(attention=attention, ffn=biased, cross=attention if self.crosses(chosen) else None)
+
+    def _bias_rows(self, choices: Chosen, square: str) -> int:
         """Rows of a layer's table of position biases; 0 where positions are learned."""
         if choices.get("positions", LEARNED) == LEARNED:
             return 0
         return bias_rows(self.stem_of(choices), square_of(square))
+
+    def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
+        """The classifier, or the denoiser, of ``layers`` with the stem and the pooling of ``chosen``."""
+        stem = self.stem_of(chosen)
+        denoiser = denoiser_of(chosen, self)
+        if denoiser is not None:
+            return ArchSpec(
+                name=whole.name,
+                vocab_size=0,
+                d_model=whole.d_model,
+                layers=tuple(layers),
+                max_tokens=stem.tokens,
+                norm="layernorm",
+                norm_weight=False,
+                norm_eps=1e-6,
+                positions="learned",
+                head="none",
+                stem=stem,
+                denoiser=denoiser,
+            )
+        asked = self.asked(chosen, whole.d_model) if self.question else {}
+        return ArchSpec(
+            name=whole.name,
+            vocab_size=0,
+            d_model=whole.d_model,
+            layers=tuple(layers),
+            norm=whole.norm,
+            norm_bias=whole.norm == "layernorm",
+            positions="learned" if chosen.get("positions", LEARNED) == LEARNED else "none",
+            head="classes",
+            classes=self.classes,
+            stem=stem,
+            **({"max_tokens": stem.tokens, "pooling": chosen["pooling"]} | asked),
+        )
+
+    def other_input(self, arch: ArchSpec, *, run: str) -> str:
+        """Whether ``arch`` reads no images, or others."""
+        if arch.reads != "image":
+            return f"{arch.name} reads no images or spectrograms, which {run} has"
+        stem = arch.stem
+        wanted = {"size": self.size, "channels": self.channels, "classes": self.classes, "axes": self.axes}
+        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.classes, "axes": stem.axes}
+        return other_sizes(arch, run=run, got=got, wanted=wanted)
 
     def _halves(self, patch: int, times: int) -> bool:
         """Whether patch and image sizes are divisible by two that many times."""
         each = int(CONV_STRIDE**times)
         return patch % each == 0 and self.size % each == 0
 
-    def stem_of(self, choices: Mapping[str, Any]) -> ImageStem:
+    def stem_of(self, choices: Chosen) -> ImageStem:
         """The stem that ``choices`` describe."""
         factor = choices.get(LATENTS, PIXELS)
         return ImageStem(
@@ -255,7 +348,7 @@ class ImageSpace:
             axes=self.axes,
         )
 
-    def asked(self, choices: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+    def asked(self, choices: Chosen, d_model: int) -> dict[str, Any]:
         """The fields of a model that answers questions, beyond those of a classifier."""
         merge = choices.get("merge", NO_MERGE)
         projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
@@ -264,17 +357,17 @@ class ImageSpace:
         question = Question(words=self.words, tokens=self.question)
         return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
 
-    def crosses(self, choices: Mapping[str, Any]) -> bool:
+    def crosses(self, choices: Chosen) -> bool:
         """Whether the words of questions see the image by cross-attention."""
         return bool(choices.get(IMAGE_IN, PREFIX) == CROSS)
 
-    def request_tokens(self, choices: Mapping[str, Any]) -> int:
+    def request_tokens(self, chosen: Chosen) -> int:
         """Positions of a request that pass the layers."""
-        if self.crosses(choices):
+        if self.crosses(chosen):
             return self.question
         if self.question:
-            return int(self.asked(choices, 1)["max_tokens"])
-        return self.stem_of(choices).tokens
+            return int(self.asked(chosen, 1)["max_tokens"])
+        return self.stem_of(chosen).tokens
 
 
 def _doubled(steps: int) -> bool:
@@ -282,7 +375,7 @@ def _doubled(steps: int) -> bool:
     return steps & (steps - 1) == 0
 
 
-def denoiser_of(choices: Mapping[str, Any], image: ImageSpace) -> Denoiser | None:
+def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
     """What the denoiser of ``choices`` has beyond a classifier; None where images are classified."""
     if not image.steps:
         return None
@@ -318,8 +411,3 @@ def square_of(square: str) -> int | None:
     (7, None)
     """
     return None if square == EVERYWHERE else int(square.partition("x")[0])
-
-
-def stem_name(stem: ImageStem) -> str:
-    """The stem as the run file writes it."""
-    return f"conv{'-'.join(map(str, stem.convs))}" if stem.convs else PATCHES

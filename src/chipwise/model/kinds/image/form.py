@@ -13,7 +13,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling
+from chipwise.model.kinds.form import Form, Modelling, Sketch, joined
 from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -129,6 +129,29 @@ def _modelling(arch: ArchSpec) -> Modelling:
     )
 
 
+def stem_words(stem: ImageStem) -> str:
+    """Patches and convolutions, as a run file writes them."""
+    return f"p{stem.patch} conv{'-'.join(map(str, stem.convs))}" if stem.convs else f"p{stem.patch} patches"
+
+
+def seen_words(arch: ArchSpec) -> str:
+    """What positions see, and biases by distance."""
+    attention = [layer.attention for layer in arch.layers if layer.attention]
+    squares = joined([f"{a.square}x{a.square}" if a.square else "all" for a in attention])
+    inside = f" in {squares}" if any(a.square for a in attention) else ""
+    return inside + (" relative" if any(a.relative_buckets for a in attention) else "")
+
+
+def sketch(arch: ArchSpec) -> Sketch:
+    """The stem and what is pooled, or what is asked, and what positions see."""
+    words, seen = stem_words(arch.stem), seen_words(arch)
+    if arch.question is not None and arch.projector is not None:
+        merged = "joined " if arch.projector.join > 1 else "mean " if arch.projector.pool > 1 else ""
+        asked = f"{words} {merged}{arch.image_tokens}+{arch.question.tokens}"
+        return Sketch(first=asked, attention=seen + (" cross" if arch.crosses else ""))
+    return Sketch(first=f"{words} {'class token' if arch.pooling == 'first' else arch.pooling}", attention=seen)
+
+
 CLASSIFIER = Form(
     name="classifier",
     matches=lambda arch: isinstance(arch.stem, ImageStem),
@@ -140,4 +163,5 @@ CLASSIFIER = Form(
     modelling=_modelling,
     operators=lower.OPERATORS,
     task=_task,
+    sketch=sketch,
 )

@@ -16,6 +16,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image import lower_published, weights
+from chipwise.model.kinds.image.form import sketch
 from chipwise.model.kinds.image.gives import as_run
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
@@ -109,5 +110,6 @@ IMAGE_ENCODER = Form(
     module="image.module",
     as_run=as_run,
     operators=lower_published.OPERATORS,
+    sketch=sketch,
     untrained="published encoders of images are exported and measured alone",
 )

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
-from chipwise.model.kinds.ranking.stem import MOST_ROWS, RankingStem
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.choices import Choices, Chosen, Whole
+from chipwise.model.kinds.ranking.stem import FULL, MOST_ROWS, RankingStem
 
-RANKING_CHOICES = ("mixing", "table", "score")
-FULL = "full"
 _TABLE = re.compile(r"w\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankingSpace:
+class RankingSpace(Choices):
     """What requests hold, and the choices that only ranking models have; each lists the values that may be chosen.
 
     ``mixing`` is ``attention`` (softmax) or ``hstu`` (pointwise attention with a gate; its feed-forward may be
@@ -25,9 +27,11 @@ class RankingSpace:
     them; ``score`` is ``similarity`` to what went into the layers, or ``scores`` of a matrix.
     """
 
-    choices: ClassVar[tuple[str, ...]] = RANKING_CHOICES
+    choices: ClassVar[tuple[str, ...]] = ("mixing", "table", "score")
     noun: ClassVar[str] = "requests"
     models: ClassVar[str] = "ranking models"
+    calibration: ClassVar[str] = "ranking"
+    bare: ClassVar[bool] = True
 
     items: int
     history: int
@@ -52,11 +56,7 @@ class RankingSpace:
         """Rows of the head's matrix."""
         return 1
 
-    def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """None: all choices go together."""
-        return iter(())
-
-    def stem_of(self, choices: Mapping[str, Any]) -> RankingStem:
+    def stem_of(self, choices: Chosen) -> RankingStem:
         """The stem that ``choices`` describe."""
         return RankingStem(
             items=self.items,
@@ -67,9 +67,36 @@ class RankingSpace:
             bag=self.bag,
         )
 
-    def request_tokens(self, choices: Mapping[str, Any]) -> int:
+    def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+        """A layer of attention with a bias by distance, without other biases."""
+        heads, kv_heads = parts
+        attention = Attention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            rope=False,
+            relative_buckets=self.history + 1,
+            pointwise=chosen["mixing"] == "hstu",
+        )
+        return Layer(attention=attention, ffn=ffn)
+
+    def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
+        """The ranking model of ``layers`` with the tables and the scores of ``chosen``."""
+        return ArchSpec(
+            name=whole.name,
+            vocab_size=0,
+            d_model=whole.d_model,
+            layers=tuple(layers),
+            max_tokens=self.history + 1,
+            norm=whole.norm,
+            positions="none",
+            head=chosen["score"],
+            stem=self.stem_of(chosen),
+        )
+
+    def request_tokens(self, chosen: Chosen) -> int:
         """Positions of a request."""
-        return self.stem_of(choices).tokens
+        return self.stem_of(chosen).tokens
 
 
 def width_of(table: str) -> int:
@@ -79,8 +106,3 @@ def width_of(table: str) -> int:
     (16, 0)
     """
     return 0 if table == FULL else int(table[1:])
-
-
-def table_name(stem: RankingStem) -> str:
-    """The tables as the run file writes them."""
-    return f"w{stem.width}" if stem.width else FULL

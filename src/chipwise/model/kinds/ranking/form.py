@@ -15,7 +15,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling
+from chipwise.model.kinds.form import Form, Modelling, Sketch
 from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
@@ -57,6 +57,11 @@ def _layer_departures(layer: Layer, history: int) -> Iterator[str]:
         yield f"attention.relative_buckets = {block.relative_buckets} for a history of {history} is not built"
 
 
+def _sketch(arch: ArchSpec) -> Sketch:
+    mixing = "hstu" if any(layer.attention and layer.attention.pointwise for layer in arch.layers) else "attention"
+    return Sketch(first=f"{mixing} {arch.stem.table} {arch.head}")
+
+
 RANKER = Form(
     name="ranker",
     matches=lambda arch: isinstance(arch.stem, RankingStem),
@@ -69,4 +74,5 @@ RANKER = Form(
     outputs="scores",
     operators=lower.OPERATORS,
     task=lambda arch: "ranking",
+    sketch=_sketch,
 )

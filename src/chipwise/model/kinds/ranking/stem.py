@@ -17,6 +17,7 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 
 MOST_ROWS = 10**12  # of a table
+FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,11 @@ class RankingStem:
     def values(self) -> int:
         """Values that the matrix after the tables takes; 0 where there is none."""
         return self.width * (2 if self.bag else 1)
+
+    @property
+    def table(self) -> str:
+        """The tables as a run file writes them."""
+        return f"w{self.width}" if self.width else FULL
 
     def table_width(self, d_model: int) -> int:
         """Values of a table's row."""

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
-from chipwise.model.arch.mixers import ConvModule
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.arch.rates import FRAMES_PER_S
-from chipwise.model.kinds.sound.form import frame_conv
+from chipwise.model.kinds.choices import Choices, Chosen, Implied, Whole
+from chipwise.model.kinds.sound.form import GLOBAL, frame_conv
 from chipwise.model.kinds.sound.stem import SoundStem
 
-SOUND_CHOICES = ("stride", "window", "module")
-GLOBAL, NO_MODULE = "global", "none"
+NO_MODULE = "none"
 _WINDOW, _MODULE = re.compile(r"local\d+"), re.compile(r"conv\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoundSpace:
+class SoundSpace(Choices):
     """What sounds are, and the choices that only transcribing models have; each lists the values that may be chosen.
 
     Sounds are log-mel spectrograms of ``size`` frames of 10 ms and ``channels`` bands. ``stride`` is how many times two
@@ -29,9 +31,11 @@ class SoundSpace:
     together follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
     """
 
-    choices: ClassVar[tuple[str, ...]] = SOUND_CHOICES
+    choices: ClassVar[tuple[str, ...]] = ("stride", "window", "module")
     noun: ClassVar[str] = "sounds"
     models: ClassVar[str] = "models of sound"
+    calibration: ClassVar[str] = "sounds"
+    off_sheets: ClassVar[str] = "models that transcribe"
 
     size: int  # frames of 10 ms
     classes: int  # characters, and CTC's blank
@@ -62,8 +66,8 @@ class SoundSpace:
         """Seconds of a sound."""
         return self.size / FRAMES_PER_S
 
-    def conditions(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """What follows from the sizes: pairs of ``when`` and ``only``. Stretches divide the positions.
+    def conditions(self, widths: tuple[int, ...]) -> Implied:
+        """What follows from the sizes. Stretches divide the positions.
 
         Raises:
             SpecError: No window fits a stride.
@@ -76,7 +80,7 @@ class SoundSpace:
             if len(fit) < len(self.window):
                 yield {"stride": [stride]}, {"window": fit}
 
-    def stem_of(self, choices: Mapping[str, Any], d_model: int) -> SoundStem:
+    def stem_of(self, choices: Chosen, d_model: int) -> SoundStem:
         """The stem that ``choices`` describe, for a model of this width: Whisper's, shortened at the end."""
         strides = (1, 2) if choices["stride"] == 2 else (2, 2)
         return SoundStem(
@@ -86,9 +90,46 @@ class SoundSpace:
             convs=tuple(frame_conv(d_model, stride) for stride in strides),
         )
 
-    def request_tokens(self, choices: Mapping[str, Any]) -> int:
+    def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+        """A layer with the biases that Whisper has."""
+        heads, kv_heads = parts
+        attention = Attention(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            qkv_bias=True,
+            out_bias=True,
+            rope=False,
+            causal=False,
+            chunk=window_of(chosen["window"]),
+        )
+        biased = None if ffn is None else replace(ffn, bias=True)
+        return Layer(attention=attention, ffn=biased, conv=module_of(chosen["module"]))
+
+    def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
+        """The transcribing model of ``layers`` with the stem of ``chosen``."""
+        stem = self.stem_of(chosen, whole.d_model)
+        return ArchSpec(
+            name=whole.name,
+            vocab_size=0,
+            d_model=whole.d_model,
+            layers=tuple(layers),
+            max_tokens=stem.tokens,
+            norm=whole.norm,
+            norm_bias=whole.norm == "layernorm",
+            positions="learned",
+            head="ctc",
+            classes=self.classes,
+            stem=stem,
+        )
+
+    def request_tokens(self, chosen: Chosen) -> int:
         """Positions of a request."""
-        return self.size // int(choices["stride"])
+        return self.size // int(chosen["stride"])
+
+    def other_input(self, arch: ArchSpec, *, run: str) -> str:
+        """Whether ``arch`` does not hear."""
+        return "" if arch.reads == "sound" else f"{arch.name} reads no sound, but {run} has sounds"
 
 
 def _fits(chunk: int, positions: int) -> bool:
@@ -118,8 +159,3 @@ def module_of(module: str) -> ConvModule | None:
     """The convolution module of every layer, if there is one."""
     taps = taps_of(module)
     return ConvModule(taps=taps, norm="layer") if taps else None
-
-
-def module_name(block: ConvModule | None) -> str:
-    """The module as the run file writes it."""
-    return f"conv{block.taps}" if block is not None else NO_MODULE

@@ -18,10 +18,11 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
-from chipwise.model.kinds.form import Form, Modelling
+from chipwise.model.kinds.form import Form, Modelling, Sketch
 from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 
+GLOBAL = "global"  # attention to the whole sound
 UNTRAINED = "published models that hear are exported and measured alone"
 KERNEL, STRIDES = 3, (1, 2)  # of the convolutions over frames
 _FREE = {"stem", "classes", "head", "causal", "chunk", "conv", "norm"}  # later fields that transcribing models set
@@ -68,6 +69,14 @@ def _layer_departures(layer: Layer, positions: int) -> Iterator[str]:
         yield f"conv.taps = {layer.conv.taps}: as many positions before as after need an odd number"
 
 
+def sketch(arch: ArchSpec) -> Sketch:
+    """How much the sound is shortened, what positions see, and the module."""
+    first = arch.layers[0]
+    seen = GLOBAL if first.attention is None or first.attention.chunk is None else f"local{first.attention.chunk}"
+    module = f" conv{first.conv.taps}" if first.conv is not None else ""
+    return Sketch(first=f"s{round(arch.stem.frames / arch.stem.tokens)} {seen}{module}")
+
+
 TRANSCRIBER = Form(
     name="transcriber",
     matches=transcribes,
@@ -79,5 +88,6 @@ TRANSCRIBER = Form(
     modelling=lambda arch: Modelling("modeling_chipwise_sound.py", "AutoModelForCTC", "ChipwiseForCTC"),
     operators=lower.OPERATORS,
     task=lambda arch: "transcripts",
+    sketch=sketch,
     untrained=UNTRAINED,
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chipwise.model.kinds.ranking.choices import FULL
+from chipwise.model.kinds.ranking.stem import FULL
 from chipwise.model.space.space_spec import NO_FFN, SpaceSpec
 
 STEP = 16

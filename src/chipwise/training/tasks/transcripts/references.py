@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chipwise.model.kinds.sound.choices import GLOBAL, NO_MODULE
+from chipwise.model.kinds.sound.choices import NO_MODULE
+from chipwise.model.kinds.sound.form import GLOBAL
 from chipwise.model.space.space_spec import SpaceSpec
 
 STEP = 16

@@ -1,0 +1,50 @@
+"""Designs of decoders of text: grouped-query attention, and a table of tokens that may be the head too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.choices import Choices, Chosen, Whole
+
+
+class TextChoices(Choices):
+    """Decoders of text, which have no choices of their own: those of every space are theirs."""
+
+    __slots__ = ()
+    noun = "text"
+    models = "decoders"
+    one_pass = False
+    choices = ()
+    outputs = 0
+
+    def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Heads and KV heads that divide them."""
+        return tuple((many, few) for many, few in itertools.product(heads, kv_heads) if many % few == 0)
+
+    def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+        """A layer without biases."""
+        heads, kv_heads = parts
+        return Layer(attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size), ffn=ffn)
+
+    def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
+        """The decoder of ``layers`` with the vocabulary of ``chosen``."""
+        return ArchSpec(
+            name=whole.name,
+            vocab_size=chosen["vocab_size"],
+            d_model=whole.d_model,
+            layers=tuple(layers),
+            max_tokens=whole.max_tokens,
+            tie_embeddings=chosen["tie_embeddings"],
+            norm=whole.norm,
+        )
+
+    def request_tokens(self, chosen: Chosen) -> int:
+        """0: as many as a request holds."""
+        return 0
+
+
+TEXT = TextChoices()
