@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,3 +10,5 @@ from numpy.typing import NDArray
 AnyArray = NDArray[Any]
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
+Number = TypeVar("Number", float, Float64Array)
+"""One number, or an array of them, in arguments and result alike."""

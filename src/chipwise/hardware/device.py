@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest, plain
+from chipwise.core.dtypes import Size
 from chipwise.core.files import build, read_json, write_json
 from chipwise.errors import SpecError, Unsupported, counted
 from chipwise.hardware.detect import Machine
@@ -48,7 +50,7 @@ class Tail:
     ratio: float
     extra_s: float
 
-    def p99_s(self, median_s: Any, *, passes: Any = 1) -> Any:
+    def p99_s(self, median_s: Size, *, passes: Size = 1) -> AnyArray:
         """The 99th percentile of ``passes`` passes with median ``median_s``, in seconds; both may be arrays."""
         return np.maximum(median_s, self.ratio * median_s + passes * self.extra_s)
 

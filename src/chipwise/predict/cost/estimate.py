@@ -47,10 +47,8 @@ def estimate(
             float(tail.p99_s(median, passes=design.arch.passes)), profile.check(f"{graph.phase.value}_p99", stored)
         )
     first, step = metrics["ttft_p50"], metrics.get("tpot_p50", Predicted.around(0.0, 0.0))
-    rates = [
-        float(throughput(ttft_s, tpot_s, 1 if images else workload.new_tokens, workload.batch))
-        for ttft_s, tpot_s in ((first.value, step.value), (first.high, step.high), (first.low, step.low))
-    ]
+    ttft_s, tpot_s = (np.array([each.value, each.high, each.low], np.float64) for each in (first, step))
+    rates = throughput(ttft_s, tpot_s, 1 if images else workload.new_tokens, workload.batch).tolist()
     if not images:
         metrics["decode_tokens_per_s"] = per_second(step)
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])

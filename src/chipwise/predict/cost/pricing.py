@@ -8,11 +8,11 @@ group, and the number of nodes, to which corrections from whole models (``predic
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.hardware.device import Curve, MachineProfile
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase
@@ -67,7 +67,7 @@ def total_price(ops: Iterable[Op], profile: MachineProfile) -> Float64Array:
     return total
 
 
-def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> Float64Array:
+def combine(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> Float64Array:
     """Median seconds of a pass for each row of ``prices`` (…, columns): sums of :func:`op_price`.
 
     Args:
@@ -95,7 +95,7 @@ def combine(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) 
 PARTS = (*GROUPS, "call", "logits")
 
 
-def anatomy(prices: Any, profile: MachineProfile, phase: Phase, *, logits: Any) -> tuple[Float64Array, Float64Array]:
+def anatomy(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> tuple[Float64Array, Float64Array]:
     """Seconds of a pass by part (…, parts in the order of ``PARTS``) and its figures (…, ``residual.FIGURES``).
 
     As the profile's rates have them, before any residual.
@@ -132,7 +132,7 @@ def working_set_bytes(prices: Float64Array) -> Float64Array:
     return result
 
 
-def s_per_byte(curve: Curve, working_set: Any) -> Float64Array:
+def s_per_byte(curve: Curve, working_set: Size) -> Float64Array:
     """Seconds per streamed byte at each working set."""
     knots = np.log2(np.asarray(curve.working_set_bytes))
     result: Float64Array = np.interp(np.log2(np.maximum(working_set, 1.0)), knots, np.asarray(curve.s_per_byte))

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import overload
+
+from chipwise.core.arrays import AnyArray, Float64Array
+from chipwise.core.dtypes import Size
 
 
-def request_total(prefill: Any, step: Any, new_tokens: Any) -> Any:
+@overload
+def request_total(prefill: float, step: float, new_tokens: int) -> float: ...
+@overload
+def request_total(prefill: Float64Array, step: Float64Array, new_tokens: int | AnyArray) -> Float64Array: ...
+def request_total(prefill: Size, step: Size, new_tokens: Size) -> Size:
     """Total of a request: the prompt's pass, which gives the first token, and one decode step for each token after it.
 
     Args:
@@ -16,7 +23,13 @@ def request_total(prefill: Any, step: Any, new_tokens: Any) -> Any:
     return prefill + (new_tokens - 1) * step
 
 
-def price_shares(request: Any, step: Any, new_tokens: Any) -> tuple[Any, Any]:
+@overload
+def price_shares(request: float, step: float, new_tokens: int) -> tuple[float, float]: ...
+@overload
+def price_shares(
+    request: Float64Array, step: Float64Array, new_tokens: int | AnyArray
+) -> tuple[Float64Array, Float64Array]: ...
+def price_shares(request: Size, step: Size, new_tokens: Size) -> tuple[Size, Size]:
     """Splits a request's total into the prompt's part and the new tokens' part.
 
     The new tokens' part is one decode step for each after the first. All else is the prompt's: its pass, and what
@@ -31,7 +44,13 @@ def price_shares(request: Any, step: Any, new_tokens: Any) -> tuple[Any, Any]:
     return request - written, written
 
 
-def throughput(prefill_s: Any, step_s: Any, new_tokens: Any, in_flight: Any) -> Any:
+@overload
+def throughput(prefill_s: float, step_s: float, new_tokens: int, in_flight: int) -> float: ...
+@overload
+def throughput(
+    prefill_s: Float64Array, step_s: Float64Array, new_tokens: int | AnyArray, in_flight: int | AnyArray
+) -> Float64Array: ...
+def throughput(prefill_s: Size, step_s: Size, new_tokens: Size, in_flight: Size) -> Size:
     """New tokens per second of all requests in flight, each taking :func:`request_total`.
 
     Args:
@@ -40,4 +59,4 @@ def throughput(prefill_s: Any, step_s: Any, new_tokens: Any, in_flight: Any) -> 
         new_tokens: Tokens of the answer.
         in_flight: Requests at once.
     """
-    return in_flight * new_tokens / request_total(prefill_s, step_s, new_tokens)
+    return in_flight * new_tokens / (prefill_s + (new_tokens - 1) * step_s)

@@ -7,8 +7,8 @@ seconds at the watts that are stated. Power is the mean over requests that follo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from chipwise.core.arrays import Number
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.power_draw import limit_w
@@ -33,7 +33,7 @@ def require(device: DeviceProfile, metric: str) -> None:
     _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else limit_w(device)
 
 
-def spent(ttft_s: Any, tpot_s: Any, workload: Workload, rates: Rates) -> dict[str, Any]:
+def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> dict[str, Number]:
     """``throughput``, and the known ones of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
 
     Values may be arrays of one shape.

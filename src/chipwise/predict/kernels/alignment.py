@@ -18,11 +18,11 @@ import statistics
 from dataclasses import dataclass
 from math import log, log2
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.core.files import build, read_yaml
 from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
@@ -109,5 +109,5 @@ def halvings(
 def _load_bytes(size: Float64Array, value_bytes: float) -> Float64Array:
     """Largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
     row = np.maximum(np.floor(size * value_bytes), 1).astype(np.int64)
-    lowest: Any = np.minimum(row & -row, LOAD_BYTES)
+    lowest: Size = np.minimum(row & -row, LOAD_BYTES)
     return np.asarray(lowest, dtype=np.float64)

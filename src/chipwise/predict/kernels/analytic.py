@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
@@ -21,7 +19,7 @@ _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
 _COMPUTE |= {"int8": "int8", "w8a8": "int8", "q8_0": "int8"}
 
 
-def compute_format(op: Any) -> str:
+def compute_format(op: Op) -> str:
     """Number format of the products: the weights' if the hardware supports it, else the activations'."""
     activations = str(getattr(op, "activations", "fp32"))
     weights = getattr(op, "weights", None)

@@ -121,7 +121,7 @@ class Fitted:
         lane: str,
         fold: str,
         kinship: Kinship,
-    ) -> Any:
+    ) -> Float64Array:
         """Logarithms of measured over physical time; (rows, SHAPE) -> (rows,).
 
         Devices in the fit use the network that knows them, others the fold's, in part where it has no data of the

@@ -13,11 +13,10 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Link
 from chipwise.model.ops.collective import CollectiveOp
@@ -54,7 +53,7 @@ def link(device: DeviceProfile) -> Link:
     )
 
 
-def shares(collective: str, devices: Any) -> tuple[Float64Array, Float64Array]:
+def shares(collective: str, devices: Size) -> tuple[Float64Array, Float64Array]:
     """Steps of the ring, and bytes that each device sends as a share of the payload.
 
     All-reduce: 2(n-1) and 2(n-1)/n. All-gather, reduce-scatter, all-to-all: n-1 and (n-1)/n. Point to point: 1 and 1.

@@ -19,14 +19,13 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
+from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes
 
@@ -166,17 +165,17 @@ def clock_hz(device: DeviceProfile) -> float:
     return clock.number if clock is not None else device.clock_hz
 
 
-def nodes_of(op: Any) -> float:
+def nodes_of(op: Op) -> float:
     """Overhead of a kernel, in nodes of a graph."""
-    if op.kind == "matmul":
+    if isinstance(op, Matmul):
         return INT8_NODES if weight_format(op.weights).dtype.value == "int8" else 1.0
     return NODES.get(op.kind, 1.0)
 
 
-def rate_of(op: Any, engine: Engine, device: DeviceProfile) -> Float64Array | float:
+def rate_of(op: Op, engine: Engine, device: DeviceProfile) -> Float64Array | float:
     """Operations a second that a kernel reaches."""
     peak = _peak(engine, device)
-    if op.kind != "matmul":
+    if not isinstance(op, Matmul):
         return SHARE.get(op.kind, SHARE_ELSEWHERE) * peak
     stored = weight_format(op.weights).dtype.value
     narrow = engine.rate("int8") or 2 * peak

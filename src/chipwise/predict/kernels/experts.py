@@ -8,12 +8,11 @@ devices; a bounded network corrects the rest (:mod:`.bounded`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
-from chipwise.core.dtypes import values_bytes, weight_format
+from chipwise.core.dtypes import Size, values_bytes, weight_format
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.matmul import GroupedMatmul
@@ -172,7 +171,7 @@ def features(
     size = int(base.size)
     kind = format_class(op.weights, op.activations)
 
-    def log2(value: Any) -> Float64Array:
+    def log2(value: Size) -> Float64Array:
         return np.broadcast_to(np.log2(np.asarray(value, dtype=np.float64)), shape).reshape(-1)
 
     sizes = [log2(value) for value in (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)]
@@ -192,7 +191,7 @@ def features(
     return columns([*sizes, *limits, *which], size)
 
 
-def _load(tokens: Any, topk: Any, total: Any, local: Any, law: str) -> routing.RoutedLoad:
+def _load(tokens: Size, topk: Size, total: Size, local: Size, law: str) -> routing.RoutedLoad:
     rows_each = np.asarray(tokens, dtype=np.float64) * topk / total
     tile = np.clip(2.0 ** np.ceil(np.log2(np.maximum(rows_each, 1.0))), TILE_ROWS, WIDEST_TILE_ROWS)
     return routing.load(tokens, topk, total, local, routing=law, tile=tile)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from chipwise.core.arrays import Float32Array
+from chipwise.core.dtypes import Size
 from chipwise.predict.kernels.gemm_physics import STEP_BYTES, Machine, Parts
 
 _WAVE_TILES = ((64, 64), (128, 64), (128, 128), (256, 128))
@@ -14,7 +13,7 @@ _ROW_TILES, _COLUMN_TILES = (16, 64, 128, 256), (128, 256)
 COUNT = 37
 
 
-def features(m: Any, n: Any, k: Any, machine: Machine, parts: Parts) -> Float32Array:
+def features(m: Size, n: Size, k: Size, machine: Machine, parts: Parts) -> Float32Array:
     """Dimensionless features without the device's name, (COUNT, rows) in float32."""
     path, units = machine.path, machine.units
     m, n, k = (np.asarray(size, dtype=np.float32) for size in (m, n, k))

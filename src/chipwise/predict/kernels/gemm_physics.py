@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -138,14 +137,14 @@ OWN: Mapping[str, tuple[float, float]] = {
 
 
 def parts(
-    m: Any,
-    n: Any,
-    k: Any,
+    m: Float64Array,
+    n: Float64Array,
+    k: Float64Array,
     machine: Machine,
     shared: Mapping[str, float],
     own: Mapping[str, float],
     *,
-    slower: Any = 1.0,
+    slower: Float64Array | float = 1.0,
 ) -> Parts:
     """Seconds of an (m, k) by (k, n) product; sizes are float arrays of one shape.
 
@@ -170,7 +169,7 @@ def parts(
     reduce_s = np.exp(shared["reduce"]) / CLOCK_HZ * clock ** -shared["prologue_clock"]
     whole = 1 / (1 + np.exp(-shared["wave"]))
     most_split = np.maximum(1.0, steps / 4)
-    best: Any = np.inf
+    best = np.full(np.shape(m), np.inf)
     for rows, columns in ((machine.least_rows, TILES[0][1]), *TILES[1:]):
         tiles = np.ceil(m * (1 / rows)) * np.ceil(n * (1 / columns))
         split = np.clip(np.floor(machine.units / tiles), 1.0, most_split)

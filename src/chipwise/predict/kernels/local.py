@@ -28,9 +28,12 @@ from typing import Any
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.ops.matmul import GroupedMatmul
 from chipwise.model.ops.op import Op
+from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels.local_engines import (
     clock_hz,
     cores,
@@ -216,7 +219,7 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
     return tuple(reads), tuple(does), ()
 
 
-def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any, Any, Any]:
+def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size, Size, Size]:
     """Seconds of an operator's bytes, seconds of its arithmetic, and how many times it is launched.
 
     Prompts longer than ``TAKEN_AT_ONCE`` go through the model in pieces, each of which reads the weights again. The
@@ -238,11 +241,13 @@ def demands(op: Any, device: DeviceProfile, part: str, stack: str) -> tuple[Any,
     return memory_s, flops / vector_flops_per_s(device, part), pieces
 
 
-def _idle(op: Any, rows: Float64Array, units: float) -> Any:
+def _idle(op: Op, rows: Float64Array, units: float) -> Size:
     """Slowdown of matrix products of so many rows by partly filled tiles and idle units."""
-    if is_expert(op):
-        matrices = op.local_experts if hasattr(op, "local_experts") else op.groups
-        each = rows * (op.topk * op.local_experts / op.experts if hasattr(op, "topk") else 1.0) / matrices
+    if isinstance(op, ExpertsOp | GroupedMatmul):
+        if isinstance(op, ExpertsOp):
+            each = rows * (op.topk * op.local_experts / op.experts) / op.local_experts
+        else:
+            each = rows / op.groups
         return np.where(rows > FEW_ROWS, 1 + EXPERT_ROWS / np.maximum(each, 1.0), 1.0)
     if units and hasattr(op, "weights") and hasattr(op, "n"):
         tiles = np.ceil(rows / TILE[0]) * np.ceil(op.n / TILE[1])
@@ -250,7 +255,7 @@ def _idle(op: Any, rows: Float64Array, units: float) -> Any:
     return 1.0
 
 
-def theme_of(op: Any) -> str:
+def theme_of(op: Op | KernelKind) -> str:
     """Kinds of work with different costs beyond bytes and arithmetic."""
     if op.kind in ("attention", "latent_attention"):
         return "attention"
@@ -261,7 +266,7 @@ def theme_of(op: Any) -> str:
     return "elements" if getattr(op, "weights", None) is None else "product"
 
 
-def content_of(op: Any) -> str:
+def content_of(op: Op | KernelKind) -> str:
     """The main input of a kernel: the cache, a recurrence's state, or weights by the bits of a value."""
     if op.kind in ("attention", "latent_attention"):
         return "cache"
@@ -270,7 +275,7 @@ def content_of(op: Any) -> str:
     return format_group(weights_of(op))
 
 
-def weights_of(op: Any) -> str:
+def weights_of(op: Op | KernelKind) -> str:
     """The format of the main input of a kernel."""
     return str(getattr(op, "weights", None) or "fp16")
 
@@ -326,7 +331,7 @@ class KernelKind:
     weights: str | None
 
     @classmethod
-    def of(cls, op: Any) -> KernelKind:
+    def of(cls, op: Op) -> KernelKind:
         """The kind of ``op``."""
         return cls(kind=op.kind, weights=str(op.weights) if hasattr(op, "weights") else None)
 
@@ -353,7 +358,7 @@ def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:
     return total
 
 
-def rows_of(op: Any) -> Float64Array:
+def rows_of(op: Op) -> Float64Array:
     """Rows that meet each weight matrix: 1 in a decode step of one request."""
     for name in ("m", "tokens", "rows"):
         if hasattr(op, name):
@@ -363,7 +368,7 @@ def rows_of(op: Any) -> Float64Array:
     return np.asarray(getattr(op, "elements", 1.0), dtype=np.float64) / WIDTH
 
 
-def is_expert(op: Any) -> bool:
+def is_expert(op: Op | KernelKind) -> bool:
     """Whether a kernel multiplies with the matrices of several experts."""
     return op.kind in ("experts", "looped_experts", "grouped_matmul")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.power_draw import PHONE_LOG_HALFWIDTH, floor_w, limit_w
@@ -49,7 +49,7 @@ class Power:
 
 
 def power(
-    op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING, fold: str | None = None
+    op: Op, device: DeviceProfile, latency_s: Size, *, routing: str = experts.ROUTING, fold: str | None = None
 ) -> Power:
     """Power of ``op``, which takes ``latency_s`` on ``device``. Sizes and latencies may be arrays of one shape.
 
@@ -92,7 +92,7 @@ def power(
     )
 
 
-def power_w(op: Op, device: DeviceProfile, latency_s: Any, *, routing: str = experts.ROUTING) -> Float64Array:
+def power_w(op: Op, device: DeviceProfile, latency_s: Size, *, routing: str = experts.ROUTING) -> Float64Array:
     """Watts only; see :func:`power`."""
     return power(op, device, latency_s, routing=routing).power_w
 
@@ -142,13 +142,13 @@ def features(
     """Inputs of the network (rows, inputs): shares, time, and the sizes that determine how work is spread."""
     shape = np.broadcast_shapes(compute.shape, latency.shape)
 
-    def log2(value: Any) -> Float64Array:
+    def log2(value: Size) -> Float64Array:
         whole = np.maximum(np.asarray(value, dtype=np.float64), LEAST_SHARE)
         return np.broadcast_to(np.log2(whole), shape).reshape(-1)
 
     rows: list[Float64Array | float] = [log2(compute), log2(memory), log2(latency * 1e6)]
     if isinstance(op, ExpertsOp):
-        sizes: tuple[Any, ...] = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
+        sizes: tuple[Size, ...] = (op.tokens, op.d_model, op.width, op.experts, op.local_experts, op.topk)
         each = np.asarray(op.tokens, dtype=np.float64) * op.topk / op.experts
         exponent = skew(routing)
         rows += [*(log2(size) for size in sizes), log2(each), float(exponent is None), exponent or 0.0]

@@ -8,11 +8,11 @@ do to imitate real routers; the result is then that of the device with the most 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.op import Op
@@ -50,7 +50,7 @@ def skew(routing: str) -> float | None:
     raise Unsupported(f"unknown routing {routing!r}; known: uniform, balanced, power_law_A such as power_law_1.2")
 
 
-def load(tokens: Any, topk: Any, experts: Any, local: Any, *, routing: str, tile: Any) -> RoutedLoad:
+def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, tile: Size) -> RoutedLoad:
     """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
     Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device

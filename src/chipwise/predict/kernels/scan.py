@@ -9,8 +9,6 @@ No table times Mamba-2's scan; it is priced with the constants of the gated delt
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
@@ -31,11 +29,6 @@ CONV_CHUNK = 512  # positions that a block computes at once
 BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
 POWER = 2.0  # exponent of the mean of the limits
 LOG_HALFWIDTH = 1.0
-
-
-def phase(tokens: Any) -> Any:
-    """True where one token is a step of the recurrence."""
-    return np.asarray(tokens) == 1
 
 
 def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
@@ -115,7 +108,7 @@ def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fo
         for kind in ("step", "prompt")
     )
     tokens = op.positions if isinstance(op, ConvOp) else op.query_tokens
-    latency = np.where(phase(tokens), step, prompt)
+    latency = np.where(np.asarray(tokens) == 1, step, prompt)  # of one token, a step of the recurrence
     halfwidth = fitted.halfwidth(name, situation) if fitted is not None else LOG_HALFWIDTH
     if isinstance(op, ScanOp) and op.variant == "mamba2":
         situation, halfwidth = "unseen", LOG_HALFWIDTH

@@ -6,9 +6,8 @@ router deals requests out in turns. Where lanes are many, a few of them are repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -231,17 +230,17 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
     places = np.concatenate(rows)
     order = np.argsort(places, kind="stable")
 
-    def column(name: str) -> Any:
-        return np.concatenate([getattr(each, name) for each in answers])[order]
+    def column(columns: Iterable[Float64Array]) -> Float64Array:
+        return np.concatenate(list(columns))[order]
 
     blocked = {name: sum(each.blocked[name] for each in answers) for name in answers[0].blocked}
     return Served(
         load=load.taken(places[order]),
-        arrival_s=column("arrival_s"),
-        scheduled_s=column("scheduled_s"),
-        first_s=column("first_s"),
-        last_s=column("last_s"),
-        preemptions=column("preemptions"),
+        arrival_s=column(each.arrival_s for each in answers),
+        scheduled_s=column(each.scheduled_s for each in answers),
+        first_s=column(each.first_s for each in answers),
+        last_s=column(each.last_s for each in answers),
+        preemptions=np.concatenate([each.preemptions for each in answers])[order],
         computed_tokens=sum(each.computed_tokens for each in answers),
         steps=sum(each.steps for each in answers),
         busy_s=sum(each.busy_s for each in answers),

@@ -18,11 +18,11 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.core.files import build
 from chipwise.hardware.runtime import CORES, Runtime
 from chipwise.predict.served.setting import Setting
@@ -45,7 +45,7 @@ class Constants:
     prefill_share: float  # share of the others' prefills that a request waits for
     log_halfwidth: dict[str, float]  # half-width that holds 90 % of served runs, by ``intervals.key``
 
-    def host_step_s(self, runtime: Runtime, *, sequences: Any, tp: int) -> Any:
+    def host_step_s(self, runtime: Runtime, *, sequences: Size, tp: int) -> Size:
         """Seconds that the host adds to one pass that decodes ``sequences`` on ``tp`` devices."""
         if runtime.local or runtime.stack == CORES:
             return 0.0  # already part of each kernel's cost
@@ -69,13 +69,13 @@ class Constants:
         result: Float64Array = scaled + times.class_s("collective") + times.busy_s("other")
         return result
 
-    def spaced_s(self, busy_s: Float64Array, kernels: Any, runtime: Runtime) -> Float64Array:
+    def spaced_s(self, busy_s: Float64Array, kernels: Size, runtime: Runtime) -> Float64Array:
         """Seconds of ``kernels`` kernels that compute for ``busy_s`` in total, with the gaps between them."""
         launched_s = runtime.dispatch_s * kernels
         result: Float64Array = busy_s + self.gap_s * kernels if runtime.graphs else np.maximum(busy_s, launched_s)
         return result
 
-    def step_s(self, times: PassTimes, setting: Setting, sequences: Any) -> Float64Array:
+    def step_s(self, times: PassTimes, setting: Setting, sequences: Size) -> Float64Array:
         """Seconds of one pass, the host's time included.
 
         Args:
@@ -87,12 +87,12 @@ class Constants:
         result: Float64Array = self.device_s(times, setting.runtime) + host_s
         return result
 
-    def waited_s(self, prompts: PassTimes, setting: Setting, together: Any) -> Float64Array:
+    def waited_s(self, prompts: PassTimes, setting: Setting, together: Size) -> Float64Array:
         """Delay of the other requests by one prompt, in a pass of ``together`` prompts."""
         host_s = self.host_step_s(setting.runtime, sequences=0, tp=setting.plan.tp)
         return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
 
-    def waited_pass_s(self, device_s: Float64Array, host_s: Any, runtime: Runtime, together: Any) -> Float64Array:
+    def waited_pass_s(self, device_s: Float64Array, host_s: Size, runtime: Runtime, together: Size) -> Float64Array:
         """The times of a pass that takes ``device_s`` on the device and ``host_s`` on the host.
 
         Where a prompt is computed in decode steps, the host's time belongs to those.
@@ -106,7 +106,7 @@ def rides_along(runtime: Runtime) -> bool:
     return runtime.mixes and not runtime.prefill_tokens
 
 
-def tpot_s(step_s: Any, prefill_s: Any, *, in_flight: Any, new_tokens: Any, share: float) -> Float64Array:
+def tpot_s(step_s: Size, prefill_s: Size, *, in_flight: Size, new_tokens: Size, share: float) -> Float64Array:
     """Mean seconds between a request's tokens when ``in_flight`` requests are served together.
 
     Args:

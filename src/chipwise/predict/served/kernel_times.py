@@ -8,12 +8,12 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.one_row import served_times
@@ -42,8 +42,8 @@ class Batch:
 
 def batches(calls: Sequence[Call]) -> Iterator[Batch]:
     """Concatenates the calls that differ only in their sizes."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    values: list[tuple[Any, ...]] = []
+    groups: dict[tuple[type[Op], str, str, tuple[bool, ...], tuple[object, ...]], list[int]] = {}
+    values: list[tuple[object, ...]] = []
     for i, call in enumerate(calls):
         kind = type(call.op)
         found = _fields(kind)[1](call.op)
@@ -61,7 +61,7 @@ def batches(calls: Sequence[Call]) -> Iterator[Batch]:
         yield Batch(op=kind(**fields), device=calls[members[0]].device, stack=stack, members=tuple(members))
 
 
-def _joined(values: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+def _joined(values: Sequence[Size], rows: npt.NDArray[np.int64]) -> Size:
     """One array of all rows; a number is repeated for each row of its call."""
     if not any(isinstance(value, np.ndarray) and value.ndim for value in values):
         return np.repeat(np.asarray(values), rows)
@@ -104,13 +104,17 @@ def op_at(op: Op, i: int) -> Op:
     names, values_of = _fields(type(op))
     values = values_of(op)
     fields = {
-        name: np.asarray(value).flat[i if np.ndim(value) else 0].item() if is_size else value
+        name: _at(value, i) if is_size else value
         for name, value, is_size in zip(names, values, _are_sizes(values), strict=True)
     }
     return type(op)(**fields)
 
 
-def _are_sizes(values: tuple[Any, ...]) -> tuple[bool, ...]:
+def _at(value: object, i: int) -> object:
+    return np.asarray(value).flat[i if isinstance(value, np.ndarray) and value.ndim else 0].item()
+
+
+def _are_sizes(values: tuple[object, ...]) -> tuple[bool, ...]:
     """Mask of an operator's fields that are sizes."""
     return tuple(map(_NUMBERS.__contains__, map(type, values)))
 
@@ -119,7 +123,7 @@ _NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Op], tuple[object, ...]]]:
     """An operator's fields, and a getter that reads them all."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     return names, operator.attrgetter(*names)

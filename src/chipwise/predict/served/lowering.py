@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
-from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.collective import CollectiveOp
@@ -217,7 +216,7 @@ def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, It
         yield "last", setting.norm(step.tokens)
 
 
-def _mixer(block: Any, setting: Setting, step: Step) -> Iterator[PlacedOp]:
+def _mixer(block: Mixer, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     if isinstance(block, Attention):
         return mixers.attention(block, setting, step)
     if isinstance(block, LatentAttention):
@@ -261,7 +260,7 @@ _ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[Alike, ...]]] = {}
 
 
 def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Layer, list[int]] = {}
     for i, layer in enumerate(layers):
         groups.setdefault(replace(layer, shares=None), []).append(i)
     for numbers in groups.values():

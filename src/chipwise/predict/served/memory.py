@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.dtypes import DType, values_bytes, weight_format
+from chipwise.core.dtypes import DType, Size, values_bytes, weight_format
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
 from chipwise.model.ops.routing import ExpertsOp
 from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.served.setting import PlacedOp, Setting
@@ -61,8 +61,8 @@ def device_memory(
     *,
     prefill: Sequence[PlacedOp],
     decode: Sequence[PlacedOp],
-    tokens: Any,
-    microbatches: Any,
+    tokens: Size,
+    microbatches: Size,
     rows: int,
 ) -> DeviceMemory:
     """Memory of the fullest device of ``setting``.
@@ -79,13 +79,13 @@ def device_memory(
     """
     read = [part for part in prefill if of_tower(part)]
     prefill = [part for part in prefill if not of_tower(part)]
-    cache: Any = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
+    cache: Size = sum(part.count * cache_bytes(part.op, tokens) for part in decode)
 
-    def spread(values: Any) -> Float64Array:
+    def spread(values: Size) -> Float64Array:
         return np.broadcast_to(np.asarray(values, dtype=np.float64), rows).copy()
 
-    weights: Any = held(setting, prefill if setting.arch.encoder else decode, resident_bytes)
-    activations: Any = activation_bytes(setting, prefill, decode)
+    weights: Size = held(setting, prefill if setting.arch.encoder else decode, resident_bytes)
+    activations: Size = activation_bytes(setting, prefill, decode)
     for tower in setting.arch.towers:
         own, parts = tower_setting(tower, setting), [part for part in read if part.place.startswith(place_of(tower))]
         if parts:
@@ -99,11 +99,11 @@ def device_memory(
     )
 
 
-def activation_bytes(setting: Setting, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> Any:
+def activation_bytes(setting: Setting, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> Size:
     """Bytes of activations: two streams of a prompt's pass, and the inputs and outputs of the widest product."""
     chunk = CHUNK_TOKENS if setting.runtime.mixes else None
     stream = _rows(prefill) if chunk is None else np.minimum(_rows(prefill), chunk)
-    live: Any = 0
+    live: Size = 0
     for part in (*prefill, *decode):
         live = np.maximum(live, _live_bytes(part.op, chunk=chunk))
     return 2 * stream * setting.arch.d_model * DType(setting.formats.activations).size_bytes + live
@@ -115,7 +115,7 @@ def stage_share(setting: Setting) -> float:
     return -(-depth // setting.plan.pp) / depth
 
 
-def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Any], Any]) -> Any:
+def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Size]) -> Size:
     """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
 
     Tied embedding and head are one table on one device; in a pipeline they are on its two ends.
@@ -146,7 +146,7 @@ def _is_table(part: PlacedOp) -> bool:
     return _is_embedding(part) or part.place == HEAD
 
 
-def resident_bytes(op: Any) -> Any:
+def resident_bytes(op: Op) -> Size:
     """Bytes of the parameters that ``op`` keeps in memory, used or not, in their format with scales."""
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
@@ -166,7 +166,7 @@ def resident_bytes(op: Any) -> Any:
     return 0
 
 
-def cache_bytes(op: Any, tokens: Any) -> Any:
+def cache_bytes(op: Op, tokens: Size) -> Size:
     """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
 
     These are keys and values (of the encoder's sequence in cross-attention), a latent, or a recurrent state.
@@ -184,13 +184,13 @@ def cache_bytes(op: Any, tokens: Any) -> Any:
     return 0
 
 
-def _rows(parts: Sequence[PlacedOp]) -> Any:
+def _rows(parts: Sequence[PlacedOp]) -> Size:
     """Number of new positions of a pass, which its embedding looks up."""
     looked_up = [part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp)]
     return looked_up[0] if looked_up else [part.op.rows for part in parts if isinstance(part.op, NormOp)][-1]
 
 
-def _live_bytes(op: Any, *, chunk: int | None) -> Any:
+def _live_bytes(op: Op, *, chunk: int | None) -> Size:
     """Bytes of an operator's inputs and outputs while it runs, for at most ``chunk`` positions."""
     if not isinstance(op, Matmul):
         return 0

@@ -94,7 +94,7 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
 
-def _attend(block: Attention, setting: Setting, step: Step, *, heads: int, kv_heads: int) -> Iterator[PlacedOp]:
+def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_heads: Size) -> Iterator[PlacedOp]:
     batch, tokens = step.batch, step.query_tokens
     if isinstance(setting.arch.stem, RankingStem):
         yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
@@ -238,7 +238,7 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: int) -> Iterator[PlacedOp]:
+def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: Size) -> Iterator[PlacedOp]:
     """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs.
 
     Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
@@ -287,7 +287,7 @@ def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Place
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
 
-def conv(setting: Setting, step: Step, channels: int, taps: int, *, bias: bool = False) -> PlacedOp:
+def conv(setting: Setting, step: Step, channels: Size, taps: int, *, bias: bool = False) -> PlacedOp:
     """A short causal convolution of each channel by itself."""
     kept = setting.formats.activations
     op = ConvOp(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.attention import AttentionOp
@@ -32,7 +33,7 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
     if stem.shards > 1:
         yield _exchange("ids", ID_BYTES * ids, stem, setting)
 
-    def rows(place: str, tokens: Any, count: int) -> PlacedOp:
+    def rows(place: str, tokens: Size, count: int) -> PlacedOp:
         op = EmbeddingOp(
             tokens=tokens,
             width=width,
@@ -55,7 +56,7 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
         yield setting.elementwise("features", "add", step.tokens * width)
 
 
-def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Setting) -> PlacedOp:
+def _exchange(place: str, payload_bytes: Size, stem: RankingStem, setting: Setting) -> PlacedOp:
     op = CollectiveOp(
         collective="all_to_all",
         payload_bytes=payload_bytes,
@@ -65,7 +66,7 @@ def _exchange(place: str, payload_bytes: Any, stem: RankingStem, setting: Settin
     return PlacedOp(place=place, op=op)
 
 
-def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: int) -> Iterator[PlacedOp]:
+def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: Size) -> Iterator[PlacedOp]:
     """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
     common: dict[str, Any] = {
         "batch": step.batch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.errors import counted
 from chipwise.hardware.datasheet import DeviceProfile
@@ -19,10 +19,10 @@ Field = Literal["weights", "tp", "batch"]
 class Remedy:
     """Fields of a request with their new values."""
 
-    changes: tuple[tuple[Field, Any], ...]
+    changes: tuple[tuple[Field, str | int], ...]
 
     @classmethod
-    def of(cls, field: Field, value: Any) -> Remedy:
+    def of(cls, field: Field, value: str | int) -> Remedy:
         """One field with its new value."""
         return cls(changes=((field, value),))
 

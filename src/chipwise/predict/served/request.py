@@ -8,7 +8,7 @@ import os
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chipwise.core.dtypes import format_name, weight_format
 from chipwise.errors import ChipwiseError, SpecError
@@ -30,6 +30,7 @@ from chipwise.predict.served.plan import Plan, whole_number
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.served.towers import IMAGE, SOUND, place_of
 
+T = TypeVar("T")
 IMAGE_SIZE = (1024, 768)
 """Pixels of a request's images, width and height, where none are given: a photograph on a screen."""
 MAX_IMAGES = 10_000
@@ -219,7 +220,7 @@ def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> F
     return replace(formats, wide_layers=wide_layers)
 
 
-def _named(given: Any) -> Any:
+def _named(given: str | Path | T) -> str | T:
     """A path or name as text.
 
     Raises:

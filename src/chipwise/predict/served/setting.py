@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.hardware.runtime import Runtime
@@ -128,6 +127,6 @@ class Setting:
             yield PlacedOp(place=collective, op=op)
 
 
-def shard(size: Any, devices: int) -> Any:
+def shard(size: Size, devices: int) -> Size:
     """One device's share of ``size`` items; at least one."""
     return max(1, size // devices)

@@ -14,13 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.dtypes import DType
+from chipwise.core.dtypes import DType, Size
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime
@@ -82,7 +81,7 @@ class Work:
     @classmethod
     def of(cls, parts: Sequence[PlacedOp], rows: int) -> Work:
         """The work of ``parts``."""
-        sums: dict[str, Any] = dict.fromkeys(("product_bytes", "product_flops", "bytes", "flops", "collective"), 0.0)
+        sums: dict[str, Size] = dict.fromkeys(("product_bytes", "product_flops", "bytes", "flops", "collective"), 0.0)
         collectives = kernels = 0.0
         for part in parts:
             moved, flops = _counted(part.op, part.count)
@@ -108,12 +107,12 @@ class Work:
         )
 
 
-def _counted(op: Op, count: int) -> tuple[Any, Any]:
+def _counted(op: Op, count: int) -> tuple[Float64Array, Float64Array]:
     work = op.work()
     return np.asarray(work.bytes, float) * count, np.asarray(work.flops, float) * count
 
 
-def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Any, times: Any = 1.0) -> list[Amount]:
+def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Size, times: Size = 1.0) -> list[Amount]:
     """The summands of one pass, times ``times``.
 
     Args:
@@ -130,7 +129,7 @@ def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Any, times: A
     bandwidth, peak = device.mem_bandwidth_bytes_per_s, peak_flops_per_s(device)
     first = 10 if prompt else 0
 
-    def amount(kind: str, value: Any, place: int, levels: tuple[str, ...] = where.levels) -> Amount:
+    def amount(kind: str, value: Size, place: int, levels: tuple[str, ...] = where.levels) -> Amount:
         return Amount(np.asarray(value * times, float), first + place, named(kind, levels))
 
     flops = work.product_flops + work.attention_flops if prompt else work.product_flops
@@ -233,7 +232,7 @@ def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, fl
 
 
 def pass_seconds(
-    parts: Sequence[PlacedOp], where: Where, *, rows: int, prompt: bool, sequences: Any, fold: str | None
+    parts: Sequence[PlacedOp], where: Where, *, rows: int, prompt: bool, sequences: Size, fold: str | None
 ) -> Float64Array:
     """Seconds of one pass, one value a request.
 

@@ -15,21 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from chipwise.core import units
-from chipwise.core.dtypes import values_bytes
+from chipwise.core.dtypes import Size, values_bytes
 from chipwise.core.results import Result
 from chipwise.errors import DoesNotFit, SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.elementwise import Elementwise
-from chipwise.model.ops.embedding import SampleOp
-from chipwise.model.ops.matmul import Matmul
+from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
+from chipwise.model.ops.matmul import ConvOp, GroupedMatmul, Matmul
 from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.op import Op
 from chipwise.model.ops.routing import ExpertsOp
 from chipwise.model.ops.work import Work
 from chipwise.predict.cost.model import Bound, OpCost, Predicted
@@ -272,7 +272,7 @@ def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
 def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
     """The kernels of the backward pass, each with the factor on its priced time."""
     for part in parts:
-        op: Any = part.op
+        op: Op = part.op
         if isinstance(op, Matmul):
             yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
             summed = -(-op.m // SUMMED) * SUMMED  # tokens lie across rows, so no row is that long
@@ -283,7 +283,7 @@ def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
             yield part, ATTENTION_BACKWARD if class_of(op.kind) == "attention" else STREAM_BACKWARD
 
 
-def resident_parameters(op: Any) -> Any:
+def resident_parameters(op: Op) -> Size:
     """Number of parameters that ``op`` holds."""
     if isinstance(op, Matmul):
         return op.k * op.n + (op.n if op.bias else 0)
@@ -291,8 +291,9 @@ def resident_parameters(op: Any) -> Any:
         return op.local_experts * (3 if op.gated else 2) * op.d_model * op.width
     if isinstance(op, NormOp):
         return op.width * (2 if op.bias else 1)
-    kept = resident_bytes(op)
-    return kept / values_bytes(1, op.activations) if np.any(kept) else 0
+    if isinstance(op, ConvOp | GroupedMatmul | EmbeddingOp):
+        return resident_bytes(op) / values_bytes(1, op.activations)
+    return 0
 
 
 def _kept_bytes(parts: Sequence[PlacedOp], *, checkpoint: bool) -> float:
@@ -314,7 +315,7 @@ def _kept_bytes(parts: Sequence[PlacedOp], *, checkpoint: bool) -> float:
     return ends + sum(groups[name] * counts[name] for name in groups)
 
 
-def _input_bytes(op: Any) -> float:
+def _input_bytes(op: Op) -> float:
     """Bytes of inputs, and of attention's output, that the backward pass of ``op`` needs."""
     if isinstance(op, Matmul):
         return float(np.max(values_bytes(op.m * op.k, op.activations)))

@@ -16,10 +16,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from chipwise.core.dtypes import Size
 from chipwise.core.fields import build
 from chipwise.core.files import read_bytes, read_text
 
@@ -32,7 +32,7 @@ Terms = tuple[tuple[str, float], ...]
 class Amount:
     """One summand of a run: how much, the sum it belongs to, and the terms of its rate."""
 
-    value: Any  # seconds at the sheet's rates, or a count; a number, or an array of one value a run
+    value: Size  # seconds at the sheet's rates, or a count; a number, or an array of one value a run
     sum: int
     terms: Terms
 
@@ -46,9 +46,9 @@ def named(kind: str, levels: Iterable[str]) -> Terms:
     return ((kind, 1.0), *((f"{kind}|{level}", 1.0) for level in levels))
 
 
-def value_of(law: Law, constants: Mapping[str, float]) -> Any:
+def value_of(law: Law, constants: Mapping[str, float]) -> Size:
     """Prediction of the law with ``constants``, in the unit of its features: a number, or an array."""
-    sums: dict[int, Any] = {}
+    sums: dict[int, Size] = {}
     for amount in law:
         rate = sum(constants.get(name, 0.0) * times for name, times in amount.terms)
         sums[amount.sum] = sums.get(amount.sum, 0.0) + (amount.value * math.exp(rate)) ** SHARPNESS
@@ -57,7 +57,9 @@ def value_of(law: Law, constants: Mapping[str, float]) -> Any:
 
 def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
     """The summands of run ``i`` of a law of many, each with ``extra`` terms."""
-    return tuple(Amount(float(a.value[i] if np.ndim(a.value) else a.value), a.sum, (*a.terms, *extra)) for a in law)
+    return tuple(
+        Amount(float(np.asarray(a.value).flat[i if np.ndim(a.value) else 0]), a.sum, (*a.terms, *extra)) for a in law
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
