@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from chipwise.errors import Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.blocks.cut import Index
 from chipwise.model.blocks.lowering import Operators
 from chipwise.model.blocks.weights import Shapes
 
@@ -57,6 +58,20 @@ def text_sketch(arch: ArchSpec) -> Sketch:
     return Sketch(layers=shared, last=f"v{arch.vocab_size} {tied}", groups=True)
 
 
+def same_input(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Checks that both read the same kind of thing.
+
+    Raises:
+        SpecError: They do not.
+    """
+    if sub.reads != whole.reads:
+        raise SpecError("images are cut into other patches than the whole's", field="stem")
+
+
+Axes = dict[str, dict[int, Index]]
+"""Rows of axes that are not cut from the front, by weight and axis."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """A kind of model that chipwise builds, by what it reads and makes.
@@ -75,6 +90,9 @@ class Form:
         task: The task of a run file whose data trains it, if any does.
         does: What it reads and makes, in words.
         sketch: What its designs are compared by beside their layers.
+        check_cut: Refuses a model whose weights are no part of a larger one's, by what stands before its layers.
+        cut_axes: Of that model, the larger one, and the larger one's weight that each of its weights is cut from: what
+            is not cut from the front of weights outside the layers.
         untrained: Why chipwise trains none, where there is no task; empty for what departs from it.
     """
 
@@ -91,6 +109,8 @@ class Form:
     as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None
     sketch: Callable[[ArchSpec], Sketch] = text_sketch
+    check_cut: Callable[[ArchSpec, ArchSpec], None] = same_input
+    cut_axes: Callable[[ArchSpec, ArchSpec, Mapping[str, str]], Axes] = lambda sub, whole, sources: {}
     untrained: str = ""
 
     def builds(self, arch: ArchSpec) -> bool:

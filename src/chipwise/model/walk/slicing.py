@@ -8,8 +8,6 @@ of the first of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -18,10 +16,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.attention.slicing import slice_attention
 from chipwise.model.blocks.cut import Cut, Index, first
 from chipwise.model.blocks.ffn.slicing import slice_feed_forward
-from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
-from chipwise.model.kinds.denoiser.parts import modulation_widths
-from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.weights import weight_shapes
 
 
@@ -35,7 +30,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
     for name in ("norm", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
-    _check_stems(sub, whole)
+    _check_ends(sub, whole)
     shapes, axes = weight_shapes(whole), _axes(sub, whole)
     owners = _owners(sub, whole)
     found: dict[str, Cut] = {}
@@ -52,35 +47,13 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
     return found
 
 
-def _check_stems(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Stems agree in all but the channels of their convolutions: a patch of another size has other pixels.
-
-    Those of ranking models agree in all but the candidates of a request and the width of tables before a matrix.
-    """
-    if sub.question is not None or whole.question is not None:
-        raise SpecError("models of questions about images share no weights by cutting", field="question")
-    if isinstance(sub.stem, SoundStem) or isinstance(whole.stem, SoundStem):
-        raise SpecError("transcribing models share no weights by cutting", field="stem")
-    small_one, large_one = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
-    for name in ("classes", "pooling", "denoiser", *(("head",) if sub.stem is not None else ())):
-        if getattr(small_one, name) != getattr(large_one, name):
+def _check_ends(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Checks what stands before and behind the layers, by the rules of the kind and by those of all."""
+    form_of(sub).check_cut(sub, whole)
+    small, large = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
+    for name in ("classes", "pooling", "denoiser", *(() if sub.reads == "token" else ("head",))):
+        if getattr(small, name) != getattr(large, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
-    small, large = (arch.stem for arch in (sub, whole))
-    if isinstance(small, RankingStem) and isinstance(large, RankingStem):
-        if bool(small.width) != bool(large.width) or small.width > large.width:
-            raise SpecError(
-                f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width"
-            )
-        if replace(small, candidates=large.candidates, width=large.width) != large:
-            raise SpecError("requests hold other items than the whole's", field="stem")
-        return
-    alike = small is None or large is None or replace(small, convs=large.convs) == large
-    if (
-        (small is None) != (large is None)
-        or not alike
-        or len(small.convs if small else ()) != len(large.convs if large else ())
-    ):
-        raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:
@@ -122,10 +95,8 @@ def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
                 axes[place] = chosen
         except SpecError as error:
             raise error.inside(field=f"layers[{i}]") from None
-    if sub.denoiser is not None:
-        for name in modulation_widths(sub):
-            axes |= slice_modulation(sub, whole, name=name, source=_source(name + ".weight", owners).rpartition(".")[0])
-    return axes
+    sources = {name: _source(name, owners) for name in weight_shapes(sub)}
+    return axes | form_of(sub).cut_axes(sub, whole, sources)
 
 
 def _layer(layer: Layer, whole: Layer) -> dict[str, dict[int, Index]]:

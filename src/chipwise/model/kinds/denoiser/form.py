@@ -6,15 +6,16 @@ back to pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
 from chipwise.model.kinds.denoiser import lower, weights
 from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
-from chipwise.model.kinds.denoiser.parts import parts_of
-from chipwise.model.kinds.form import Form, Modelling, Sketch
-from chipwise.model.kinds.image.form import FREE, layer_departures, seen_words
+from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
+from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
+from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch
+from chipwise.model.kinds.image.form import FREE, layer_departures, same_patches, seen_words
 from chipwise.model.kinds.image.stem import ImageStem
 
 _FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
@@ -48,6 +49,13 @@ def _sketch(arch: ArchSpec) -> Sketch:
     return Sketch(first=first, attention=seen_words(arch))
 
 
+def _axes(sub: ArchSpec, whole: ArchSpec, sources: Mapping[str, str]) -> Axes:
+    found: Axes = {}
+    for name in modulation_widths(sub):
+        found |= slice_modulation(sub, whole, name=name, source=sources[f"{name}.weight"].rpartition(".")[0])
+    return found
+
+
 DENOISER = Form(
     name="denoiser",
     matches=lambda arch: arch.denoiser is not None,
@@ -61,4 +69,6 @@ DENOISER = Form(
     operators=lower.OPERATORS,
     task=lambda arch: "diffusion",
     sketch=_sketch,
+    check_cut=same_patches,
+    cut_axes=_axes,
 )

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
+from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch, joined
+from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, same_input
 from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -152,6 +153,20 @@ def sketch(arch: ArchSpec) -> Sketch:
     return Sketch(first=f"{words} {'class token' if arch.pooling == 'first' else arch.pooling}", attention=seen)
 
 
+def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Checks that stems agree in all but the channels of their convolutions: other patches have other pixels.
+
+    Raises:
+        SpecError: They do not, or one of the models answers questions.
+    """
+    if sub.question is not None or whole.question is not None:
+        raise SpecError("models of questions about images share no weights by cutting", field="question")
+    same_input(sub, whole)
+    small, large = sub.stem, whole.stem
+    if replace(small, convs=large.convs) != large or len(small.convs) != len(large.convs):
+        raise SpecError("images are cut into other patches than the whole's", field="stem")
+
+
 CLASSIFIER = Form(
     name="classifier",
     matches=lambda arch: isinstance(arch.stem, ImageStem),
@@ -164,4 +179,5 @@ CLASSIFIER = Form(
     operators=lower.OPERATORS,
     task=_task,
     sketch=sketch,
+    check_cut=same_patches,
 )

@@ -16,7 +16,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image import lower_published, weights
-from chipwise.model.kinds.image.form import sketch
+from chipwise.model.kinds.image.form import same_patches, sketch
 from chipwise.model.kinds.image.gives import as_run
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
@@ -111,5 +111,6 @@ IMAGE_ENCODER = Form(
     as_run=as_run,
     operators=lower_published.OPERATORS,
     sketch=sketch,
+    check_cut=same_patches,
     untrained="published encoders of images are exported and measured alone",
 )

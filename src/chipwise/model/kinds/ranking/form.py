@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from chipwise.errors import Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch
+from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
 from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
@@ -62,6 +62,16 @@ def _sketch(arch: ArchSpec) -> Sketch:
     return Sketch(first=f"{mixing} {arch.stem.table} {arch.head}")
 
 
+def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Checks that requests agree in all but the number of candidates and the width of tables before a matrix."""
+    same_input(sub, whole)
+    small, large = sub.stem, whole.stem
+    if bool(small.width) != bool(large.width) or small.width > large.width:
+        raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
+    if replace(small, candidates=large.candidates, width=large.width) != large:
+        raise SpecError("requests hold other items than the whole's", field="stem")
+
+
 RANKER = Form(
     name="ranker",
     matches=lambda arch: isinstance(arch.stem, RankingStem),
@@ -75,4 +85,5 @@ RANKER = Form(
     operators=lower.OPERATORS,
     task=lambda arch: "ranking",
     sketch=_sketch,
+    check_cut=_same_requests,
 )

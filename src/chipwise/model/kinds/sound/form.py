@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
@@ -77,6 +78,15 @@ def sketch(arch: ArchSpec) -> Sketch:
     return Sketch(first=f"s{round(arch.stem.frames / arch.stem.tokens)} {seen}{module}")
 
 
+def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Refuses every model of sound.
+
+    Raises:
+        SpecError: Always.
+    """
+    raise SpecError("transcribing models share no weights by cutting", field="stem")
+
+
 TRANSCRIBER = Form(
     name="transcriber",
     matches=transcribes,
@@ -89,5 +99,6 @@ TRANSCRIBER = Form(
     operators=lower.OPERATORS,
     task=lambda arch: "transcripts",
     sketch=sketch,
+    check_cut=not_cut,
     untrained=UNTRAINED,
 )

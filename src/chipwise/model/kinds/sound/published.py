@@ -17,7 +17,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.sound import lower, weights
-from chipwise.model.kinds.sound.form import UNTRAINED, sketch
+from chipwise.model.kinds.sound.form import UNTRAINED, not_cut, sketch
 from chipwise.model.kinds.sound.stem import SoundStem
 
 _FREE = {"stem", "classes", "head", "causal", "norm_place", "embedding_norm", "final_norm", "pooling", "key_bias"}
@@ -86,5 +86,6 @@ LISTENER = Form(
     module="sound.module",
     operators=lower.PUBLISHED,
     sketch=sketch,
+    check_cut=not_cut,
     untrained=UNTRAINED,
 )
