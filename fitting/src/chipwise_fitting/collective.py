@@ -232,5 +232,7 @@ def _crossed(cells: Sequence[Cell], facts: dict[str, Any], seed: int) -> list[tu
 
 
 def _part(cell: Cell, rows: Any) -> Cell:
-    op = replace(cell.op, payload_bytes=cell.op.payload_bytes[rows], devices=cell.op.devices[rows])
+    op = replace(
+        cell.op, payload_bytes=np.asarray(cell.op.payload_bytes)[rows], devices=np.asarray(cell.op.devices)[rows]
+    )
     return replace(cell, op=op, measured_s=cell.measured_s[rows])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import UnknownName
 
 
@@ -77,7 +77,7 @@ OF_WEIGHTS = {
 """Other names of formats of weights, as checkpoints and serving engines call them."""
 
 
-Size = Any  # a whole number, or a numpy array of them
+Size = int | float | AnyArray  # a number, or an array of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,11 @@ def _build(cls: Any, data: object, field: str | None) -> Any:
         raise SpecError(str(error), field=field) from None
 
 
-def convert(hint: Any, value: object, field: str) -> Any:
+@typing.overload
+def convert(hint: type[T], value: object, field: str) -> T: ...
+@typing.overload
+def convert(hint: object, value: object, field: str) -> object: ...
+def convert(hint: typing.Any, value: object, field: str) -> object:
     """``value`` as the type ``hint``; integers widen to floats and nothing else converts.
 
     Raises:

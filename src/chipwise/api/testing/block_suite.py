@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.api.testing.specs import arch_specs, check_each
+from chipwise.core.dtypes import Size
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.mixers import Attention
@@ -132,9 +133,9 @@ def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: i
         assert lower(design, workload, phase).work().flops <= graph.work().flops
 
 
-def dense_flops(graph: OpGraph) -> int:
+def dense_flops(graph: OpGraph) -> Size:
     """FLOPs of the matrix products and of attention in ``graph``, as if nothing were masked."""
-    total = 0
+    total: Size = 0
     for placed in graph:
         if isinstance(op := placed.op, Matmul):
             total += 2 * op.m * op.k * op.n

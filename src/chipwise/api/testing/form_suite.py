@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.api.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.api.testing.specs import check_each
+from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
@@ -141,13 +142,13 @@ def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
     assert _listed_flops(arch, batch) <= listed
 
 
-def _listed_flops(arch: ArchSpec, batch: int) -> int:
+def _listed_flops(arch: ArchSpec, batch: int) -> Size:
     return product_flops(lower(Design(arch=arch), Workload(batch=batch), Phase.PREFILL))
 
 
-def product_flops(graph: OpGraph) -> int:
+def product_flops(graph: OpGraph) -> Size:
     """FLOPs of the matrix products, convolutions and attention in ``graph``, biases left out."""
-    total = 0
+    total: Size = 0
     for placed in graph:
         if isinstance(op := placed.op, Matmul):
             total += 2 * op.m * op.k * op.n

@@ -38,7 +38,7 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
         Unsupported: The design has an operator that the profile has no rates for.
     """
     prompt = [placed.op for placed in lower(design, measured.workload, Phase.PREFILL)]
-    flops = sum(op.work().flops for op in prompt)
+    flops = float(sum(op.work().flops for op in prompt))
     steps = [placed.op for placed in lower(design, measured.workload, Phase.DECODE)]
     touched = float(working_set_bytes(total_price(steps, profile)))
     ceiling, bandwidth = _level(touched, profile)

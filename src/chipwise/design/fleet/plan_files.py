@@ -81,7 +81,7 @@ def _known(data: object) -> dict[str, dict[str, float]]:
     Raises:
         SpecError: A replay lacks a figure, or a number is below zero.
     """
-    found: dict[str, dict[str, float]] = convert(Mapping[str, Mapping[str, float]], data, "known")
+    found: dict[str, dict[str, float]] = convert(dict[str, dict[str, float]], data, "known")
     for key, replay in found.items():
         where = f"known.{short(key, quoted=False)}"
         for name in (*FIGURES, "ttft_p99", "e2e_p99"):

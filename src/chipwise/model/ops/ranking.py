@@ -81,7 +81,8 @@ class RequestAttentionOp:
         """Two products of 2·head_size FLOPs a pair, plus softmax or SiLU."""
         width = self.heads * self.head_size
         each = 4 * self.head_size + (POINTWISE_FLOPS if self.pointwise else SOFTMAX_FLOPS)
-        pairs, scores = self.batch * self.heads * self.pairs(), 0
+        pairs: Size = self.batch * self.heads * self.pairs()
+        scores: Size = 0
         if not self.fused:
             pairs = self.batch * self.heads * self.queries * (self.history + 1)
             scores = 2 * values_bytes(pairs, self.activations)

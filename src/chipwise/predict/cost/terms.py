@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from chipwise.core.dtypes import values_bytes
+from chipwise.core.dtypes import Size, values_bytes
 from chipwise.errors import Unsupported
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
@@ -42,11 +42,12 @@ class Term:
     resident_bytes: float = 0.0  # part of the working set, its time being in the amounts
 
 
-def far(values: float) -> dict[str, float]:
+def far(values: Size) -> dict[str, Size]:
     """The part of a node's FP32 values that does not fit in a core's own caches."""
-    if 4 * values <= FAR_BYTES[0]:
+    held_bytes = float(4 * values)
+    if held_bytes <= FAR_BYTES[0]:
         return {}
-    return {"far": values * min(1.0, math.log(4 * values / FAR_BYTES[0]) / math.log(FAR_BYTES[1] / FAR_BYTES[0]))}
+    return {"far": values * min(1.0, math.log(held_bytes / FAR_BYTES[0]) / math.log(FAR_BYTES[1] / FAR_BYTES[0]))}
 
 
 def terms(op: Op) -> list[Term]:
@@ -61,17 +62,26 @@ def terms(op: Op) -> list[Term]:
     raise Unsupported(f"no cost is known for operators of kind {op.kind}")
 
 
+def _term(model: str, amounts: Mapping[str, Size], *, streamed_bytes: Size = 0, resident_bytes: Size = 0) -> Term:
+    return Term(
+        model=model,
+        amounts={name: float(amount) for name, amount in amounts.items()},
+        streamed_bytes=float(streamed_bytes),
+        resident_bytes=float(resident_bytes),
+    )
+
+
 def _matmul(op: Matmul) -> list[Term]:
     shape = "vector" if op.m == 1 else "matrix"
-    amounts: dict[str, float] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
+    amounts: dict[str, Size] = {"node": 1, "in": op.m * op.k, "out": op.m * op.n}
     if op.m > 1:
         amounts |= {"products": op.m * op.k * op.n, **far(op.m * (op.k + op.n))}
     if op.weights in ROW_STEPS:
         amounts["rest"] = op.m * op.n * (op.k % ROW_STEPS[op.weights])
     found = [
-        Term(
-            model=f"matmul.{op.weights}.{shape}",
-            amounts=amounts,
+        _term(
+            f"matmul.{op.weights}.{shape}",
+            amounts,
             streamed_bytes=op.format.matrix_bytes(op.k, op.n),
         )
     ]
@@ -87,7 +97,7 @@ def _attention(op: AttentionOp) -> list[Term]:
         seen = min(seen, op.window + op.query_tokens - 1)
     rows = op.batch * op.query_tokens
     scores = rows * op.heads * seen
-    amounts: dict[str, float] = {
+    amounts: dict[str, Size] = {
         "node": 1,
         "head": op.batch * op.heads,
         "score": scores,
@@ -99,20 +109,20 @@ def _attention(op: AttentionOp) -> list[Term]:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
     if not op.causal:  # every position of an image or text over all others, by a kernel of its own
         amounts["query"] = rows * op.heads
-        return [Term(model="attention.biased" if op.biases else "attention.full", amounts=amounts)]
+        return [_term("attention.biased" if op.biases else "attention.full", amounts)]
     if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
         amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"
     cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
-    return [Term(model=f"attention.{shape}", amounts=amounts, resident_bytes=cache)]
+    return [_term(f"attention.{shape}", amounts, resident_bytes=cache)]
 
 
 def _norm(op: NormOp) -> list[Term]:
     values = float(op.rows * op.width)
-    amounts = {"node": 1.0, "row": float(op.rows), "value": values, **far(2 * values)}
+    amounts: dict[str, Size] = {"node": 1.0, "row": float(op.rows), "value": values, **far(2 * values)}
     if op.norm == "rmsnorm":
-        return [Term(model="norm.skip_rmsnorm" if op.skip else "norm.rmsnorm", amounts=amounts)]
-    found = [Term(model="norm.layernorm", amounts=amounts)]
+        return [_term("norm.skip_rmsnorm" if op.skip else "norm.rmsnorm", amounts)]
+    found = [_term("norm.layernorm", amounts)]
     if op.skip:
         found += _elementwise(Elementwise(function="add", elements=op.rows * op.width, inputs=2))
     return found
@@ -120,35 +130,35 @@ def _norm(op: NormOp) -> list[Term]:
 
 def _elementwise(op: Elementwise) -> list[Term]:
     return [
-        Term(
-            model=f"elementwise.{op.function}",
-            amounts={"node": 1, "value": op.elements, **far(2 * op.elements)},
+        _term(
+            f"elementwise.{op.function}",
+            {"node": 1, "value": op.elements, **far(2 * op.elements)},
         )
     ]
 
 
 def _embedding(op: EmbeddingOp) -> list[Term]:
     values = op.tokens * op.width
-    return [Term(model="gather", amounts={"node": 1, "row": op.tokens, "value": values, **far(2 * values)})]
+    return [_term("gather", {"node": 1, "row": op.tokens, "value": values, **far(2 * values)})]
 
 
 def _conv(op: ConvOp) -> list[Term]:
     values = op.batch * op.positions * op.out_channels
     if op.groups == 1:  # of an image: patches are copied, then multiplied
         taken = op.batch * op.positions * op.in_channels * op.taps
-        amounts = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
-        return [Term(model="conv.image", amounts=amounts)]
+        amounts: dict[str, Size] = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
+        return [_term("conv.image", amounts)]
     model = "conv.centred" if op.centred else "conv"
-    return [Term(model=model, amounts={"node": 1, "value": values, "tap": values * op.taps})]
+    return [_term(model, {"node": 1, "value": values, "tap": values * op.taps})]
 
 
 def _pool(op: PoolOp) -> list[Term]:
-    return [Term(model="pool", amounts={"node": 1, "value": op.batch * op.positions * op.width})]
+    return [_term("pool", {"node": 1, "value": op.batch * op.positions * op.width})]
 
 
 def _bag(op: EmbeddingBagOp) -> list[Term]:
     rows = op.bags * op.ids
-    return [Term(model="bag", amounts={"node": 1, "row": rows, "value": rows * op.width, **far(rows * op.width)})]
+    return [_term("bag", {"node": 1, "row": rows, "value": rows * op.width, **far(rows * op.width)})]
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
@@ -167,14 +177,14 @@ def _request_attention(op: RequestAttentionOp) -> list[Term]:
         **far(scores + 4 * moved),
     }
     kind = "pointwise" if op.pointwise else "softmax"
-    return [Term(model=f"attention.{kind}.{'whole' if op.whole else 'last'}", amounts=amounts)]
+    return [_term(f"attention.{kind}.{'whole' if op.whole else 'last'}", amounts)]
 
 
 def _row_dot(op: RowDotOp) -> list[Term]:
     return [
-        Term(
-            model="dot",
-            amounts={"node": 1, "row": op.rows, "value": op.rows * op.width, **far(op.rows * op.width)},
+        _term(
+            "dot",
+            {"node": 1, "row": op.rows, "value": op.rows * op.width, **far(op.rows * op.width)},
         )
     ]
 

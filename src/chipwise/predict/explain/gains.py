@@ -219,6 +219,6 @@ def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:
     costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     found: Shares = {}
     for each in costs:
-        key = (each.kind, round(each.work.flops), round(each.work.bytes))
+        key = (each.kind, round(float(each.work.flops)), round(float(each.work.bytes)))
         found[key] = found.get(key, 0.0) + each.latency_s / total
     return found | {BESIDE: 1 - sum(found.values())}

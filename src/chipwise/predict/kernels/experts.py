@@ -128,6 +128,7 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
     Raises:
         Unsupported: The device has no rate for the products' format.
     """
+    topk: Size
     if isinstance(op, GroupedMatmul):
         tokens, local, total, topk, d_model, width, matrices = op.tokens, op.groups, op.groups, 1, op.k, op.n, 1.0
         routing = "balanced"

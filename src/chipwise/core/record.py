@@ -1,0 +1,107 @@
+"""Plain data of a file, read by name and type: an error names the file and the path of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, overload
+
+from chipwise.core.fields import convert, describe
+from chipwise.core.files import read_json, read_yaml
+from chipwise.errors import SpecError
+
+T = TypeVar("T")
+D = TypeVar("D")
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A mapping that JSON or YAML gave. Iterating yields its names; ``data`` is the mapping itself.
+
+    >>> kit = Record.of({"name": "a", "batches": [1, 8], "host": {"cores": 4}}, file="kit.json")
+    >>> kit.get("name", str), kit.sequence("batches", int), kit.record("host").get("cores", int)
+    ('a', [1, 8], 4)
+    """
+
+    data: Mapping[str, object]
+    file: str | None = None
+    field: str = ""
+
+    @classmethod
+    def of(cls, data: object, *, file: str | None = None, field: str = "") -> Record:
+        """``data`` as a record.
+
+        Raises:
+            SpecError: It is no mapping.
+        """
+        if not isinstance(data, Mapping):
+            raise SpecError(f"must be a mapping of fields, not {describe(data)}", file=file, field=field or None)
+        return cls(data, file, field)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Record:
+        """The mapping in a JSON or YAML file.
+
+        Raises:
+            SpecError: The file cannot be read, is broken, or holds no mapping.
+        """
+        return cls.of(read_yaml(path) if Path(path).suffix in (".yaml", ".yml") else read_json(path), file=str(path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data
+
+    @overload
+    def get(self, name: str, kind: type[T]) -> T: ...
+    @overload
+    def get(self, name: str, kind: type[T], default: D) -> T | D: ...
+    def get(self, name: str, kind: type[T], default: object = _REQUIRED) -> object:
+        """The field as ``kind``; ``default``, if one is given, where it is missing or null.
+
+        Raises:
+            SpecError: It is missing without a default, or of another type.
+        """
+        value = self.data.get(name)
+        if value is None and default is not _REQUIRED:
+            return default
+        if name not in self.data:
+            raise SpecError("this field is missing", file=self.file, field=self._path(name))
+        try:
+            return convert(kind, value, self._path(name))
+        except SpecError as error:
+            raise error.inside(file=self.file) from None
+
+    def sequence(self, name: str, kind: type[T]) -> list[T]:
+        """The field as a list of ``kind``; empty where it is missing or null.
+
+        Raises:
+            SpecError: It is no list, or an item is of another type.
+        """
+        return [Record({path: item}, self.file).get(path, kind) for path, item in self._numbered(name)]
+
+    def record(self, name: str) -> Record:
+        """The field as a record; an empty one where it is missing or null.
+
+        Raises:
+            SpecError: It is no mapping.
+        """
+        value = self.data.get(name)
+        return Record.of({} if value is None else value, file=self.file, field=self._path(name))
+
+    def records(self, name: str) -> list[Record]:
+        """The field as a list of records; empty where it is missing or null.
+
+        Raises:
+            SpecError: It is no list of mappings.
+        """
+        return [Record.of(item, file=self.file, field=path) for path, item in self._numbered(name)]
+
+    def _numbered(self, name: str) -> Iterator[tuple[str, object]]:
+        return ((f"{self._path(name)}[{i}]", item) for i, item in enumerate(self.get(name, list, [])))
+
+    def _path(self, name: str) -> str:
+        return f"{self.field}.{name}" if self.field else name
