@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.files import storage, write_atomic
 from chipwise.errors import DataError, InputError
@@ -139,7 +139,8 @@ class LabelledArrays(ArrayDataset):
     """Inputs with labels, in three parts. A model learns ``(inputs − mean) / std``; its metric is the share of errors.
 
     Attributes:
-        train: Inputs (n, …) as stored, uint8 or float32, and labels (n,).
+        train: Inputs (n, …) as stored, and labels (n,). Inputs are uint8 or float32; of numbers of words, which no
+            model scales, int64.
         validation: The same of the part that selects models.
         test: The same of the part that selects nothing.
         classes: Names of the labels, in order.
@@ -178,12 +179,14 @@ class LabelledArrays(ArrayDataset):
         chosen = self.changed(self.scaled(inputs[rows]), np.random.default_rng([seed, number, 1]))
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
-    def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    def changed(self, inputs: AnyArray, random: np.random.Generator) -> AnyArray:
         """Inputs of a training batch after random changes that leave labels true; none here."""
         return inputs
 
-    def scaled(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def scaled(self, inputs: AnyArray) -> AnyArray:
         """Inputs as a model takes them."""
+        if inputs.dtype == np.int64:  # numbers of words
+            return inputs
         found: NDArray[np.float32] = (inputs.astype(np.float32) - self.mean) / self.std
         return found
 

@@ -17,9 +17,10 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.words import encoded, vocabulary
 from chipwise.training.tasks.multimodal import shapes
 from chipwise.training.tasks.multimodal.data import MultimodalData
-from chipwise.training.tasks.multimodal.sources import QuestionsSpec, encoded, vocabulary
+from chipwise.training.tasks.multimodal.sources import QuestionsSpec
 from chipwise.training.tasks.multimodal.task import MULTIMODAL
 
 IMAGE = {"size": 32, "channels": 3, "classes": 14, "question": 8, "words": 40, "patch": [8, 16]}

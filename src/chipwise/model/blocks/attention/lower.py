@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
@@ -58,3 +59,24 @@ def lower(
         rows = batch
     ops.append(("out", Matmul(m=rows, k=block.query_width, n=d_model, weights=weights, bias=block.out_bias)))
     return ops
+
+
+def lower_encoder(block: Attention, *, d_model: int, weights: str, rows: int, tokens: int) -> list[tuple[str, Op]]:
+    """The operators of attention without causality: of ``rows`` positions each ``tokens`` see each other."""
+    width = block.query_width
+    attend = AttentionOp(
+        batch=rows // tokens,
+        query_tokens=tokens,
+        past_tokens=0,
+        heads=block.heads,
+        kv_heads=block.kv_heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=False,
+    )
+    return [
+        ("qkv", Matmul(m=rows, k=d_model, n=3 * width, weights=weights, bias=block.qkv_bias)),
+        ("split", Elementwise(function="split", elements=3 * rows * width)),
+        ("attend", attend),
+        ("out", Matmul(m=rows, k=width, n=d_model, weights=weights, bias=block.out_bias)),
+    ]

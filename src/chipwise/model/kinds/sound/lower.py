@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.lower import lower_encoder
 from chipwise.model.blocks.lowering import Named, Operators, Pass
 from chipwise.model.kinds.sound.frames.lower import lower_frames
 from chipwise.model.kinds.sound.hearing.lower import lower_sound
-from chipwise.model.ops.attention import AttentionOp
-from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import Matmul
 
 
@@ -23,23 +22,8 @@ def _sound(at: Pass) -> None:
 
 def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
     """Attention over all positions, or within stretches of them."""
-    rows, width, tokens = at.rows, block.query_width, block.chunk or at.tokens
-    attend = AttentionOp(
-        batch=rows // tokens,
-        query_tokens=tokens,
-        past_tokens=0,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=False,
-        causal=False,
-    )
-    return [
-        ("qkv", Matmul(m=rows, k=at.arch.d_model, n=3 * width, weights=weights, bias=block.qkv_bias)),
-        ("split", Elementwise(function="split", elements=3 * rows * width)),
-        ("attend", attend),
-        ("out", Matmul(m=rows, k=width, n=at.arch.d_model, weights=weights, bias=block.out_bias)),
-    ]
+    sizes = {"rows": at.rows, "tokens": block.chunk or at.tokens}
+    return lower_encoder(block, d_model=at.arch.d_model, weights=weights, **sizes)
 
 
 def _characters(at: Pass) -> None:

@@ -18,9 +18,10 @@ from chipwise.model.kinds.image.hf_vit import labels_of
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.images.pixels import image_processor, png, scales_of
+from chipwise.training.data.words import encoded, vocabulary
 from chipwise.training.tasks.array_data import ArrayData, first_and_wrong
 from chipwise.training.tasks.multimodal.dataset import PictureQuestions, QuestionPart
-from chipwise.training.tasks.multimodal.sources import Questions, QuestionsSpec, encoded, read_questions, vocabulary
+from chipwise.training.tasks.multimodal.sources import Questions, QuestionsSpec, read_questions
 from chipwise.training.tasks.protocol import Exported
 
 FEWEST = 20  # images of the smallest part

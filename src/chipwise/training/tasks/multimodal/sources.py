@@ -5,9 +5,6 @@ Images of any size are scaled to the space's; decoding is left to Pillow, Parque
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,16 +14,12 @@ from numpy.typing import NDArray
 
 from chipwise.core.extras import optional_imports
 from chipwise.core.fields import check_fields, positive
-from chipwise.core.files import parse_json, read_text
 from chipwise.errors import DataError, SpecError
 from chipwise.training.data.image_files import read_image
-from chipwise.training.data.parquet_files import read_columns
+from chipwise.training.data.text_rows import text_rows
 from chipwise.training.tasks.multimodal import shapes
 
 COLUMNS = ("image", "question", "answer")
-UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # words: one that was not learnt, and the room before a short question
-MOST_BYTES = 1_000_000_000
-_WORD = re.compile(r"[\w']+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +73,7 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
             source=f"{spec.images:,} synthetic images of coloured shapes (seed {spec.seed})", licence=shapes.LICENCE,
         )  # fmt: skip
     path = base / spec.path
-    rows = list(_rows(path))
+    rows = list(text_rows(path, COLUMNS))
     if not rows:
         raise DataError(f"{path}: holds no questions")
     numbers: dict[str, int] = {}
@@ -98,20 +91,6 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
     )
 
 
-def _rows(path: Path) -> Iterable[Mapping[str, str]]:
-    if path.suffix == ".parquet":
-        values = zip(*read_columns(path, COLUMNS), strict=True)
-        given: Iterable[Any] = (dict(zip(COLUMNS, row, strict=True)) for row in values)
-    else:
-        lines = [line for line in read_text(path, most=MOST_BYTES).splitlines() if line.strip()]
-        given = (parse_json(line, name=f"{path}, row {number}") for number, line in enumerate(lines, start=1))
-    for number, row in enumerate(given, start=1):
-        for name in COLUMNS:
-            if not isinstance(row, dict) or not isinstance(row.get(name), str) or not row[name].strip():
-                raise DataError(f"{path}: row {number} has no text {name!r}; every row needs {', '.join(COLUMNS)}")
-        yield row
-
-
 def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
     """Pixels (Y, X, 3) as (C, size, size)."""
     if pixels.shape[:2] == (size, size) and channels == 3:
@@ -124,29 +103,3 @@ def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.u
 def _fitted(image: Any, size: int, channels: int) -> NDArray[np.uint8]:
     found = np.asarray(image.convert("L" if channels == 1 else "RGB").resize((size, size)), np.uint8)
     return found[None] if channels == 1 else found.transpose(2, 0, 1)
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a question, in lower case.
-
-    >>> words_of("How many circles?")
-    ['how', 'many', 'circles', '?']
-    """
-    return _WORD.findall(text.lower())
-
-
-def vocabulary(questions: Iterable[str], most: int) -> tuple[str, ...]:
-    """The ``most`` most frequent words, after the two of no question; by the alphabet where they are as frequent."""
-    counts = Counter(word for text in questions for word in words_of(text))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    return (NOTHING, UNKNOWN, *ranked[: most - 2])
-
-
-def encoded(texts: Iterable[str], words: tuple[str, ...], length: int) -> NDArray[np.int64]:
-    """Questions as numbers of words, (n, length), right-aligned; long ones lose their beginning."""
-    numbers = {word: i for i, word in enumerate(words)}
-    rows = []
-    for text in texts:
-        found = [numbers.get(word, 1) for word in words_of(text)][-length:]
-        rows.append([0] * (length - len(found)) + found)
-    return np.array(rows, np.int64).reshape(-1, length)

@@ -1,0 +1,40 @@
+"""Texts as numbers of words: short ones of a fixed length, from a table of the most frequent words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # words: one that was not learnt, and the room before a short text
+WORD = r"[\w']+|[^\w\s]"
+_WORD = re.compile(WORD)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case.
+
+    >>> words_of("How many circles?")
+    ['how', 'many', 'circles', '?']
+    """
+    return _WORD.findall(text.lower())
+
+
+def vocabulary(texts: Iterable[str], most: int) -> tuple[str, ...]:
+    """The ``most`` most frequent words, after the two of no text; by the alphabet where they are as frequent."""
+    counts = Counter(word for text in texts for word in words_of(text))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return (NOTHING, UNKNOWN, *ranked[: most - 2])
+
+
+def encoded(texts: Iterable[str], words: tuple[str, ...], length: int) -> NDArray[np.int64]:
+    """Texts as numbers of words, (n, length), right-aligned; long ones lose their beginning."""
+    numbers = {word: i for i, word in enumerate(words)}
+    rows = []
+    for text in texts:
+        found = [numbers.get(word, 1) for word in words_of(text)][-length:]
+        rows.append([0] * (length - len(found)) + found)
+    return np.array(rows, np.int64).reshape(-1, length)
