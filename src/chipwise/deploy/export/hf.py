@@ -11,33 +11,24 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.export.tokenizer_files import read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import to_data
 from chipwise.model.kinds import table
-from chipwise.model.kinds.encoder.form import ENCODER, without_head
-from chipwise.model.kinds.encoder.hf import bert_config, bert_name, from_bert, is_bert
-from chipwise.model.kinds.form import Modelling
-from chipwise.model.kinds.image.form import CLASSIFIER
-from chipwise.model.kinds.image.hf_swin import from_deit, from_swin, swin_config, to_swin
-from chipwise.model.kinds.image.hf_vit import from_vit, is_vit, labels_of, to_vit, vit_config
-from chipwise.model.kinds.image.published import IMAGE_ENCODER
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.sound import hf as hf_listener
+from chipwise.model.kinds.form import Checkpoint, Modelling, Reader
+from chipwise.model.kinds.image.hf_vit import labels_of
+from chipwise.model.kinds.sound.hf import FAMILIES as HEARING
 from chipwise.model.kinds.sound.published import encoder_of
-from chipwise.model.kinds.table import form_of
-from chipwise.model.kinds.text.form import DECODER
+from chipwise.model.kinds.table import KINDS, form_of
 from chipwise.model.published.families import without_folder
 from chipwise.model.published.read import OWN_TYPE, read_config
-from chipwise.model.published.write import family_of, to_config
 from chipwise.model.walk.built import require_built
 from chipwise.model.walk.weights import weight_shapes
 
@@ -47,32 +38,16 @@ if TYPE_CHECKING:
 
 _SHARED = "chipwise_blocks"  # what the modelling files import
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
-_BLOCKS = {
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attention.q": "self_attn.q_proj",
-    "attention.k": "self_attn.k_proj",
-    "attention.v": "self_attn.v_proj",
-    "attention.out": "self_attn.o_proj",
-    "attention.q_norm": "self_attn.q_norm",
-    "attention.k_norm": "self_attn.k_norm",
-    "ffn.gate": "mlp.gate_proj",
-    "ffn.up": "mlp.up_proj",
-    "ffn.down": "mlp.down_proj",
-}
 CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families of text, which shrink cuts
-LOADED = (*CUT, "deit", "swin", "vit", *hf_listener.FAMILIES)  # families whose weights' names are known here
+_FOLDERS = [folders for form in KINDS if (folders := form.hf_folders()) is not None]
+READERS: Mapping[str, Reader] = {family: read for each in _FOLDERS for family, read in each.readers.items()}
+LOADED = (*CUT, *sorted(set(READERS) - set(CUT)))  # families whose weights' names are known here
 _NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
-_OUTSIDE = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
 
 
 def save_pretrained(
     arch: ArchSpec,
-    weights: Mapping[str, npt.NDArray[Any] | Tensor],
+    weights: Mapping[str, AnyArray | Tensor],
     tokenizer_path: Path | None,
     folder: str | Path,
     extra_files: Mapping[str, str | bytes] | None = None,
@@ -95,26 +70,21 @@ def save_pretrained(
 
     target = Path(folder)
     arrays = _checked(arch, {name: _numpy(value, name) for name, value in weights.items()}, where="weights")
-    form, stem = form_of(arch), arch.stem
-    if isinstance(stem, ImageStem) and stem.stages:
-        config, arrays = swin_config(arch), to_swin(arch, stem, arrays)
-    elif isinstance(stem, ImageStem) and is_vit(arch):
-        config, arrays = vit_config(arch), to_vit(arch, stem, arrays)
-    elif form is ENCODER and is_bert(arch):
-        config, arrays = bert_config(arch), {bert_name(name): value for name, value in arrays.items()}
-    elif form is DECODER and family_of(arch) is not None:
-        config, arrays = to_config(arch), {_llama_name(name): value for name, value in arrays.items()}
+    folders = form_of(arch).hf_folders()
+    if folders is not None and (theirs := folders.write(arch, arrays)) is not None:
+        config, stored = theirs
     else:
-        config = _own_config(arch)
+        config, stored = _own_config(arch), arrays
         for file, code in _own_code(arch).items():
             write_atomic(target / file, code)
     config["dtype"] = "float32"
     if tokenizer_path is not None:
-        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=form is ENCODER)
+        encoder = form_of(arch).gives == "mean"
+        tokenizer = read_tokenizer(Path(tokenizer_path), max_tokens=arch.max_tokens, encoder=encoder)
         config |= tokenizer.config_ids
         for name, held in tokenizer.files.items():
             write_atomic(target / name, held)
-    write_atomic(target / "model.safetensors", save(arrays, metadata={"format": "pt"}))
+    write_atomic(target / "model.safetensors", save(dict(stored), metadata={"format": "pt"}))
     for name, content in (extra_files or {}).items():
         write_atomic(target / name, content)
     write_json(target / "config.json", config)  # last: a folder with a config is whole
@@ -141,7 +111,7 @@ def _own_code(arch: ArchSpec) -> dict[str, str]:
     return {file: beside, f"{_SHARED}.py": (kinds / f"{_SHARED}.py").read_text(encoding="utf-8")}
 
 
-def _own_config(arch: ArchSpec) -> dict[str, Any]:
+def _own_config(arch: ArchSpec) -> dict[str, object]:
     own = modelling_of(arch)
     module = own.file.removesuffix(".py")
     return {
@@ -173,7 +143,7 @@ def require_folder(source: Path, *, text: bool = True) -> None:
         why = without_folder(str(source))
         raise SpecError(f"{why}; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
-    if path.exists() and (heard := read_mapping(path).get("model_type")) in hf_listener.FAMILIES:
+    if path.exists() and (heard := read_mapping(path).get("model_type")) in HEARING:
         raise Unsupported(f"{source}: models of type {heard!r} hear and are not cut")
     if text and path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
@@ -190,15 +160,13 @@ def require_folder(source: Path, *, text: bool = True) -> None:
         raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(known)} are")
 
 
-def _reads_no_text(config: Mapping[str, Any]) -> bool:
+def _reads_no_text(config: Mapping[str, object]) -> bool:
     """Whether a config is one of images or sound; a config that cannot be read is not."""
+    family = config.get("model_type")
     try:
-        if config.get("model_type") not in LOADED:
-            return False
-        arch = read_config(config).arch
+        return not read_config(config).arch.vocab_size if family == OWN_TYPE else family in set(LOADED) - set(CUT)
     except SpecError:
         return False
-    return arch.stem is not None or arch.encoder_stem is not None
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
@@ -220,73 +188,17 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             f"{source}: its weights would compute other logits here: {'; '.join(reading.notes)}. Its costs can be "
             "predicted and measured all the same, from its config.json"
         )
-    arch, family = reading.arch, config["model_type"]
-    if family in hf_listener.FAMILIES:
-        hf_listener.check_config(config)
-        arch = encoder_of(arch)
-    if form_of(arch) is IMAGE_ENCODER:
-        CLASSIFIER.require(arch, work="loaded with its weights")
+    arch, family = encoder_of(reading.arch), config["model_type"]
     require_built(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
-    kept = dict(_tensors(source))
-    if family == "gpt2":
-        weights = dict(_from_gpt2(kept))
-    elif arch.stem is not None and family == "vit":
-        weights = from_vit(arch, arch.stem, kept)
-    elif arch.stem is not None and family == "swin":
-        weights = from_swin(arch, arch.stem, kept)
-    elif arch.stem is not None and family == "deit":
-        weights = from_deit(arch, kept)
-    elif family in hf_listener.FAMILIES:
-        weights = hf_listener.from_listener(kept, after=arch.norm_place == "post")
-    elif family == "bert":
-        if not any(name.endswith("pooler.dense.weight") for name in kept):
-            arch = without_head(arch)  # encoders that were trained without it are kept without it
-        weights = from_bert(kept, weight_shapes(arch))
-    elif family == OWN_TYPE:
-        weights = kept
-    else:
-        names = {_llama_name(name): name for name in weight_shapes(arch)}
-        weights = {names.get(name, name): value for name, value in kept.items()}
+    held = Checkpoint(config, _tensors(source), weight_shapes(arch))
+    arch, found = (arch, dict(held.tensors)) if family == OWN_TYPE else READERS[family](arch, held)
+    weights = dict(found)
     if arch.tie_embeddings:
         for name in ("lm_head.weight", "head.weight"):
             weights.pop(name, None)  # a second copy of the token table
     return arch, _checked(arch, weights, where=str(source))
-
-
-def _llama_name(name: str) -> str:
-    """The name in a Llama-style checkpoint of the weight that is ``name`` here."""
-    if name in _OUTSIDE:
-        return _OUTSIDE[name]
-    _, number, rest = name.split(".", 2)
-    block, _, kind = rest.rpartition(".")
-    return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
-
-
-def _from_gpt2(tensors: Mapping[str, Float32Array]) -> Iterator[tuple[str, Float32Array]]:
-    """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
-    outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
-    blocks = {
-        "ln_1": "attention_norm",
-        "ln_2": "ffn_norm",
-        "attn.c_proj": "attention.out",
-        "mlp.c_fc": "ffn.up",
-        "mlp.c_proj": "ffn.down",
-    }
-    for full, value in tensors.items():
-        name = full.removeprefix("transformer.")
-        if not name.startswith("h."):
-            yield outside.get(name, name.replace("ln_f.", "norm.")), value
-            continue
-        _, number, rest = name.split(".", 2)
-        block, _, kind = rest.rpartition(".")
-        ours = np.ascontiguousarray(value.T) if kind == "weight" and value.ndim == 2 else value
-        if block == "attn.c_attn":
-            for part, third in zip("qkv", np.split(ours, 3), strict=True):
-                yield f"layers.{number}.attention.{part}.{kind}", third
-        else:
-            yield f"layers.{number}.{blocks.get(block, block)}.{kind}", ours
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
@@ -313,7 +225,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
             raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
 
 
-def _numpy(value: Any, what: str) -> Float32Array:
+def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:
     """``value``, an array or a tensor, as contiguous FP32; ``what`` names it if it holds integers."""
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point():

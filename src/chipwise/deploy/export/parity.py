@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.files import read_mapping
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
@@ -18,19 +17,14 @@ from chipwise.deploy.runtimes import llama_server
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.denoiser.form import DENOISER
-from chipwise.model.kinds.encoder.form import ENCODER
-from chipwise.model.kinds.ranking.form import RANKER
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.form import MOST_TOKENS
 from chipwise.model.kinds.table import form_of
-from chipwise.model.kinds.text.form import DECODER
-from chipwise.model.walk.module import module_of
+from chipwise.model.walk.module import load
 
-Weights = Mapping[str, npt.NDArray[Any]]
+Weights = Mapping[str, AnyArray]
 ORIGINAL, STORED = "the original weights", "the weights as stored"
 POSITIONS, FEW_POSITIONS = 8, 4  # whose logits are compared; few where a reply of the server takes seconds
 LARGE_VOCABULARY = 20_000
-MOST_TOKENS = 32
 TEXT = (
     "The old library stood at the corner of the market square. Every morning the librarian opened its heavy doors and "
     "lit the lamps, one after another, until the long room was warm and bright."
@@ -63,9 +57,7 @@ class Parity:
         )
 
 
-def compared(
-    found: npt.NDArray[Any], wanted: npt.NDArray[Any], *, runtime: str, version: str, against: str, outputs: str
-) -> Parity:
+def compared(found: AnyArray, wanted: AnyArray, *, runtime: str, version: str, against: str, outputs: str) -> Parity:
     """The differences of two arrays of outputs, (…, values) each."""
     difference = np.abs(found.astype(np.float64) - wanted)
     chooses = outputs == "logits" and wanted.shape[-1] > 1
@@ -96,43 +88,20 @@ def tokens_of(tokenizer: Path) -> list[int]:
         raise SpecError(f"is no tokenizer: {error}", file=str(tokenizer)) from None
 
 
-def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[Any, ...]:
-    """Inputs of a model as its torch module takes them: ``tokens``, else random tokens, images, sounds or requests."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    form, stem = form_of(arch), arch.stem
-    if stem is None:
-        length = min(MOST_TOKENS, arch.max_tokens)
-        if tokens:
-            return (torch.tensor([tokens[:length]]),)
-        return (torch.randint(0, arch.vocab_size, (1, length), generator=generator),)
-    if isinstance(stem, RankingStem):
-        items = torch.randint(stem.items + 1, (1, stem.tokens, 1), generator=generator)
-        tags = torch.randint(stem.tags + 1, (1, stem.tokens, stem.bag), generator=generator)
-        return (torch.cat((items, tags), dim=2),)
-    given = torch.randn((1, *stem.shape), generator=generator)
-    if form is DENOISER:
-        return given, torch.tensor([0.3]), torch.tensor([0]), torch.tensor([0.5])
-    if arch.question is not None:
-        return given, torch.randint(0, arch.question.words, (1, arch.question.tokens), generator=generator)
-    return (given,)
+def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[AnyArray, ...]:
+    """Inputs of a model as its torch module takes them: ``tokens`` of a text, else random ones."""
+    if tokens and arch.vocab_size:
+        return (np.array([tokens[: min(MOST_TOKENS, arch.max_tokens)]]),)
+    return form_of(arch).inputs(arch, np.random.default_rng(0), 1)
 
 
-def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[Any]) -> npt.NDArray[Any]:
+def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> AnyArray:
     """Outputs of chipwise's torch module: logits of every position, or the model's other outputs."""
     import torch
 
-    model = module_of(arch)
-    model.load_state_dict({name: torch.tensor(value) for name, value in weights.items()})
     with torch.no_grad():
-        found = model.eval()(*inputs)
+        found = load(arch, weights)(*map(torch.from_numpy, inputs))
     return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
-
-
-def outputs_of(arch: ArchSpec) -> str:
-    """Names of a model's outputs."""
-    return form_of(arch).outputs
 
 
 def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
@@ -146,40 +115,31 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     model = auto.from_pretrained(folder, trust_remote_code=True).eval()
     inputs = sample_inputs(arch, tokens)
     with torch.no_grad():
-        made = model(*inputs)
+        made = model(*map(torch.from_numpy, inputs))
     names = ("logits", "last_hidden_state", "scores")
     found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
     told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
-    return compared(found.numpy(), in_torch(arch, weights, inputs), outputs=outputs_of(arch), **told)
+    return compared(found.numpy(), in_torch(arch, weights, inputs), outputs=form_of(arch).outputs, **told)
 
 
 def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
     """Compares an ONNX file, run by ONNX Runtime on one thread, with torch."""
     import onnxruntime
 
-    from chipwise.deploy.runtimes import onnx_session
-    from chipwise.deploy.runtimes import onnxruntime as runtime
+    from chipwise.deploy.runtimes.onnx_session import SinglePass
+    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 
-    inputs = sample_inputs(arch, tokens)
-    form, arrays = form_of(arch), [each.numpy() for each in inputs]
-    wanted, outputs = in_torch(arch, weights, inputs), outputs_of(arch)
-    if form is DECODER:
-        session = runtime.OnnxRuntimeSession(path, capacity=arrays[0].shape[1])
-        places = llama_server.spread(arrays[0].shape[1], POSITIONS)
-        found = np.stack([session.prefill(arrays[0][:, : place + 1])[0].copy() for place in places])
-        wanted = wanted[0, places]
-    elif form is ENCODER:
-        found, wanted = runtime.OnnxEncoder(path).encode(arrays[0]), wanted.mean(1)
-        outputs = "values of an embedding"
-    elif form is RANKER:
-        found = runtime.OnnxRanker(path).prefill(arrays[0])
-    elif form is DENOISER:
-        assert arch.denoiser is not None
-        numbers = {"time": arrays[1][:, None], "step": arrays[3][:, None]}
-        feeds = {"image": arrays[0], "label": arrays[2]} | {name: numbers[name] for name in arch.denoiser.told}
-        found = onnx_session.load(path, threads=1)[0].run(["velocity"], feeds)[0]
+    inputs, form = sample_inputs(arch, tokens), form_of(arch)
+    wanted, outputs, length = in_torch(arch, weights, inputs), form.outputs, inputs[0].shape[1]
+    session = OnnxRuntime().open(path, capacity=min(length, arch.max_tokens), batch=1, threads=1, options={})
+    if isinstance(session, SinglePass):
+        found = session.answer(*inputs)
     else:
-        found = runtime.OnnxClassifier(path).prefill(*arrays)
+        places = llama_server.spread(length, POSITIONS)
+        found = np.stack([session.prefill(inputs[0][:, : place + 1])[0].copy() for place in places])
+        wanted = wanted[0, places]
+    if form.gives == "mean":
+        wanted, outputs = wanted.mean(1), "values of an embedding"
     told = {"runtime": "ONNX Runtime", "version": onnxruntime.__version__, "against": ORIGINAL}
     return compared(found, wanted, outputs=outputs, **told)
 

@@ -78,16 +78,14 @@ class Source:
 
 def holding(arch: ArchSpec) -> list[str]:
     """File formats that can hold a model of this architecture: some of ``FORMATS``."""
-    found = []
     with suppress(Unsupported):
         require_built(arch, work="exported")
-        found.append("onnx")
-    with suppress(Unsupported):
-        layout(arch)
-        found.append("gguf")
-    if form_of(arch).modelling is not None:
-        found.append("hf")
-    return sorted(found)
+        found = ["onnx"] if form_of(arch).modelling is None else ["hf", "onnx"]
+        with suppress(Unsupported):
+            layout(arch)
+            found.append("gguf")
+        return sorted(found)
+    return []
 
 
 def check_held(arch: ArchSpec, kind: str) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Literal, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,42 @@ from chipwise.hardware.runtime import runtime_named
 
 Tokens = npt.NDArray[np.int64]  # (batch, tokens)
 Logits = npt.NDArray[np.float32]  # (batch, vocab)
+
+
+class RequestFacts(TypedDict):
+    """What a request to a ranking model holds."""
+
+    history: int
+    candidates: int
+    items: int
+    tags: int
+    bag: int
+
+
+class Facts(TypedDict, total=False):
+    """Metadata of a file that chipwise wrote, as far as runtimes read them."""
+
+    design: str
+    name: str
+    logits: str
+    vocab_size: int
+    max_tokens: int
+    positions: str
+    kv: list[tuple[int, int, int]]  # number, heads and head size of each cached layer
+    conv: list[tuple[str, int, int]]  # name, channels and kept inputs of each convolution's state
+    encodes: str  # what a model without generation gives
+    padded: bool
+    image: list[int]  # shape of an image or a sound
+    gives: list[int]  # shape of the outputs
+    question: int  # words
+    seconds: float  # of a sound
+    request: RequestFacts
+    steps: int  # passes of a denoiser
+    solver: Literal["euler", "multistep"]
+    shift: float
+    told: list[str]
+    guidance: float
+    labels: int
 
 
 class Session(Protocol):
@@ -35,7 +71,7 @@ class Session(Protocol):
     """
 
     vocab_size: int
-    facts: dict[str, Any]  # the file's metadata: ``design`` and ``name`` if it has them
+    facts: Facts  # ``design`` and ``name`` if the file has them
 
     def prefill(self, tokens: Tokens) -> Logits:
         """Clears the cache and runs ``tokens`` (batch, prompt)."""
@@ -55,7 +91,7 @@ class Runtime(Protocol):
         """The runtime's own version."""
         ...
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> Session:
         """Loads the model at ``path`` with room for ``capacity`` positions of ``batch`` sequences.
 
         Raises:

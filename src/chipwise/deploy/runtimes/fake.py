@@ -13,56 +13,67 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.files import write_json
+from chipwise.deploy.runtimes import Facts
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
+
+
+class FakeFacts(Facts, total=False):
+    """What a file or an option says."""
+
+    prefill_s: float
+    decode_s: float
+    fault: str
+    drift: float
+    simulated: bool
 
 
 class FakeSession:
     """Logits that depend on all tokens so far, after a wait of the length the file asks for."""
 
-    def __init__(self, facts: dict[str, Any], *, capacity: int, batch: int) -> None:
+    def __init__(self, facts: FakeFacts, *, capacity: int, batch: int) -> None:
         self.vocab_size: int = facts["vocab_size"]
-        self.facts = facts
+        self.facts: Facts = facts
+        self._told = facts
         self._capacity, self._batch = capacity, batch
         self._seen = np.zeros((batch, 0), np.int64)
         self._now_s = 0.0
 
     def clock(self) -> float:
         """Seconds of real or simulated time."""
-        return self._now_s if self.facts.get("simulated") else time.perf_counter()
+        return self._now_s if self._told.get("simulated") else time.perf_counter()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Clears the cache and runs ``tokens`` (batch, prompt)."""
         if tokens.shape[0] != self._batch:
             raise MeasurementError(f"{tokens.shape[0]} sequences given; opened for {self._batch}")
         self._seen = np.zeros((self._batch, 0), np.int64)
-        return self._run(tokens, self.facts["prefill_s"])
+        return self._run(tokens, self._told["prefill_s"])
 
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
-        return self._run(tokens, self.facts["decode_s"])
+        return self._run(tokens, self._told["decode_s"])
 
     def _run(self, tokens: AnyArray, seconds: float) -> AnyArray:
-        self._misbehave(self.facts.get("fault"))
+        self._misbehave(self._told.get("fault"))
         self._seen = np.concatenate([self._seen, tokens], axis=1)
         if self._seen.shape[1] > self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
-        self._wait(seconds * self.facts.get("drift", 1.0))
+        self._wait(seconds * self._told.get("drift", 1.0))
         state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
         logits: AnyArray = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)
-        if self.facts.get("fault") == "nan":
+        if self._told.get("fault") == "nan":
             logits[:] = np.nan
         return logits
 
     def _wait(self, seconds: float) -> None:
         self._now_s += seconds
-        end_s = time.perf_counter() + (0.0 if self.facts.get("simulated") else seconds)
+        end_s = time.perf_counter() + (0.0 if self._told.get("simulated") else seconds)
         while time.perf_counter() < end_s:
             pass
 
@@ -88,7 +99,9 @@ class FakeRuntime:
         """The runtime's own version."""
         return "1"
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> FakeSession:
+    def open(
+        self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
+    ) -> FakeSession:
         """Reads the file."""
         try:
             facts = json.loads(Path(path).read_text())
@@ -97,7 +110,7 @@ class FakeRuntime:
         return FakeSession(facts | options, capacity=capacity, batch=batch)
 
 
-def export(design: Design, weights: Mapping[str, Any], path: Path) -> Path:
+def export(design: Design, weights: Mapping[str, AnyArray], path: Path) -> Path:
     """A device of known truth: 30 µs a pass, a parameter each 0.1 ns in decode and 0.4 ns in prefill."""
     count = design.arch.parameters()
     facts = {"vocab_size": design.arch.vocab_size, "design": design.digest, "name": design.arch.name}

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import prompt_shape
+from chipwise.deploy.runtimes import Facts, prompt_shape
 from chipwise.errors import MeasurementError, MissingExtra, UnknownName
 
 try:
@@ -28,7 +28,7 @@ _LEAST_LEVEL = 3  # llama.cpp's log: 3 is a warning, 4 an error
 _warnings: list[str] = []
 
 
-def _keep(level: int, text: bytes, _: Any) -> None:
+def _keep(level: int, text: bytes, _: object) -> None:
     """Keeps llama.cpp's warnings and errors for messages; drops the rest."""
     if level >= _LEAST_LEVEL and text.strip():
         _warnings.append(text.decode(errors="replace").strip())
@@ -77,12 +77,8 @@ class LlamaCppSession:
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), how)
         if not self._model:
             raise MeasurementError(f"{path}: llama.cpp cannot load this model: {'; '.join(_warnings[-3:])}")
-        own = json.loads(self._metadata("chipwise") or "{}")
-        self.facts: dict[str, Any] = {
-            **own,
-            "design": own.get("design", ""),
-            "name": self._metadata("general.name") or "",
-        }
+        own: Facts = json.loads(self._metadata("chipwise") or "{}")
+        self.facts: Facts = {**own, "design": own.get("design", ""), "name": self._metadata("general.name") or ""}
         room = llama_cpp.llama_model_n_ctx_train(self._model)
         if capacity > room:
             raise MeasurementError(f"{path}: the model has {room} positions; the workload needs {capacity}")
@@ -156,9 +152,11 @@ class LlamaCpp:
         """The version of llama-cpp-python, which contains llama.cpp."""
         return str(llama_cpp.__version__)
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> LlamaCppSession:
+    def open(
+        self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
+    ) -> LlamaCppSession:
         """Loads a GGUF file. Options: ``cache``, the format of keys and values (f32, f16, q8_0)."""
-        cache = options.get("cache", "f32")
+        cache = str(options.get("cache", "f32"))
         if cache not in CACHES:
             raise UnknownName("cache format", cache, CACHES)
         if set(options) - {"cache"}:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from chipwise.core.arrays import AnyArray
+from chipwise.deploy.runtimes import Facts
 from chipwise.errors import MeasurementError, MissingExtra
 
 try:
@@ -14,7 +17,33 @@ except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("onnxruntime", "search") from None
 
 
-def session_options(threads: int) -> Any:
+Loaded: TypeAlias = tuple[ort.InferenceSession, Facts]
+
+
+class SinglePass(ABC):
+    """A loaded model that answers in one pass. The harness treats it as prefill only, with its inputs as prompts."""
+
+    facts: Facts
+    vocab_size: int = 0
+
+    @abstractmethod
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """Outputs for what the model reads."""
+
+    def answer(self, *inputs: AnyArray) -> AnyArray:
+        """Outputs of one pass for the inputs of the model's torch module."""
+        return self.prefill(*inputs)
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Raises: nothing is generated.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: this model answers in one pass and does not generate")
+
+
+def session_options(threads: int) -> ort.SessionOptions:
     """Options of every session, for measuring and for serving.
 
     Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
@@ -30,7 +59,7 @@ def session_options(threads: int) -> Any:
     return options
 
 
-def load(path: str | Path, *, threads: int) -> tuple[Any, dict[str, Any]]:
+def load(path: str | Path, *, threads: int) -> Loaded:
     """The runtime's session for a file that chipwise wrote, and the file's metadata.
 
     Raises:
@@ -43,7 +72,7 @@ def load(path: str | Path, *, threads: int) -> tuple[Any, dict[str, Any]]:
     return session, facts
 
 
-def open_file(path: str | Path, settings: Any) -> Any:
+def open_file(path: str | Path, settings: ort.SessionOptions) -> ort.InferenceSession:
     """The runtime's session for a file.
 
     Raises:
@@ -55,7 +84,8 @@ def open_file(path: str | Path, settings: Any) -> Any:
         raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
 
 
-def metadata_of(session: Any) -> dict[str, Any] | None:
+def metadata_of(session: ort.InferenceSession) -> Facts | None:
     """The file's metadata, if chipwise wrote it."""
     text = session.get_modelmeta().custom_metadata_map.get("chipwise")
-    return None if text is None else dict(json.loads(text))
+    found: Facts | None = None if text is None else json.loads(text)
+    return found

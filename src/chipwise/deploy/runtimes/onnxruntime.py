@@ -7,14 +7,14 @@ All buffers are bound once: the KV cache is past and present in one, so that a d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import Session, prompt_shape
-from chipwise.deploy.runtimes.onnx_session import load, metadata_of, open_file, session_options
+from chipwise.deploy.runtimes import Facts, Session, prompt_shape
+from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, metadata_of, open_file, session_options
 from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
 from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
 from chipwise.errors import MeasurementError, MissingExtra
@@ -35,7 +35,7 @@ class OnnxRuntimeSession:
         capacity: int,
         batch: int = 1,
         threads: int = 1,
-        loaded: tuple[Any, dict[str, Any]] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         """Loads the file, unless ``loaded`` holds its session and metadata already."""
         self._session, facts = loaded or load(path, threads=threads)
@@ -46,7 +46,7 @@ class OnnxRuntimeSession:
                 f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
             )
         self.vocab_size: int = facts["vocab_size"]
-        self.facts: dict[str, Any] = facts
+        self.facts: Facts = facts
         self._batch, self._capacity = batch, capacity
         self._learned = facts["positions"] == "learned"
         self._length = 0
@@ -60,7 +60,7 @@ class OnnxRuntimeSession:
             name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
         }
         self._cache |= self._conv_states
-        self._prompts: dict[int, tuple[Any, AnyArray, AnyArray, AnyArray]] = {}  # only of the last length
+        self._prompts: dict[int, tuple[ort.IOBinding, AnyArray, AnyArray, AnyArray]] = {}  # only of the last length
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
@@ -107,7 +107,7 @@ class OnnxRuntimeSession:
         self._session.run_with_iobinding(binding)
         return bound_logits
 
-    def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> Any:
+    def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> ort.IOBinding:
         """Binds all inputs and outputs to these arrays, which the caller keeps alive and may change in place."""
         binding = self._session.io_binding()
 
@@ -127,10 +127,10 @@ class OnnxRuntimeSession:
         return binding
 
 
-class OnnxEncoder:
+class OnnxEncoder(SinglePass):
     """One loaded encoder. To the harness it is a model with prefill alone; ``facts["encodes"]`` names its output."""
 
-    def __init__(self, path: str | Path, *, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None) -> None:
+    def __init__(self, path: str | Path, *, threads: int = 1, loaded: Loaded | None = None) -> None:
         """Loads the file, unless ``loaded`` holds its session and metadata already."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "encodes" not in self.facts:
@@ -140,14 +140,6 @@ class OnnxEncoder:
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Encodes texts of one length; see :meth:`encode`."""
         return self.encode(tokens)
-
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Raises: an encoder does not generate.
-
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: an encoder does not generate")
 
     def encode(self, tokens: AnyArray, mask: AnyArray | None = None) -> AnyArray:
         """Embeddings (batch, width) of ``tokens`` (batch, tokens), or states (batch, tokens, width).
@@ -170,12 +162,10 @@ class OnnxEncoder:
         return result
 
 
-class OnnxClassifier:
+class OnnxClassifier(SinglePass):
     """A loaded image or sound model. The harness treats it as prefill only, with these inputs as prompts."""
 
-    def __init__(
-        self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: tuple[Any, dict[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: Loaded | None = None) -> None:
         """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "image" not in self.facts:
@@ -206,16 +196,8 @@ class OnnxClassifier:
         self._session.run_with_iobinding(self._binding)
         return self._logits
 
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Raises: a classifier does not generate.
 
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: an image classifier does not generate")
-
-
-class OnnxRanker:
+class OnnxRanker(SinglePass):
     """A loaded ranking model. The harness treats it as prefill only, with items as prompts."""
 
     def __init__(
@@ -225,7 +207,7 @@ class OnnxRanker:
         batch: int = 1,
         candidates: int | None = None,
         threads: int = 1,
-        loaded: tuple[Any, dict[str, Any]] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         """Loads the file, unless ``loaded`` holds its session and metadata already.
 
@@ -259,14 +241,6 @@ class OnnxRanker:
         self._session.run_with_iobinding(self._binding)
         return self._scores
 
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Raises: a ranking model does not generate.
-
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: a ranking model does not generate")
-
 
 class OnnxRuntime:
     """ONNX Runtime's CPU provider. See :class:`chipwise.deploy.runtimes.Runtime`."""
@@ -277,7 +251,7 @@ class OnnxRuntime:
         """The runtime's own version."""
         return str(ort.__version__)
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> Session:
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> Session:
         """Loads an exported decoder or encoder. Files of other exporters are optimised by the runtime."""
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")

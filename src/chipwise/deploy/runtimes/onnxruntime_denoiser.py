@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes.onnx_session import load, session_options
+from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, session_options
 from chipwise.errors import MeasurementError
-from chipwise.model.kinds.denoiser.denoiser import moves
+from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED, moves
 
 
-def decoder_of(session: Any, *, threads: int) -> Any:
+def decoder_of(session: ort.InferenceSession, *, threads: int) -> ort.InferenceSession | None:
     """The session of the latents' decoder in the file of ``session``; None for pixel-space models."""
     inner = session.get_modelmeta().custom_metadata_map.get("decoder")
     if inner is None:
@@ -24,7 +23,7 @@ def decoder_of(session: Any, *, threads: int) -> Any:
     return ort.InferenceSession(content, session_options(threads), providers=providers)
 
 
-class OnnxDenoiser:
+class OnnxDenoiser(SinglePass):
     """A loaded denoiser. The harness treats it as prefill only, with noise as prompts.
 
     Args:
@@ -40,21 +39,22 @@ class OnnxDenoiser:
         *,
         batch: int = 1,
         threads: int = 1,
-        loaded: tuple[Any, dict[str, Any]] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         self._session, self.facts = loaded or load(path, threads=threads)
         if "steps" not in self.facts:
             raise MeasurementError(f"{path}: this model does not make images in steps")
         self.vocab_size = 0
-        how = {name: self.facts[name] for name in ("solver", "shift") if name in self.facts}
-        self._moves = moves(self.facts["steps"], **how)
+        solver, shift = self.facts.get("solver", "euler"), self.facts.get("shift", UNSHIFTED)
+        self._moves = moves(self.facts["steps"], solver=solver, shift=shift)
         self._image = np.zeros((batch, *self.facts["image"]), np.float32)
         self._velocity, self._last = np.empty_like(self._image), np.zeros_like(self._image)
         self._numbers = {name: np.zeros((batch, 1), np.float32) for name in self.facts["told"]}
         self.guidance: float = self.facts.get("guidance", 1.0)
         self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
         self._binding = self._session.io_binding()
-        for name, value in {"image": self._image, "label": self._label, **self._numbers}.items():
+        given: dict[str, AnyArray] = {"image": self._image, "label": self._label, **self._numbers}
+        for name, value in given.items():
             self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
         self._decoder = decoder_of(self._session, threads=threads)
         velocity = self._velocity
@@ -99,10 +99,10 @@ class OnnxDenoiser:
         self._label[:] = labels
         return self.prefill(noise)
 
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Raises: a denoiser writes no tokens.
-
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: a denoiser makes images, not tokens")
+    def answer(self, *inputs: AnyArray) -> AnyArray:
+        """Velocities (batch, C, Y, X) of images, times, labels and sizes of steps: one pass."""
+        images, times, labels, sizes = inputs
+        given = {"image": images, "label": labels, "time": times[:, None], "step": sizes[:, None]}
+        names = [each.name for each in self._session.get_inputs()]
+        found: AnyArray = self._session.run(["velocity"], {name: given[name] for name in names})[0]
+        return found

@@ -11,12 +11,12 @@ The graph is optimised as the runtime does by default, and the cache grows by wh
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import prompt_shape
+from chipwise.deploy.runtimes import Facts, prompt_shape
 from chipwise.errors import MeasurementError
 
 _PAST, _PRESENT = "past_key_values.", "present."
@@ -37,9 +37,9 @@ class HuggingFaceOnnx:
         MeasurementError: The file takes something that is not understood here, or does not say its cache's shape.
     """
 
-    def __init__(self, path: Path, session: Any, *, capacity: int, batch: int) -> None:
+    def __init__(self, path: Path, session: ort.InferenceSession, *, capacity: int, batch: int) -> None:
         self._path, self._session, self._capacity, self._batch = path, session, capacity, batch
-        self._types: dict[str, Any] = {}
+        self._types: dict[str, np.dtype[np.generic]] = {}
         self._empty: dict[str, AnyArray] = {}  # the cache before the first token
         for item in session.get_inputs():
             if item.type not in _TYPES or not (item.name in _GIVEN or item.name.startswith(_PAST)):
@@ -47,7 +47,7 @@ class HuggingFaceOnnx:
                     f"{path}: its input {item.name!r} ({item.type}) is not supported; supported are "
                     f"{', '.join(_GIVEN)}, {_PAST}<layer>.key and .value, as Optimum writes them"
                 )
-            self._types[item.name] = _TYPES[item.type]
+            self._types[item.name] = np.dtype(_TYPES[item.type])
             if item.name.startswith(_PAST):
                 self._empty[item.name] = self._no_past(item)
         if "input_ids" not in self._types:
@@ -58,9 +58,9 @@ class HuggingFaceOnnx:
         lacking = sorted(set(self._next.values()) - set(outputs))
         if lacking:
             raise MeasurementError(f"{path}: it takes a cache but does not return {lacking[0]!r}; export it again")
-        self.facts: dict[str, Any] = {} if self._empty else {"encodes": self._answer}
+        self.facts: Facts = {} if self._empty else {"encodes": self._answer}
         self._length = 0
-        self._cache: dict[str, Any] = {}  # the runtime's own values
+        self._cache: dict[str, ort.OrtValue] = {}  # the runtime's own values
         self.vocab_size = self._vocabulary()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
@@ -110,7 +110,7 @@ class HuggingFaceOnnx:
         numbers: AnyArray = answer.numpy().astype(np.float32, copy=False)
         return numbers
 
-    def _no_past(self, item: Any) -> AnyArray:
+    def _no_past(self, item: ort.NodeArg) -> AnyArray:
         """The cache of no position, (1, heads, 0, size)."""
         if len(item.shape) != 4 or not all(isinstance(item.shape[axis], int) for axis in (1, 3)):
             raise MeasurementError(

@@ -7,13 +7,13 @@ turns, the one's present being the other's past, so that nothing else is copied.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import prompt_shape
+from chipwise.deploy.runtimes import Facts, prompt_shape
 from chipwise.errors import MeasurementError, MissingExtra, Unsupported
 
 try:
@@ -28,7 +28,7 @@ class OpenVinoSession:
     def __init__(self, path: Path, *, capacity: int, threads: int) -> None:
         try:
             model = openvino.Core().read_model(str(path))
-            self.facts: dict[str, Any] = json.loads(model.get_rt_info(["framework", "chipwise"]).astype(str))
+            self.facts: Facts = json.loads(model.get_rt_info(["framework", "chipwise"]).astype(str))
         except (RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1:]
             raise MeasurementError(
@@ -104,7 +104,9 @@ class OpenVino:
         """The runtime's own version."""
         return str(openvino.__version__).split("-")[0]
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> OpenVinoSession:
+    def open(
+        self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
+    ) -> OpenVinoSession:
         """Loads an exported ONNX file.
 
         Raises:

@@ -7,8 +7,9 @@ A prompt is run eagerly or compiled; with CUDA graphs the decode step is capture
 from __future__ import annotations
 
 import resource
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes import prompt_shape
@@ -22,6 +23,14 @@ except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("torch", "search") from None
 
 Mode = Literal["eager", "compiled", "graphs"]
+
+
+class Pass(Protocol):
+    """The serving module, compiled or not."""
+
+    def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, filled: int, masked: bool, /) -> torch.Tensor:
+        """Logits of the last of ``tokens`` at ``positions``, which see ``filled`` places of the cache."""
+        ...
 
 
 class TorchSession:
@@ -39,8 +48,8 @@ class TorchSession:
         self.vocab_size: int = model.arch.vocab_size
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._serving = Serving(model, capacity=capacity, batch=batch)
-        pair: tuple[Any, Any] = _compiled(self._serving) if mode == "compiled" else (self._serving, self._serving)
-        self._prompt, self._step = pair
+        eager: tuple[Pass, Pass] = (self._serving, self._serving)
+        self._prompt, self._step = _compiled(self._serving) if mode == "compiled" else eager
         self._exact = mode == "eager"  # a step attends to the filled positions; otherwise to all, masked
         self._device = torch.device(device)
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
@@ -77,7 +86,7 @@ class TorchSession:
         found: AnyArray = logits.float().cpu().numpy()  # waits for the device
         return found
 
-    def _capture(self) -> tuple[Any, torch.Tensor]:
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """The decode step as a CUDA graph, and the logits that each replay writes."""
         with torch.inference_mode():
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -92,7 +101,7 @@ class TorchSession:
         return graph, logits
 
 
-def _compiled(serving: Serving) -> tuple[Any, Any]:
+def _compiled(serving: Serving) -> tuple[Pass, Pass]:
     """Functions that run a prompt of any length and a step. A failed compilation raises."""
     torch._dynamo.config.recompile_limit = 256
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -110,7 +119,9 @@ class TorchRuntime:
         """The runtime's own version."""
         return str(torch.__version__)
 
-    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: dict[str, Any]) -> TorchSession:
+    def open(
+        self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
+    ) -> TorchSession:
         """Loads an exported file.
 
         Raises:

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.cut import Index
 from chipwise.model.blocks.lowering import Operators
-from chipwise.model.blocks.weights import Shapes
+from chipwise.model.blocks.weights import Shape, Shapes
+
+MOST_TOKENS = 32  # of random texts
+Tensors = Mapping[str, Float32Array]
+
+
+class Checkpoint(NamedTuple):
+    """What a Hugging Face folder holds of a model."""
+
+    config: Mapping[str, object]
+    tensors: Iterator[tuple[str, Float32Array]]
+    shapes: Mapping[str, Shape]  # of the model's weights, by our names
+
+
+Reader = Callable[[ArchSpec, Checkpoint], tuple[ArchSpec, Tensors]]
+"""The model and its weights by our names; unknown names are kept."""
 
 
 class Modelling(NamedTuple):
@@ -73,6 +92,29 @@ Axes = dict[str, dict[int, Index]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HfFolders:
+    """Reads and writes Hugging Face folders of a kind's classes that transformers has.
+
+    Attributes:
+        write: Config and weights as transformers' class has them; None where no class computes exactly the model.
+        readers: By the model type of a config.
+    """
+
+    write: Callable[[ArchSpec, Tensors], tuple[dict[str, object], Tensors] | None]
+    readers: Mapping[str, Reader]
+
+
+def random_tokens(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
+    """Random texts."""
+    return (generator.integers(0, arch.vocab_size, (batch, min(MOST_TOKENS, arch.max_tokens))),)
+
+
+def random_signals(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
+    """Random images or sounds, as the stem takes them."""
+    return (generator.standard_normal((batch, *arch.stem.shape), np.float32),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """A kind of model that chipwise builds, by what it reads and makes.
 
@@ -84,7 +126,11 @@ class Form:
         graph: The module of ``chipwise.model.kinds`` that makes ONNX nodes of it.
         module: The module of ``chipwise.model.kinds`` with its torch module.
         modelling: What loads a folder of it that transformers has no code for; None where nothing is saved.
+        folders: The module of ``chipwise.model.kinds`` for folders of classes that transformers has (its
+            :class:`HfFolders`, ``FOLDERS``); empty where there are none.
+        inputs: Random inputs of its torch module, so many at once.
         outputs: What its outputs are called.
+        gives: Whether its ONNX file gives the outputs of all positions, or their mean.
         as_run: The model without the layers that nothing reads.
         departures: Half a sentence for each block or field of a model with which it is not built as this kind.
         task: The task of a run file whose data trains it, if any does.
@@ -104,7 +150,10 @@ class Form:
     graph: str
     module: str
     modelling: Callable[[ArchSpec], Modelling] | None = None
+    folders: str = ""
+    inputs: Callable[[ArchSpec, np.random.Generator, int], tuple[AnyArray, ...]] = random_signals
     outputs: str = "logits"
+    gives: Literal["all", "mean"] = "all"
     operators: Operators | None = None
     as_run: Callable[[ArchSpec], ArchSpec] = lambda arch: arch
     task: Callable[[ArchSpec], str] | None = None
@@ -112,6 +161,13 @@ class Form:
     check_cut: Callable[[ArchSpec, ArchSpec], None] = same_input
     cut_axes: Callable[[ArchSpec, ArchSpec, Mapping[str, str]], Axes] = lambda sub, whole, sources: {}
     untrained: str = ""
+
+    def hf_folders(self) -> HfFolders | None:
+        """What reads and writes folders of transformers' classes, if it has any."""
+        if not self.folders:
+            return None
+        found: HfFolders = import_module(f"{__package__}.{self.folders}").FOLDERS
+        return found
 
     def builds(self, arch: ArchSpec) -> bool:
         """Whether chipwise builds ``arch`` as this kind."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
 from chipwise.model.kinds.denoiser import lower, weights
 from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
 from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
 from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
-from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch
+from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch, random_signals
 from chipwise.model.kinds.image.form import FREE, layer_departures, same_patches, seen_words
 from chipwise.model.kinds.image.stem import ImageStem
 
@@ -56,6 +59,13 @@ def _axes(sub: ArchSpec, whole: ArchSpec, sources: Mapping[str, str]) -> Axes:
     return found
 
 
+def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
+    """Random images, times, labels and sizes of steps."""
+    times, sizes = generator.random((2, batch), np.float32)
+    labels = np.arange(batch) % (arch.denoiser.labels if arch.denoiser else 1)
+    return (*random_signals(arch, generator, batch), times, labels, sizes)
+
+
 DENOISER = Form(
     name="denoiser",
     matches=lambda arch: arch.denoiser is not None,
@@ -65,6 +75,7 @@ DENOISER = Form(
     graph="denoiser.graph",
     module="denoiser.module",
     modelling=lambda arch: Modelling("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
+    inputs=_inputs,
     outputs="velocities",
     operators=lower.OPERATORS,
     task=lambda arch: "diffusion",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.kinds.encoder import weights
-from chipwise.model.kinds.form import Form, Modelling
+from chipwise.model.kinds.form import Form, Modelling, random_tokens
 
 _FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields encoders set
 
@@ -41,6 +41,9 @@ ENCODER = Form(
     graph="encoder.graph",
     module="encoder.module",
     modelling=lambda arch: Modelling("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
+    folders="encoder.hf",
+    inputs=random_tokens,
     outputs="states",
+    gives="mean",
     untrained="encoders of text are exported, measured, cut and healed alone",
 )

@@ -7,13 +7,14 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from chipwise.core.arrays import Float32Array
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.encoder.form import without_head
+from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
 
 _OUTSIDE = {
     "embedding": "embeddings.word_embeddings",
@@ -45,7 +46,7 @@ def bert_name(name: str) -> str:
     return f"encoder.layer.{number}.{_BLOCKS[block]}.{kind}"
 
 
-def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, Any]) -> dict[str, Float32Array]:
+def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, object]) -> dict[str, Float32Array]:
     """A BERT checkpoint's weights by our names; heads for tasks are left out, unknown names are kept."""
     names = {bert_name(name): name for name in shapes}
     found = {}
@@ -71,7 +72,7 @@ def is_bert(arch: ArchSpec) -> bool:
     return alike and biases and square and ends and not ffn.gated and ffn.activation in _ACTIVATIONS
 
 
-def bert_config(arch: ArchSpec) -> dict[str, Any]:
+def bert_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``BertModel``.
 
     Raises:
@@ -94,3 +95,19 @@ def bert_config(arch: ArchSpec) -> dict[str, Any]:
         "layer_norm_eps": arch.norm_eps,
         "position_embedding_type": "absolute",
     }
+
+
+def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors] | None:
+    if not is_bert(arch):
+        return None
+    return bert_config(arch), {bert_name(name): value for name, value in weights.items()}
+
+
+def _read(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
+    tensors = dict(held.tensors)
+    if not any(name.endswith("pooler.dense.weight") for name in tensors):
+        arch = without_head(arch)  # encoders that were trained without it are kept without it
+    return arch, from_bert(tensors, held.shapes)
+
+
+FOLDERS = HfFolders(write=_write, readers={"bert": _read})

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, same_input
+from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, random_signals, same_input
 from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -167,6 +170,14 @@ def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
         raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
+def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
+    """Random images, with words of questions where the model answers them."""
+    images = random_signals(arch, generator, batch)
+    if arch.question is None:
+        return images
+    return (*images, generator.integers(0, arch.question.words, (batch, arch.question.tokens)))
+
+
 CLASSIFIER = Form(
     name="classifier",
     matches=lambda arch: isinstance(arch.stem, ImageStem),
@@ -176,6 +187,8 @@ CLASSIFIER = Form(
     graph="image.graph",
     module="image.module",
     modelling=_modelling,
+    folders="image.hf",
+    inputs=_inputs,
     operators=lower.OPERATORS,
     task=_task,
     sketch=sketch,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ _DEIT = re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)")
 _EPS = 1e-5  # of the norms before merges, whatever the config says of the others
 
 
-def from_swin(arch: ArchSpec, stem: ImageStem, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+def from_swin(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
     """A Swin checkpoint's weights by our names; names that are not known are kept.
 
     Raises:
@@ -64,7 +63,7 @@ def from_swin(arch: ArchSpec, stem: ImageStem, tensors: Mapping[str, Float32Arra
     for full, value in tensors.items():
         if _INDEX.search(full):
             continue
-        name = swin_name(full.removeprefix("swin."), len(stem.stages))
+        name = swin_name(full.removeprefix("swin."), len(arch.stem.stages))
         found[name or full] = _flat(arch, name, value)
     return found
 
@@ -120,7 +119,7 @@ def _swin_place(name: str, stages: int) -> str:
     return f"{before}.blocks.{number}.{blocks[rest[0]]}.{kind}"
 
 
-def swin_config(arch: ArchSpec) -> dict[str, Any]:
+def swin_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``SwinForImageClassification``.
 
     Raises:

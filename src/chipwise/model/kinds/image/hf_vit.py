@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def is_vit(arch: ArchSpec) -> bool:
     return stem and alike and biases and square and not ffn.gated and ffn.activation in ACTIVATIONS
 
 
-def vit_config(arch: ArchSpec) -> dict[str, Any]:
+def vit_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``ViTForImageClassification``.
 
     Raises:
@@ -84,7 +83,7 @@ def vit_config(arch: ArchSpec) -> dict[str, Any]:
     }
 
 
-def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, Any]:
+def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, object]:
     """The fields of a config that name the classes; by number where ``names`` are not given."""
     shown = names or tuple(f"LABEL_{i}" for i in range(arch.classes))
     return {"id2label": {str(i): name for i, name in enumerate(shown)}, "label2id": {n: i for i, n in enumerate(shown)}}
@@ -111,7 +110,7 @@ def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array])
     return found
 
 
-def from_vit(arch: ArchSpec, stem: ImageStem, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+def from_vit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
     """A ViT checkpoint's weights by our names; names that are not known are kept."""
     shapes = weight_shapes(arch)
     names = {vit_name(name): name for name in shapes}

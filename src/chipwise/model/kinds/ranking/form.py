@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
@@ -72,6 +75,13 @@ def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
         raise SpecError("requests hold other items than the whole's", field="stem")
 
 
+def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
+    """Random requests; items and tags include 0, the padding value."""
+    stem: RankingStem = arch.stem
+    items = generator.integers(0, stem.items + 1, (batch, stem.tokens, 1))
+    return (np.concatenate((items, generator.integers(0, stem.tags + 1, (batch, stem.tokens, stem.bag))), axis=2),)
+
+
 RANKER = Form(
     name="ranker",
     matches=lambda arch: isinstance(arch.stem, RankingStem),
@@ -81,6 +91,7 @@ RANKER = Form(
     graph="ranking.graph",
     module="ranking.module",
     modelling=lambda arch: Modelling("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
+    inputs=_inputs,
     outputs="scores",
     operators=lower.OPERATORS,
     task=lambda arch: "ranking",

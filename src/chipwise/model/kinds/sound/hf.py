@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from chipwise.core.arrays import Float32Array
 from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
 
 FAMILIES = ("hubert", "wav2vec2", "whisper")
 _CHANGES = ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm")  # fields that give other logits where set
@@ -56,7 +57,7 @@ _OUTSIDE = {
 }
 
 
-def check_config(config: Mapping[str, Any]) -> None:
+def check_config(config: Mapping[str, object]) -> None:
     """Rejects config options that the exporter ignores.
 
     Raises:
@@ -69,18 +70,20 @@ def check_config(config: Mapping[str, Any]) -> None:
         raise Unsupported("feat_extract_activation other than gelu is not exported")
 
 
-def from_listener(tensors: Mapping[str, Float32Array], *, after: bool) -> dict[str, Float32Array]:
-    """A checkpoint's weights by our names, of an encoder and its head alone; names that are not known are kept.
-
-    ``after`` says that norms stand after blocks: the one beside the layers is then the embedding's.
-    """
-    found = {}
-    for full, value in tensors.items():
+def _read(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
+    """The weights of an encoder and its head alone."""
+    check_config(held.config)
+    after = arch.norm_place == "post"  # the norm beside the layers is then the embedding's
+    found: dict[str, Float32Array] = {}
+    for full, value in held.tensors:
         name = _PREFIX.sub("", full)
         if name.startswith("decoder.") or name == "proj_out.weight":  # Whisper's
             continue
         found[_name(name, after=after) or full] = value
-    return found
+    return arch, found
+
+
+FOLDERS = HfFolders(write=lambda arch, weights: None, readers=dict.fromkeys(FAMILIES, _read))
 
 
 def _name(name: str, *, after: bool) -> str | None:

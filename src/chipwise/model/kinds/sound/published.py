@@ -84,6 +84,7 @@ LISTENER = Form(
     weights=(weights.sound, weights.characters),
     graph="sound.graph_published",
     module="sound.module",
+    folders="sound.hf",
     operators=lower.PUBLISHED,
     sketch=sketch,
     check_cut=not_cut,

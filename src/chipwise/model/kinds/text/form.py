@@ -11,7 +11,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import block_departures, in_layers, unbuilt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling
+from chipwise.model.kinds.form import Form, Modelling, random_tokens
 from chipwise.model.kinds.text import lower, weights
 
 _FREE = {"attention_conv", "ffn_conv"}  # later fields that are built all the same
@@ -37,6 +37,8 @@ DECODER = Form(
     graph="text.graph",
     module="text.module",
     modelling=lambda arch: Modelling("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
+    folders="text.hf",
+    inputs=random_tokens,
     operators=lower.OPERATORS,
     task=lambda arch: "text",
 )

@@ -1,0 +1,85 @@
+"""Decoders in Hugging Face folders: the names of Llama's weights, which most share, and of GPT-2's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
+from chipwise.model.published.write import family_of, to_config
+
+_BLOCKS = {
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "ffn.gate": "mlp.gate_proj",
+    "ffn.up": "mlp.up_proj",
+    "ffn.down": "mlp.down_proj",
+}
+_OUTSIDE = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+
+
+def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors] | None:
+    if family_of(arch) is None:
+        return None
+    return to_config(arch), {_llama_name(name): value for name, value in weights.items()}
+
+
+def _llama_name(name: str) -> str:
+    """The name in a Llama-style checkpoint of the weight that is ``name`` here."""
+    if name in _OUTSIDE:
+        return _OUTSIDE[name]
+    _, number, rest = name.split(".", 2)
+    block, _, kind = rest.rpartition(".")
+    return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
+
+
+def _read_llama(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
+    names = {_llama_name(name): name for name in held.shapes}
+    return arch, {names.get(name, name): value for name, value in held.tensors}
+
+
+def _read_gpt2(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
+    return arch, dict(_from_gpt2(held.tensors))
+
+
+def _from_gpt2(tensors: Iterable[tuple[str, Float32Array]]) -> Iterator[tuple[str, Float32Array]]:
+    """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
+    outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
+    blocks = {
+        "ln_1": "attention_norm",
+        "ln_2": "ffn_norm",
+        "attn.c_proj": "attention.out",
+        "mlp.c_fc": "ffn.up",
+        "mlp.c_proj": "ffn.down",
+    }
+    for full, value in tensors:
+        name = full.removeprefix("transformer.")
+        if not name.startswith("h."):
+            yield outside.get(name, name.replace("ln_f.", "norm.")), value
+            continue
+        _, number, rest = name.split(".", 2)
+        block, _, kind = rest.rpartition(".")
+        ours = np.ascontiguousarray(value.T) if kind == "weight" and value.ndim == 2 else value
+        if block == "attn.c_attn":
+            for part, third in zip("qkv", np.split(ours, 3), strict=True):
+                yield f"layers.{number}.attention.{part}.{kind}", third
+        else:
+            yield f"layers.{number}.{blocks.get(block, block)}.{kind}", ours
+
+
+FOLDERS = HfFolders(
+    write=_write, readers={"gpt2": _read_gpt2, **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _read_llama)}
+)
