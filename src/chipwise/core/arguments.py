@@ -20,7 +20,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import refused_files
 from chipwise.errors import InputError, SpecError, UnknownName, nearest, short
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 
 _AT_LEAST = {  # by the argument's name, which means the same in every public function
     **dict.fromkeys(("prompt", "new", "batch", "threads", "microbatches", "workers", "count", "window"), 1),
@@ -48,7 +48,7 @@ def public(function: Function) -> Function:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: object, **kwargs: object) -> object:
         unknown = [name for name in kwargs if name not in signature.parameters]
         if unknown:
             raise UnknownName(f"argument of {function.__name__}()", unknown[0], signature.parameters)
@@ -58,14 +58,14 @@ def public(function: Function) -> Function:
             raise InputError(f"{function.__name__}(): {error}") from None
         hints = _hints(function)
         for name, value in given.items():
-            check_argument(name, value, hints.get(name, Any))
+            check_argument(name, value, hints.get(name, object))
         with optional_imports(), refused_files():
             return function(*args, **kwargs)
 
     return typing.cast(Function, checked)
 
 
-def check_argument(name: str, value: object, hint: Any) -> None:
+def check_argument(name: str, value: object, hint: object) -> None:
     """Checks one argument by its type hint and, for numbers, by the range that belongs to its name.
 
     Raises:
@@ -99,7 +99,7 @@ def _is_finite(value: numbers.Real) -> bool:
 
 
 @functools.cache
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(function: Callable[..., object]) -> dict[str, object]:
     """Type hints of the parameters. Callables are only checked to be callable, so their hints need not be loaded."""
     own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     kept = {name: hint for name, hint in own.items() if not str(hint).startswith("Callable")}
@@ -110,7 +110,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return hints
 
 
-def _fits(value: object, hint: Any) -> bool:
+def _fits(value: object, hint: object) -> bool:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
         return True
@@ -128,13 +128,16 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and _is_finite(value)
     if origin in (Sequence, list, tuple):
         listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return listed and all(_fits(item, args[0] if args else Any) for item in typing.cast("Sequence[Any]", value))
+        return listed and all(
+            _fits(item, args[0] if args else object) for item in typing.cast("Sequence[object]", value)
+        )
     if origin in (Mapping, dict):
         return isinstance(value, Mapping)
-    return isinstance(value, origin or hint)
+    kind = origin or hint
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _wrong_type(value: object, hint: Any) -> str:
+def _wrong_type(value: object, hint: object) -> str:
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is Literal and isinstance(value, str):
@@ -143,7 +146,7 @@ def _wrong_type(value: object, hint: Any) -> str:
     return f"must be {' or '.join(dict.fromkeys(names))}, not {describe(value)}"
 
 
-def _name(hint: Any) -> str:
+def _name(hint: object) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Sequence, list, tuple):
         return f"a list of {_name(args[0])} items" if args else "a list"
@@ -153,4 +156,6 @@ def _name(hint: Any) -> str:
         return "one of " + ", ".join(repr(item) for item in args)
     if hint is Callable or origin is Callable:
         return "a function"
-    return str(_TYPE_NAMES.get(hint) or getattr(hint, "__name__", hint))
+    if isinstance(hint, type):
+        return _TYPE_NAMES.get(hint, hint.__name__)
+    return str(getattr(hint, "__name__", hint))

@@ -11,7 +11,7 @@ from typing import Any
 SCHEMA = 1
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """``value`` converted for JSON: dataclasses as objects, tuples as lists, enums by value.
 
     A field with the metadata ``later`` is left out at its default, so that adding it changes no identity.
@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def digest(value: Any, *, length: int = 16) -> str:
+def digest(value: object, *, length: int = 16) -> str:
     """The first ``length`` hex digits of the identity of ``value``."""
     text = json.dumps([SCHEMA, plain(value)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -61,7 +61,7 @@ def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) 
     return number
 
 
-def check_fields(block: Any) -> None:
+def check_fields(block: object) -> None:
     """Checks every field of a dataclass by its type; call it first in ``__post_init__``.
 
     Integers become floats where a float is declared, and numpy's numbers become Python's. Nothing else converts.
@@ -92,12 +92,12 @@ def build(cls: type[T], data: object, *, field: str | None = None, file: str | N
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: type) -> dict[str, object]:
     return typing.get_type_hints(cls)
 
 
 @functools.cache
-def _field_types(cls: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[type]], ...]:
+def _field_types(cls: type) -> tuple[tuple[str, object, frozenset[type], frozenset[type]], ...]:
     """Name and type of each field, and the types of values, or of a tuple's items, that need no further look."""
     hints = _hints(cls)
     return tuple(
@@ -105,23 +105,24 @@ def _field_types(cls: type) -> tuple[tuple[str, Any, frozenset[type], frozenset[
     )
 
 
-def _sure(hint: Any) -> frozenset[type]:
+def _sure(hint: object) -> frozenset[type]:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return frozenset().union(*map(_sure, typing.get_args(hint)))
-    plain = hint in (int, bool, str, type(None)) or dataclasses.is_dataclass(hint)
-    return frozenset([hint] if plain else [])
+    if isinstance(hint, type) and (hint in (int, bool, str, type(None)) or dataclasses.is_dataclass(hint)):
+        return frozenset([hint])
+    return frozenset()
 
 
-def _sure_items(hint: Any) -> frozenset[type]:
+def _sure_items(hint: object) -> frozenset[type]:
     return _sure(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else frozenset()
 
 
-def _build(cls: Any, data: object, field: str | None) -> Any:
+def _build(cls: type, data: object, field: str | None) -> object:
     if not isinstance(data, Mapping):
         raise SpecError(f"must be a mapping of fields, not {describe(data)}", field=field)
     hints = _hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for key, value in data.items():
         path = f"{field}.{short(key, quoted=False)}" if field else short(key, quoted=False)
         if key not in known:
@@ -143,14 +144,14 @@ def _build(cls: Any, data: object, field: str | None) -> Any:
 def convert(hint: type[T], value: object, field: str) -> T: ...
 @typing.overload
 def convert(hint: object, value: object, field: str) -> object: ...
-def convert(hint: typing.Any, value: object, field: str) -> object:
+def convert(hint: object, value: object, field: str) -> object:
     """``value`` as the type ``hint``; integers widen to floats and nothing else converts.
 
     Raises:
         SpecError: It is of another type.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    if hint is Any or hint is object:
         _require_finite(value, field)
         return value
     if origin in (typing.Union, types.UnionType):
@@ -168,8 +169,8 @@ def convert(hint: typing.Any, value: object, field: str) -> object:
         if not isinstance(value, Mapping):
             raise SpecError(f"must be a mapping, not {describe(value)}", field=field)
         return {str(key): convert(args[1], item, f"{field}.{key}") for key, item in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, typing.cast(type, hint)) else _build(hint, value, field)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return value if isinstance(value, hint) else _build(hint, value, field)
     if isinstance(hint, type) and issubclass(hint, Enum):
         try:
             return hint(value)
@@ -208,7 +209,7 @@ def _require_finite(value: object, field: str) -> None:
             _require_finite(item, f"{field}[{i}]")
 
 
-def _union(options: tuple[Any, ...], value: object, field: str) -> Any:
+def _union(options: tuple[object, ...], value: object, field: str) -> object:
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]

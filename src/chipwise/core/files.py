@@ -15,7 +15,6 @@ import stat
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -72,7 +71,7 @@ def read_text(path: str | Path, *, most: int = MOST_BYTES) -> str:
         raise SpecError("this is not a text file (UTF-8)", file=str(path)) from None
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
+def read_yaml(path: str | Path) -> dict[str, object]:
     """The mapping that the YAML file holds.
 
     Raises:
@@ -81,7 +80,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return parse_yaml(read_text(path, most=MOST_YAML_BYTES), name=str(path))
 
 
-def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
+def parse_yaml(text: str, *, name: str) -> dict[str, object]:
     """The mapping that ``text`` holds; ``name`` is the file's, for messages.
 
     Raises:
@@ -109,7 +108,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, Any]:
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
     """Builds plain values only, and refuses a field that is given twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:bool":  # a field may be called on; YAML 1.1 calls that true
@@ -302,7 +301,7 @@ def refused_files() -> Iterator[None]:
         raise OutputError(f"{error.filename}: cannot be used: {error.strerror}") from error
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path) -> object:
     """Reads a JSON file.
 
     Raises:
@@ -311,7 +310,7 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_text(path), name=str(path))
 
 
-def read_mapping(path: str | Path) -> dict[str, Any]:
+def read_mapping(path: str | Path) -> dict[str, object]:
     """The mapping of fields that the JSON file holds.
 
     Raises:
@@ -323,7 +322,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def parse_json(text: str, *, name: str) -> Any:
+def parse_json(text: str, *, name: str) -> object:
     """Parses JSON; ``name`` is the file's, for messages.
 
     Raises:
@@ -337,12 +336,12 @@ def parse_json(text: str, *, name: str) -> Any:
         raise SpecError(f"not valid JSON: {error}", file=name) from None
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | Path, value: object) -> None:
     """Writes ``value`` as indented JSON, atomically. NaN and infinity are refused: JSON has neither."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def write_yaml(path: str | Path, value: Any) -> None:
+def write_yaml(path: str | Path, value: object) -> None:
     """Writes plain ``value`` as YAML that :func:`read_yaml` reads back, atomically."""
     write_atomic(path, yaml.dump(value, Dumper=_Dumper, sort_keys=False))
 

@@ -78,7 +78,7 @@ class WorkerPool:
         *,
         name: str = "worker",
         silence_s: float | None = None,
-        setup: Mapping[str, Any] | None = None,
+        setup: Mapping[str, object] | None = None,
         environment: Mapping[str, str] = ONE_THREAD,
         echo: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -109,7 +109,7 @@ class WorkerPool:
         """Number of jobs that wait or run."""
         return len(self._waiting) + len(self.running)
 
-    def submit(self, job: Mapping[str, Any]) -> int:
+    def submit(self, job: Mapping[str, object]) -> int:
         """Puts a job in the queue; returns its number, which its events carry."""
         if self._closed:
             raise WorkerError(f"the pool of {self._name}s is closed")
@@ -256,7 +256,7 @@ class WorkerPool:
 
 def ask_once(
     command: Sequence[str],
-    request: Mapping[str, Any],
+    request: Mapping[str, object],
     *,
     timeout_s: float,
     name: str = "worker",
@@ -342,7 +342,9 @@ def _last(text: str) -> str:
 # -- the worker's side -----------------------------------------------------------------------------------------------
 
 
-def serve(run: Callable[[Message, Report], Any], *, start: Callable[[Message], None] = lambda setup: None) -> NoReturn:
+def serve(
+    run: Callable[[Message, Report], object], *, start: Callable[[Message], None] = lambda setup: None
+) -> NoReturn:
     """Runs the jobs on standard input until it closes, then exits at once.
 
     Args:
@@ -358,7 +360,7 @@ def serve(run: Callable[[Message, Report], Any], *, start: Callable[[Message], N
             jobs.put(_parsed(line))
         os._exit(0)  # nobody is left to read a result
 
-    def send(event: str, number: Any, **values: Any) -> None:
+    def send(event: str, number: object, **values: object) -> None:
         try:
             output.write(json.dumps({"event": event, "job": number, **values}) + "\n")
             output.flush()

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
-from chipwise.core.fields import later
+from chipwise.core.fields import convert, later
 from chipwise.core.typed import words_of
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
@@ -448,7 +448,7 @@ def _entries() -> tuple[typed.Entry, ...]:
 
 @functools.cache
 def _products() -> Mapping[str, str | list[str]]:
-    return files.read_yaml(DATA.parent / "products.yaml")
+    return convert(dict[str, str | list[str]], files.read_yaml(DATA.parent / "products.yaml"), "products.yaml")
 
 
 @functools.cache

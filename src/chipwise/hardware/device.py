@@ -52,7 +52,7 @@ class Tail:
 
     def p99_s(self, median_s: Size, *, passes: Size = 1) -> AnyArray:
         """The 99th percentile of ``passes`` passes with median ``median_s``, in seconds; both may be arrays."""
-        return np.maximum(median_s, self.ratio * median_s + passes * self.extra_s)
+        return np.asarray(np.maximum(median_s, self.ratio * median_s + passes * self.extra_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

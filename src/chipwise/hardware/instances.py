@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chipwise.core.files import read_yaml
+from chipwise.core.record import Record
 
 DATA = Path(__file__).parent / "instances.yaml"
 SPOT = "-spot"
@@ -41,11 +41,16 @@ class Instance:
 @functools.cache
 def _known() -> Mapping[str, Instance]:
     found = {}
-    for cloud in read_yaml(DATA).values():
-        for name, each in cloud["machines"].items():
-            for suffix, price in (("", each.get("usd_per_h")), (SPOT, each.get("spot_usd_per_h"))):
+    clouds = Record.read(DATA)
+    for cloud in map(clouds.record, clouds):
+        machines, source = cloud.record("machines"), cloud.get("source", str)
+        for name in machines:
+            each = machines.record(name)
+            chip, chips = each.get("chip", str), each.get("chips", int)
+            for suffix, field in (("", "usd_per_h"), (SPOT, "spot_usd_per_h")):
+                usd_per_h = each.get(field, float, None)
                 found[(name + suffix).lower()] = Instance(
-                    name=name + suffix, chip=each["chip"], chips=each["chips"], usd_per_h=price, source=cloud["source"]
+                    name=name + suffix, chip=chip, chips=chips, usd_per_h=usd_per_h, source=source
                 )
     return found
 

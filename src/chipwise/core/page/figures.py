@@ -16,7 +16,7 @@ from chipwise.core import units
 
 Figure = dict[str, Any]
 TITLE: Final = 38  # characters of a line of an axis title
-Trace = dict[str, Any]
+Trace = Figure
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
 _FINE_CLOCK: Final = (15, 40, 50, 90, 180, 240, 420, 480, 900, 2400, 5400, 10_800, 14_400, 28_800, 57_600)
@@ -28,7 +28,7 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, **layout: Any) -> Figure:
+def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, **layout: object) -> Figure:
     """A figure in the page's style.
 
     Args:
@@ -73,13 +73,13 @@ def axis(
     log: bool | None = None,
     pad: float = 0.06,
     zero: bool = False,
-) -> dict[str, Any]:
+) -> Figure:
     """An axis around ``values`` with ticks in the unit a person would choose; logarithmic where they span much."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known), max(known)
     if log is None:
         log = not zero and low > 0 and high / low > 5
-    axis: dict[str, Any] = {
+    axis: Figure = {
         "title": {"text": "<br>".join(textwrap.wrap(title, TITLE)), "standoff": 12},
         "gridcolor": "@grid",
         "linecolor": "@line",
@@ -102,7 +102,7 @@ def axis(
     return axis | {"tickvals": ticks, "ticktext": tick_texts(ticks, unit_kind)}
 
 
-def span(axis: dict[str, Any]) -> tuple[float, float]:
+def span(axis: Figure) -> tuple[float, float]:
     """The first and last value that the axis shows."""
     start, end = axis["range"]
     return (10**start, 10**end) if axis["type"] == "log" else (start, end)

@@ -10,7 +10,7 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.core.arrays import AnyArray
-from chipwise.core.files import read_mapping
+from chipwise.core.record import Record
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
 from chipwise.deploy.runtimes import llama_server
@@ -109,7 +109,7 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     import torch
     import transformers
 
-    named = [name for name in read_mapping(folder / "config.json").get("auto_map", {}) if name != "AutoConfig"]
+    named = [name for name in Record.read(folder / "config.json").record("auto_map") if name != "AutoConfig"]
     transformers.utils.logging.disable_progress_bar()
     auto = getattr(transformers, named[0] if named else modelling_of(arch).auto)
     model = auto.from_pretrained(folder, trust_remote_code=True).eval()

@@ -16,6 +16,7 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import read_mapping, write_output
+from chipwise.core.record import Record
 from chipwise.design.fleet.answer import FORMAT, FleetPlan, Option
 from chipwise.design.fleet.question import FleetQuestion, with_todays_names
 from chipwise.errors import SpecError, short
@@ -54,10 +55,10 @@ def read_plan(path: Path) -> PlanFile:
         raise _no_plan(path)
     try:
         known = _known(held.get("known"))
-        answer = dict(held["answer"])
+        answer = dict(Record.of(held["answer"]).data)
         answer.pop("headline", None)
-        if isinstance(answer.get("question"), Mapping):
-            answer["question"] = with_todays_names(answer["question"])
+        if isinstance(asked := answer.get("question"), Mapping):
+            answer["question"] = with_todays_names(asked)
         question = build(FleetQuestion, answer.get("question"), field="answer.question")
         if "options" not in answer:
             return PlanFile(question=question, plan=None, known=known)

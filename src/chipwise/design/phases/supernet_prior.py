@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.fields import convert
 from chipwise.core.files import read_json, write_json
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.strategies.encoding import Encoder
@@ -88,7 +89,7 @@ class Supernet:
         from chipwise.training.supernet.score import read_weights, score
 
         path = self._place / "scores.json"
-        known: dict[str, float | None] = read_json(path) if path.exists() else {}
+        known = convert(dict[str, float | None], read_json(path), path.name) if path.exists() else {}
         missing = {arch.digest: arch for arch in archs if arch.digest not in known}
         if missing:
             if self._weights is None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.files import read_json, storage, write_json
+from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.limits import unit_of
 from chipwise.design.phases.measuring import metrics_of
@@ -75,7 +75,7 @@ class Cutting:
     def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
         self.spec, self.folder, self._observer = spec, folder, observer
         self._notes = folder.path / "state" / "contenders.json"
-        self.known: dict[str, Any] = read_json(self._notes) if self._notes.exists() else {"contenders": {}}
+        self.known: dict[str, Any] = dict(read_mapping(self._notes)) if self._notes.exists() else {"contenders": {}}
         self.ledger = Ledger(self.known.get("spent", {}))
         self.status = Status(budget=spec.budget.cpu_s)
         self._shown_s = 0.0

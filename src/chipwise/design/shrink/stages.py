@@ -19,7 +19,8 @@ from torch import Tensor
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
-from chipwise.core.files import read_json, write_json
+from chipwise.core.fields import convert
+from chipwise.core.files import read_json, read_mapping, write_json
 from chipwise.deploy.export.onnx import check_size, export
 from chipwise.deploy.measure.harness import measure_alternately
 from chipwise.deploy.measure.measurement import Measurement
@@ -193,7 +194,7 @@ class Shrinking:
         """The loss of every block at every size; stored results of an earlier run are read."""
         weights, found = self.ordered
         path = self.state / "replacements.json"
-        known = [Replacement(**item) for item in read_json(path)] if path.exists() else []
+        known = list(convert(tuple[Replacement, ...], read_json(path), path.name)) if path.exists() else []
 
         def keep(done: list[Replacement]) -> None:
             if len(done) > len(known):
@@ -389,8 +390,8 @@ class Shrinking:
         """Result of ``make``, read from its file if it exists for the same key."""
         path = self.state / f"{name}.json"
         if path.exists():
-            held = read_json(path)
+            held = read_mapping(path)
             if held["key"] == key:
                 return held["value"]
         write_json(path, {"key": key, "value": make()})
-        return read_json(path)["value"]
+        return read_mapping(path)["value"]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from chipwise.core.digest import digest
-from chipwise.core.files import read_json, storage, write_json
+from chipwise.core.fields import convert
+from chipwise.core.files import read_mapping, storage, write_json
 from chipwise.design.shrink.forward import Weights, autocast, distance, head_of, states
 from chipwise.errors import DataError, InputError
 from chipwise.model.arch.arch import ArchSpec
@@ -200,12 +201,12 @@ def _finished(part: Path, count: Path, about: Mapping[str, Any]) -> int:
     if not (part.exists() and count.exists()):
         return 0
     try:
-        held = read_json(count)
+        held = read_mapping(count)
         shape = np.load(part, mmap_mode="r").shape
     except (InputError, ValueError, OSError):
         return 0
-    same = isinstance(held, dict) and {**held, "done": None} == {**about, "done": None}
-    return int(held["done"]) if same and list(shape) == about["shape"] else 0
+    same = {**held, "done": None} == {**about, "done": None}
+    return convert(int, held["done"], "done") if same and list(shape) == about["shape"] else 0
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:

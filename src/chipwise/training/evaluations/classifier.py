@@ -70,7 +70,7 @@ class Classifier:
         from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
         place = Path(folder)
-        self.about: dict[str, Any] = read_mapping(place / _FILES[0])
+        self.about: dict[str, Any] = dict(read_mapping(place / _FILES[0]))
         if self.about.get("schema") != SCHEMA:
             raise SpecError(f"is no classifier of {SCHEMA}", file=str(place / _FILES[0]), field="schema")
         missing = [name for name in _FILES if not (place / name).is_file()]

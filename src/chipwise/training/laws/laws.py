@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.files import read_json
+from chipwise.core.files import read_mapping
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.errors import InputError, SpecError
@@ -245,7 +245,7 @@ def places(shapes: Shapes) -> Float64Array:
 @cache
 def shipped() -> Law:
     """The law fitted to published trainings, for an unknown tokenizer and text."""
-    return law_from(read_json(DATA))
+    return law_from(read_mapping(DATA))
 
 
 def law_from(held: Mapping[str, Any]) -> Law:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chipwise.core.digest import digest
 from chipwise.core.fields import losses_renamed
-from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import to_data
@@ -214,7 +214,7 @@ class SupernetRun(Run):
         """The result that an earlier call of the same training left, if any."""
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
-        found = losses_renamed(read_json(self.result_path))
+        found = losses_renamed(read_mapping(self.result_path))
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
         found.pop("whole", None)  # follows from the designs; written for those who have the folder alone

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.files import read_mapping
+from chipwise.core.record import Record
 from chipwise.errors import counted
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.hf_vit import labels_of
@@ -93,7 +94,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
 
     def alike(self, split: Split) -> NDArray[np.int64]:
         """Speakers: clips of one voice form a group."""
-        return np.array(read_mapping(self.facts)["speakers"][split])
+        return np.array(Record.read(self.facts).record("speakers").sequence(split, int))
 
     @abstractmethod
     def clip(self, row: int) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.files import read_yaml
+from chipwise.core.record import Record
 from chipwise.errors import AmbiguousName, UnknownName
 from chipwise.model.published.families import typed
 
@@ -150,8 +151,9 @@ def _entries() -> tuple[typed.Entry, ...]:
 @cache
 def _nicknames() -> dict[str, tuple[str, Any]]:
     """Section and model of each nickname, by its key."""
-    listed = read_yaml(Path(__file__).parents[1] / "nicknames.yaml")
-    return {typed.key_of(name): (section, found) for section, rows in listed.items() for name, found in rows.items()}
+    listed = Record.read(Path(__file__).parents[1] / "nicknames.yaml")
+    sections = ((section, listed.record(section).data) for section in listed)
+    return {typed.key_of(name): (section, found) for section, rows in sections for name, found in rows.items()}
 
 
 @cache

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.files import read_bytes, read_mapping, storage, write_atomic
+from chipwise.core.files import read_bytes, storage, write_atomic
+from chipwise.core.record import Record
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -181,7 +182,7 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
                 **({} if denoiser.latents is None else {"latents": self._rebuilt(denoiser.latents.factor)}),
             }
         inputs, labels = arrays.test
-        error = units.show(read_mapping(self.facts)["classifier_error"], "share")
+        error = units.show(Record.read(self.facts).get("classifier_error", float), "share")
         return {
             "drawn": shown,
             "labels": list(arrays.classes),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.files import read_mapping
+from chipwise.core.record import Record
 from chipwise.errors import DataError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.choices import ImageSpace
@@ -53,9 +53,10 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
 
     def summary(self) -> Mapping[str, Any]:
         """Questions and bytes of each part, source and licence."""
-        facts = read_mapping(self.facts)
-        more = f"; {facts['left_out']:,} questions with rarer answers are left out" if facts["left_out"] else ""
-        return {**super().summary(), "source": facts["source"] + more}
+        facts = Record.read(self.facts)
+        left_out = facts.get("left_out", int)
+        more = f"; {left_out:,} questions with rarer answers are left out" if left_out else ""
+        return {**super().summary(), "source": facts.get("source", str) + more}
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
         """Bytes of an image over the positions of a request."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.files import read_mapping
+from chipwise.core.record import Record
 from chipwise.errors import DataError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.choices import RankingSpace
@@ -58,7 +58,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
         """Some test requests with their top items, and recall of lists of several lengths with intervals."""
-        data, names = self.arrays, read_mapping(self.facts)["names"]["items"]
+        data, names = self.arrays, Record.read(self.facts).record("names").sequence("items", str)
         scores, _ = self.answered(winner, reference)
         chosen = np.unique(np.linspace(0, len(data.test) - 1, SHOWN).astype(int))
         shown = []
@@ -86,7 +86,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
         """The names of items and tags."""
-        return {"items.json": read_mapping(self.facts)["names"]}
+        return {"items.json": Record.read(self.facts).record("names").data}
 
 
 def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[str, float]]:
