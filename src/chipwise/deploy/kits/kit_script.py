@@ -418,7 +418,9 @@ class _Onnx:
         if room > facts["max_tokens"]:
             raise KitError(f"{request['model']}: it has {facts['max_tokens']} positions; the workload needs {room}")
         if "image" in facts:
-            self._image = np.random.default_rng(0).standard_normal((batch, *facts["image"]), dtype=np.float32)
+            drawn, shape = np.random.default_rng(0), (batch, *facts["image"])
+            numbers = facts.get("numbers")  # of a text's words
+            self._image = drawn.integers(numbers, size=shape) if numbers else drawn.standard_normal(shape, np.float32)
             self._told = {name: np.zeros((batch, 1), np.float32) for name in facts.get("told", ())}
             if self._told:
                 self._told["label"] = np.arange(batch, dtype=np.int64) % facts["labels"]

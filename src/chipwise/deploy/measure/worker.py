@@ -116,6 +116,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
     """Input of one request: tokens (batch, prompt), images (batch, C, Y, X), or items to rank."""
     if image := session.facts.get("image"):
+        if numbers := session.facts.get("numbers"):
+            return generator.integers(0, numbers, (batch, *image))
         return generator.standard_normal((batch, *image), dtype=np.float32)
     if request := session.facts.get("request"):
         shape = (batch, request["history"] + request["candidates"], 1)

@@ -46,7 +46,8 @@ class Facts(TypedDict, total=False):
     conv: list[tuple[str, int, int]]  # name, channels and kept inputs of each convolution's state
     encodes: str  # what a model without generation gives
     padded: bool
-    image: list[int]  # shape of an image or a sound
+    image: list[int]  # shape of an image or a sound, or of a text in numbers
+    numbers: int  # rows of the table that those numbers pick from
     gives: list[int]  # shape of the outputs
     question: int  # words
     seconds: float  # of a sound

@@ -163,7 +163,7 @@ class OnnxEncoder(SinglePass):
 
 
 class OnnxClassifier(SinglePass):
-    """A loaded image or sound model. The harness treats it as prefill only, with these inputs as prompts."""
+    """A loaded model of images, sounds or short texts. The harness gives it these as prompts, and prefills alone."""
 
     def __init__(self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: Loaded | None = None) -> None:
         """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
@@ -173,7 +173,8 @@ class OnnxClassifier(SinglePass):
         self.vocab_size = 0
         given, result = self._session.get_inputs()[0].name, self._session.get_outputs()[0]
         shape = self.facts.get("gives", result.shape[1:])
-        self._images = np.zeros((batch, *self.facts["image"]), np.float32)
+        dtype = np.int64 if "numbers" in self.facts else np.float32
+        self._images = np.zeros((batch, *self.facts["image"]), dtype)
         self._logits = np.empty((batch, *shape), np.float32)
         self._binding = self._session.io_binding()
         image, logits = self._images, self._logits
@@ -188,7 +189,7 @@ class OnnxClassifier(SinglePass):
         """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
 
         Of spectrograms (batch, bands, frames) or sounds (batch, samples) those of every position, (batch, positions,
-        characters), or its states.
+        characters), or its states; of texts (batch, words) those of their classes.
         """
         self._images[:] = images
         if words is not None:
