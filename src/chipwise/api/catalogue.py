@@ -19,7 +19,7 @@ from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
-from chipwise.predict.served.offload import divided, part_on_card
+from chipwise.predict.served.offload import divided
 from chipwise.predict.served.request import Request, parameters_of
 from chipwise.predict.whole_runs import diffusion
 from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS, UNet
@@ -210,7 +210,7 @@ def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
         high_tokens_per_s=rate.high,
         ttft_s=found.ttft_s,
         provenance=found.provenance,
-        on_card=part_on_card(found),
+        on_card=found.on_card,
     )
 
 

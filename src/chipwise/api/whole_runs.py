@@ -9,14 +9,13 @@ from chipwise.predict.cost.whole_run import RunEstimate as RunEstimate
 from chipwise.predict.served.picture_changes import PictureExplanation
 from chipwise.predict.served.picture_changes import explain_pictures as explain
 from chipwise.predict.served.pictures import estimate_pictures as pictures
+from chipwise.predict.whole_runs.law_for import WholeRunLaw, law_for
+from chipwise.predict.whole_runs.law_for import makes_pictures as makes_pictures
 from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
-from chipwise.predict.whole_runs.sorts import Sort
-from chipwise.predict.whole_runs.sorts import makes_pictures as makes_pictures
-from chipwise.predict.whole_runs.sorts import sort_of as priced_sort
 
 
-def sort_of(model: str, device: str, part: str | None = None) -> Sort:
-    """The kind of estimate for a model on a device: ``pictures``, ``parts``, or empty if kernels are priced.
+def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | None:
+    """The law of whole runs that prices a model on a device; None where its kernels are priced.
 
     Args:
         model: As in :func:`estimate`.
@@ -26,7 +25,7 @@ def sort_of(model: str, device: str, part: str | None = None) -> Sort:
     Raises:
         UnknownName: There is no such device.
     """
-    return priced_sort(model, None if is_here(device) else device, part)
+    return law_for(model, None if is_here(device) else device, part)
 
 
 PICTURES = "pictures of published models are priced by whole runs on devices with data sheets"

@@ -35,25 +35,25 @@ def answered(
     """Whether one of these laws is meant; then it has answered.
 
     Args:
-        context: The command's, with the options that all sorts of models share.
+        context: The command's, with the options that all models share.
         model: As on the command line.
         picture: The options of pictures.
         part: The one part asked for.
         as_json: Whether to print JSON.
 
     Raises:
-        typer.BadParameter: An option of another sort of model was typed.
+        typer.BadParameter: An option of other models was typed.
     """
-    sort = api.whole_runs.sort_of(model, context.params["device"], part)
-    if sort != "pictures":
+    law = api.whole_runs.law_of(model, context.params["device"], part)
+    if law != "pictures":
         refuse(context, *picture, why="is for diffusion models, such as stable-diffusion-3.5-large")
-    if sort != "parts":
+    if law != "parts":
         refuse(context, "part", why="is for models that Qualcomm compiles part by part, such as whisper_small")
-    if not sort:
+    if law is None:
         return False
     language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp", *SHARED)
     training = ("train", "checkpoint", "microbatches", "zero", "train_tokens")
-    if sort == "pictures":
+    if law == "pictures":
         refuse(context, *language, *training, "weights", why="is for language models, not for pictures")
         _pictures(context, model, picture, as_json=as_json)
     else:
@@ -75,7 +75,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     """Whether ``model`` generates images; if so, prints where the time goes.
 
     Raises:
-        typer.BadParameter: An option of another sort of model was typed.
+        typer.BadParameter: An option of other models was typed.
     """
     if not api.whole_runs.makes_pictures(model):
         return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from chipwise.core import units
+from chipwise.core.fields import later
 from chipwise.core.results import Result
 from chipwise.errors import UnknownName
 from chipwise.model.ops.work import Work
@@ -96,6 +97,7 @@ class CostEstimate(Result):
     decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` also waits for others' prompts
     parameters: int | None = None  # of the whole model, with towers that this request does not need
     active_parameters: int | None = None  # that a token meets: fewer in a mixture of experts
+    on_card: str = later("")  # the part of the model that a card holds, where its host holds the rest
     does_not_fit: str = ""  # by how much memory is too small, and what fits; the times are then as if it were not
 
     def __str__(self) -> str:

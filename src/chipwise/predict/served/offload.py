@@ -28,6 +28,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.facts import Bandwidth
 from chipwise.hardware.runtime import platform_of, runtime_named
 from chipwise.predict.cost.model import CostEstimate, OpCost, Predicted, per_second
+from chipwise.predict.cost.request import throughput
 from chipwise.predict.served.estimate import estimate_of, group_of, with_defaults
 from chipwise.predict.served.groups import Group, cost_groups, memory_of
 from chipwise.predict.served.lowering import lower_pass
@@ -41,7 +42,6 @@ CROSSING_S = 20e-6  # a copy to the other side and the wait for it; stated, not 
 LEAST_SENT = 32  # tokens of a prompt from which on the host's weights are sent to the card
 UBATCH = 512  # tokens of a prompt that one pass takes
 PAGED_SHARE = 0.5  # of the link's bandwidth, from memory that is not pinned; stated, not fitted
-ON_CARD = "layers on the card"
 DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 
@@ -153,80 +153,109 @@ def divided(
             "layers are divided between a card and its host for one request to a decoder in llama.cpp "
             "(--runtime llama.cpp) on one GPU with memory of its own"
         )
-    parts = Divided.of(group)
-    split = parts.largest(group.device.usable_bytes)
-    if gpu_layers is not None or cpu_experts is not None:
-        split = Split(layers=parts.depth + 1 if gpu_layers is None else gpu_layers, cpu_experts=cpu_experts or 0)
-    for name, value, most in (
-        ("gpu_layers", split.layers, parts.depth + 1),
-        ("n_cpu_moe", split.cpu_experts, parts.depth),
-    ):
-        if not 0 <= value <= most:
-            raise SpecError(f"must be from 0 to {most}, not {value}", field=name)
-    sheet = host_of(host)
-    alone = (
-        group.setting
-        if group.setting.runtime.name != DIVIDES[1]
-        else replace(group.setting, runtime=runtime_named(DIVIDES[0]))
-    )
-    costs = cost_groups([group, replace(group, device=sheet, setting=alone)])
-    for cost in costs:
-        if isinstance(cost, Unsupported):
-            raise cost
-    card, other = (estimate_of(cost, 0) for cost in costs if not isinstance(cost, Unsupported))
-    seconds = [
-        (cost.latency_s * share, there.latency_s * (1 - share))
-        for cost, there in zip(card.decode, other.decode, strict=True)
-        for share in [_share(cost, parts.shares(split))]
-    ]
-    crossings = _crossings(parts, split)
-    crossed_s = crossings * (CROSSING_S + 4 * group.setting.arch.d_model / group.device.link("host").bandwidth.number)
-    on_card_s, on_host_s = (sum(each) for each in zip(*seconds, strict=True))
-    tpot_s = on_card_s + on_host_s + crossed_s
+    parts, sheet = Divided.of(group), host_of(host)
+    split = _split(parts, group.device.usable_bytes, gpu_layers, cpu_experts)
+    card, other = _each_alone(group, sheet)
+    times = _token_times(parts, split, card, other, group)
     width = 0.0
-    for part_s, found in ((on_card_s, card), (on_host_s, other)):
-        width += part_s / tpot_s * (found.metrics["tpot_p50"].log_halfwidth or 0.0)
-    width += on_host_s / tpot_s * (UNKNOWN_HOST if host is None else 0.0) + crossed_s / tpot_s
+    for part_s, found in ((times.card_s, card), (times.host_s, other)):
+        width += part_s / times.token_s * (found.metrics["tpot_p50"].log_halfwidth or 0.0)
+    width += times.host_s / times.token_s * (UNKNOWN_HOST if host is None else 0.0) + times.crossed_s / times.token_s
     ttft_s = _prompt_s(request.prompt_tokens, parts, split, card, other, group.device)
-    tpot = Predicted.around(tpot_s, width)
-    new = request.new_tokens
+    tpot = Predicted.around(times.token_s, width)
     memory = parts.on_card(split)
-    needed = sum(memory.values())
-    short = ""
-    if needed > group.device.usable_bytes:
-        best = parts.largest(group.device.usable_bytes)
-        short = f"does not fit: {said(split, parts)} need {units.show(needed, 'bytes')}, {group.device.label} has "
-        short += f"{group.device.memory_said}; {said(best, parts)} fit"
-    elif (kept := parts.on_host(split)) > sheet.usable_bytes:
-        short = (
-            f"does not fit: its host keeps {units.show(kept, 'bytes')}, {sheet.label} has {sheet.memory_said} at most"
-        )
     answer = replace(
         card,
         ttft_s=ttft_s,
-        tpot_s=tpot_s,
+        tpot_s=times.token_s,
         metrics={
             "ttft_p50": Predicted.around(ttft_s, None),
             "tpot_p50": tpot,
             "decode_tokens_per_s": per_second(tpot),
-            "throughput": Predicted.around(new / (ttft_s + (new - 1) * tpot_s), None),
+            "throughput": Predicted.around(throughput(ttft_s, times.token_s, request.new_tokens, 1), None),
         },
-        decode_step_s=tpot_s,
-        peak_memory_bytes=needed,
+        decode_step_s=times.token_s,
+        peak_memory_bytes=sum(memory.values()),
         memory_bytes=memory,
         prefill=(),
         decode=(),
         bound=None,
         mfu={},
         mbu={},
-        does_not_fit=short,
+        does_not_fit=_lacking(parts, split, group.device, sheet),
+        on_card=said(split, parts),
         provenance=f"{said(split, parts)}: predicted (card and host added; checked on nine runs of one machine)",
-        notes=(
-            *_notes(parts, split, sheet, (on_card_s, on_host_s, crossed_s), named=host),
-            *taken_for(request.model, request.device),
-        ),
+        notes=(*_notes(parts, split, sheet, times, named=host), *taken_for(request.model, request.device)),
     )
     return with_defaults(answer, request)
+
+
+def _split(parts: Divided, capacity_bytes: float, gpu_layers: int | None, cpu_experts: int | None) -> Split:
+    """The division that is asked for, else the largest part on the card that fits.
+
+    Raises:
+        SpecError: The model has fewer layers.
+    """
+    if gpu_layers is None and cpu_experts is None:
+        return parts.largest(capacity_bytes)
+    layers, experts = parts.depth + 1 if gpu_layers is None else gpu_layers, cpu_experts or 0
+    for name, value, most in (("gpu_layers", layers, parts.depth + 1), ("n_cpu_moe", experts, parts.depth)):
+        if not 0 <= value <= most:
+            raise SpecError(f"must be from 0 to {most}, not {value}", field=name)
+    return Split(layers=layers, cpu_experts=experts)
+
+
+def _each_alone(group: Group, host: DeviceProfile) -> tuple[CostEstimate, CostEstimate]:
+    """Estimates of the whole model on the card, and on the host.
+
+    Raises:
+        Unsupported: One of them lacks a rate.
+    """
+    setting = group.setting
+    if setting.runtime.name == DIVIDES[1]:  # the host does not compute with Vulkan
+        setting = replace(setting, runtime=runtime_named(DIVIDES[0]))
+    found = []
+    for cost in cost_groups([group, replace(group, device=host, setting=setting)]):
+        if isinstance(cost, Unsupported):
+            raise cost
+        found.append(estimate_of(cost, 0))
+    return found[0], found[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTimes:
+    """Seconds of a token on the card, on the host, and between them."""
+
+    card_s: float
+    host_s: float
+    crossed_s: float
+
+    @property
+    def token_s(self) -> float:
+        """All of it."""
+        return self.card_s + self.host_s + self.crossed_s
+
+
+def _token_times(parts: Divided, split: Split, card: CostEstimate, other: CostEstimate, group: Group) -> TokenTimes:
+    shares = [_share(cost, parts.shares(split)) for cost in card.decode]
+    each_s = CROSSING_S + 4 * group.setting.arch.d_model / group.device.link("host").bandwidth.number
+    return TokenTimes(
+        card_s=sum(cost.latency_s * share for cost, share in zip(card.decode, shares, strict=True)),
+        host_s=sum(cost.latency_s * (1 - share) for cost, share in zip(other.decode, shares, strict=True)),
+        crossed_s=_crossings(parts, split) * each_s,
+    )
+
+
+def _lacking(parts: Divided, split: Split, device: DeviceProfile, host: DeviceProfile) -> str:
+    """Says what card or host lack to hold their parts; empty where they hold them."""
+    needed, kept = sum(parts.on_card(split).values()), parts.on_host(split)
+    if needed > device.usable_bytes:
+        best = said(parts.largest(device.usable_bytes), parts)
+        has = f"{device.label} has {device.memory_said}"
+        return f"does not fit: {said(split, parts)} need {units.show(needed, 'bytes')}, {has}; {best} fit"
+    if kept > host.usable_bytes:
+        return f"does not fit: its host keeps {units.show(kept, 'bytes')}, {host.label} has {host.memory_said} at most"
+    return ""
 
 
 def remark(request: Request) -> str:
@@ -239,18 +268,13 @@ def remark(request: Request) -> str:
     if found.does_not_fit or rate.low is None or rate.high is None:
         return ""
     speed = units.span(rate.value, rate.low, rate.high, "rate")
-    return f"; or {part_on_card(found)}, the rest on its host: {speed} (--gpu-layers auto)"
-
-
-def part_on_card(found: CostEstimate) -> str:
-    """Description of an estimate's split between card and host; empty if nothing is split."""
-    return found.provenance.partition(":")[0] if ON_CARD in found.provenance else ""
+    return f"; or {found.on_card}, the rest on its host: {speed} (--gpu-layers auto)"
 
 
 def said(split: Split, parts: Divided) -> str:
     """Text such as ``20 of 48 layers on the card``, or ``all layers on the card but the experts of 12``."""
     layers = min(split.layers, parts.depth)
-    text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} {ON_CARD}"
+    text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} layers on the card"
     if parts.experts and split.cpu_experts > parts.depth - layers:
         text += f" but the experts of {split.cpu_experts - (parts.depth - layers)}"
     return text
@@ -284,11 +308,9 @@ def _prompt_s(
     return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
 
 
-def _notes(
-    parts: Divided, split: Split, host: DeviceProfile, seconds: tuple[float, float, float], *, named: str | None
-) -> Iterator[str]:
+def _notes(parts: Divided, split: Split, host: DeviceProfile, times: TokenTimes, *, named: str | None) -> Iterator[str]:
     options = f"-ngl {split.layers}" + (f" --n-cpu-moe {split.cpu_experts}" if split.cpu_experts else "")
-    on_card, on_host, crossed = (units.show(each, "time") for each in seconds)
+    on_card, on_host, crossed = (units.show(each, "time") for each in (times.card_s, times.host_s, times.crossed_s))
     yield f"llama.cpp {options}; a token takes {on_card} on the card, {on_host} on the host, {crossed} between them"
     bandwidth = units.show(host.mem_bandwidth_bytes_per_s, "bandwidth")
     held = units.show(parts.on_host(split), "bytes")

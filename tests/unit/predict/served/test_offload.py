@@ -14,6 +14,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.offload import CROSSING_S, Divided, Split, divided, host_of
 from chipwise.predict.served.request import Request
 
+TIMES = offload.TokenTimes(card_s=1e-3, host_s=2e-3, crossed_s=3e-3)
 PARTS = Divided(depth=4, plain=400.0, experts=800.0, head=100.0, cache=40.0, fixed=10.0)
 DENSE = Divided(depth=4, plain=400.0, experts=0.0, head=100.0, cache=40.0, fixed=10.0)
 
@@ -201,10 +202,10 @@ def test_what_crosses_for_a_token_and_how_a_division_is_said(
 
 
 def test_what_is_said_of_the_host() -> None:
-    notes = list(offload._notes(PARTS, Split(layers=2), host_of("60 GB/s"), (1e-3, 2e-3, 3e-3), named="60 GB/s"))
+    notes = list(offload._notes(PARTS, Split(layers=2), host_of("60 GB/s"), TIMES, named="60 GB/s"))
     assert notes[0] == "llama.cpp -ngl 2; a token takes 1 ms on the card, 2 ms on the host, 3 ms between them"
     assert "keeps 700 B" in notes[1]
     assert len(notes) == 2
-    guessed = list(offload._notes(PARTS, Split(layers=5, cpu_experts=1), host_of(None), (1.0, 1.0, 1.0), named=None))
+    guessed = list(offload._notes(PARTS, Split(layers=5, cpu_experts=1), host_of(None), TIMES, named=None))
     assert guessed[0].startswith("llama.cpp -ngl 5 --n-cpu-moe 1; ")
     assert len(guessed) == 3

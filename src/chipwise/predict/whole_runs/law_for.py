@@ -1,4 +1,4 @@
-"""Whether a model is priced kernel by kernel, or by whole runs: images, or parts on a phone's chip."""
+"""Tells which models are priced by laws of whole runs: images, and parts on a phone's chip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.predict.whole_runs.diffusion import known_name
 from chipwise.predict.whole_runs.phone_models import model_called
 from chipwise.predict.whole_runs.phone_parts import CHIPS
 
-Sort = Literal["pictures", "parts", ""]  # the last of what is priced kernel by kernel
+WholeRunLaw = Literal["pictures", "parts"]
 
 
 def makes_pictures(model: str) -> bool:
@@ -20,8 +20,8 @@ def makes_pictures(model: str) -> bool:
     return not Path(model).exists() and known_name(model) is not None
 
 
-def sort_of(model: str, device: str | None, part: str | None) -> Sort:
-    """``pictures``, ``parts``, or empty if kernels are priced.
+def law_for(model: str, device: str | None, part: str | None) -> WholeRunLaw | None:
+    """The law of whole runs that prices a model on a device; None where its kernels are priced.
 
     Args:
         model: A model's name or file.
@@ -32,14 +32,14 @@ def sort_of(model: str, device: str | None, part: str | None) -> Sort:
         UnknownName: There is no such device.
     """
     if Path(model).exists():
-        return ""
+        return None
     if known_name(model):
         return "pictures"
     if part is not None:
         return "parts"
     called = model_called(model)
     if called is None:
-        return ""
+        return None
     if called == model.strip().lower() and not families.is_listed(model):
         return "parts"  # spelled as that catalogue does: whisper_small
     try:
@@ -47,7 +47,7 @@ def sort_of(model: str, device: str | None, part: str | None) -> Sort:
     except UnknownName:
         return "parts"
     if device is None:
-        return ""
+        return None
     whole = device.partition(":")[0]
     on_phone = whole.strip().lower() in CHIPS or (whole != "all" and datasheet.load(whole).vendor == "Qualcomm")
-    return "parts" if on_phone else ""
+    return "parts" if on_phone else None
