@@ -16,6 +16,7 @@ from chipwise.deploy.runtimes import RUNTIMES
 from chipwise.errors import DoesNotFit, UnknownName, Unsupported
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.memory import memory_parts
 
@@ -35,6 +36,7 @@ EXPORTERS = Table(
     hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
 )
 """``export(design, weights, path) -> Path`` by runtime: writes what that runtime's ``open`` reads."""
+PACKING = ("onnxruntime", "openvino", "llama.cpp")  # runtimes whose exporter packs matrices with ``packing=``
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """2.5 MB of FP32 weights: more than private caches hold, so that it slows down as candidates do."""
@@ -49,6 +51,7 @@ def export_for(
     weights: Mapping[str, Any] | None = None,
     stem: str = "model",
     external_data: bool = False,
+    packing: Packing = NEAREST,
 ) -> Path:
     """Writes ``design`` into ``folder`` in the format of ``runtime``, with random weights unless given.
 
@@ -63,21 +66,22 @@ def export_for(
     if weights is None:
         check_memory(design)
     two_files = external_data and suffix_of(runtime) == ".onnx"
-    if suffix_of(runtime) == ".onnx" and not external_data:
-        from chipwise.deploy.export.onnx import check_size
+    if suffix_of(runtime) == ".onnx" or (weights is None and runtime != "fake"):
+        from chipwise.deploy.export.onnx import check_size, random_weights
 
-        check_size(design)
-    if weights is None and runtime != "fake":
-        from chipwise.deploy.export.onnx import random_weights
-
-        weights = random_weights(design.arch, seed=0)
+        if suffix_of(runtime) == ".onnx" and not external_data:
+            check_size(design)
+        weights = random_weights(design.arch, seed=0) if weights is None else weights
     folder.mkdir(parents=True, exist_ok=True)
-    target, more = folder / f"{stem}{suffix_of(runtime)}", {"external_data": True} if two_files else {}
-    path: Path = EXPORTERS.load(runtime)(design, weights or {}, target, **more)
+    target, how = folder / f"{stem}{suffix_of(runtime)}", {"packing": packing} if runtime in PACKING else {}
+    more = {"external_data": True} if two_files else {}
+    path: Path = EXPORTERS.load(runtime)(design, weights or {}, target, **how, **more)
     return path
 
 
-def export_openvino(design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False) -> Path:
+def export_openvino(
+    design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False, packing: Packing = NEAREST
+) -> Path:
     """Writes the ONNX file that ONNX Runtime also uses.
 
     Raises:
@@ -88,9 +92,8 @@ def export_openvino(design: Design, weights: Mapping[str, Any], path: Path, *, e
             f"OpenVINO does not support {design.arch.name}: it has no causal convolution with state "
             "(com.microsoft.CausalConvWithState); use a design without convolutions, or --runtime onnxruntime"
         )
-    from chipwise.deploy.export.onnx import export
-
-    return export(design, weights, path, external_data=external_data)
+    found: Path = EXPORTERS.load("onnxruntime")(design, weights, path, external_data=external_data, packing=packing)
+    return found
 
 
 def check_memory(design: Design, workload: Workload | None = None) -> None:

@@ -16,12 +16,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import storage
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from chipwise.errors import MissingExtra, SpecError, Unsupported
@@ -30,7 +30,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import to_data
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.quantize import quantize_int4
+from chipwise.model.blocks.quantize import NEAREST, Packed, Packing
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.walk.weights import weight_shapes
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SCHEMA = "chipwise.gguf/1"
 METADATA = "chipwise"  # the key under which the file describes itself
 TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
+PACKED = {"int8": "q8_0", "int4": "int4"}  # formats of whole numbers, by what a quantiser calls them
 BLOCK = 32  # values along a row that share one scale in Q8_0 and Q4_0
 PROJECTIONS = {
     "attention.q": "attn_q",
@@ -129,10 +130,11 @@ def uniform(blocks: tuple[Block, ...]) -> bool:
 
 def export(
     design: Design,
-    weights: Mapping[str, npt.NDArray[Any]],
+    weights: Mapping[str, AnyArray],
     path: str | Path,
     *,
     tokenizer: Path | GgufTokenizer | None = None,
+    packing: Packing = NEAREST,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
@@ -164,8 +166,8 @@ def export(
                 writer.add_tokenizer_model("none")
             else:
                 tokenizer.write(writer)
-            for name, value, stored in tensors(design, weights, blocks):
-                _add_tensor(writer, name, value, stored)
+            for tensor in tensors(design, weights, blocks):
+                _add_tensor(writer, tensor, packing)
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
@@ -177,12 +179,17 @@ def export(
 
 
 def export_if_possible(
-    design: Design, weights: Mapping[str, npt.NDArray[Any]], path: Path, *, tokenizer: Path | None = None
+    design: Design,
+    weights: Mapping[str, AnyArray],
+    path: Path,
+    *,
+    tokenizer: Path | None = None,
+    packing: Packing = NEAREST,
 ) -> Path | None:
     """:func:`export`, or None (and no file) where ``gguf`` is not installed or GGUF cannot hold the design."""
     path.unlink(missing_ok=True)
     try:
-        return export(design, weights, path, tokenizer=tokenizer)
+        return export(design, weights, path, tokenizer=tokenizer, packing=packing)
     except (MissingExtra, Unsupported):
         return None
 
@@ -218,10 +225,17 @@ def _add_facts(writer: GGUFWriter, design: Design, blocks: tuple[Block, ...]) ->
     writer.add_string(METADATA, json.dumps(facts))
 
 
-def tensors(
-    design: Design, weights: Mapping[str, npt.NDArray[Any]], blocks: tuple[Block, ...]
-) -> Iterator[tuple[str, Float32Array, str]]:
-    """Name, values and weight format of each tensor of the file, in order.
+class GgufTensor(NamedTuple):
+    """A tensor of the file."""
+
+    name: str
+    source: str  # the weight by its own name
+    values: Float32Array
+    stored: str  # its weight format
+
+
+def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block, ...]) -> Iterator[GgufTensor]:
+    """Each tensor of the file, in order.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -237,10 +251,12 @@ def tensors(
         return value
 
     head = design.formats.head
-    yield "token_embd.weight", weight("embedding.weight"), head  # also the head of a model that ties them
+    yield GgufTensor(
+        "token_embd.weight", "embedding.weight", weight("embedding.weight"), head
+    )  # also the head of a model that ties them
     if not arch.tie_embeddings:
-        yield "output.weight", weight("head.weight"), head
-    yield "output_norm.weight", weight("norm.weight"), "fp32"
+        yield GgufTensor("output.weight", "head.weight", weight("head.weight"), head)
+    yield GgufTensor("output_norm.weight", "norm.weight", weight("norm.weight"), "fp32")
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block):
             if source not in shapes:
@@ -248,7 +264,7 @@ def tensors(
             value = weight(source)
             if heads:
                 value = interleaved(value, heads)
-            yield f"blk.{number}.{name}", value, design.format_of(source)
+            yield GgufTensor(f"blk.{number}.{name}", source, value, design.format_of(source))
 
 
 def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
@@ -283,29 +299,34 @@ def split_halves(rows: Float32Array, heads: int) -> Float32Array:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _add_tensor(writer: GGUFWriter, name: str, value: Float32Array, stored: str) -> None:
+def _add_tensor(writer: GGUFWriter, tensor: GgufTensor, packing: Packing) -> None:
     from gguf.quants import quantize
 
+    name, source, values, stored = tensor
     kind = ggml_type(stored)
-    if stored in ("int8", "int4") and value.shape[1] % BLOCK:
+    if stored not in PACKED:
+        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
+        return
+    if values.shape[1] % BLOCK:
         raise Unsupported(
-            f"GGUF keeps {stored} rows in blocks of {BLOCK} values; {name} has rows of {value.shape[1]}. Use fp32 or "
+            f"GGUF keeps {stored} rows in blocks of {BLOCK} values; {name} has rows of {values.shape[1]}. Use fp32 or "
             f"widths that are multiples of {BLOCK}"
         )
-    writer.add_tensor(name, q4_0(value) if stored == "int4" else quantize(value, kind), raw_dtype=kind)
+    writer.add_tensor(name, file_blocks(packing.pack(source, values, PACKED[stored])), raw_dtype=kind)
 
 
-def q4_0(matrix: Float32Array) -> npt.NDArray[np.uint8]:
-    """The bytes (n, …) of Q4_0's blocks: a scale in FP16, then 32 values plus 8, the first 16 in the low nibbles.
+def file_blocks(packed: Packed) -> npt.NDArray[np.uint8]:
+    """The bytes (n, …) of Q8_0's or Q4_0's blocks: a scale in FP16, then 32 values.
 
-    Values are rounded as everywhere in chipwise, with the scale of the least squared error, so a file loses what the
-    search saw lost.
+    Q4_0 keeps them plus 8, the first 16 in the low nibbles; they are rounded as everywhere in chipwise, with the scale
+    of the least squared error, so a file loses what the search saw lost.
     """
-    packed, scales = quantize_int4(matrix)
-    halves = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], 2, BLOCK // 2)
-    nibbles = halves[..., 0, :] | (halves[..., 1, :] << 4)
-    blocks = np.concatenate((scales.astype(np.float16)[..., None].view(np.uint8), nibbles), axis=-1)
-    return np.ascontiguousarray(blocks.reshape(len(matrix), -1))
+    stored = packed.values.view(np.uint8)
+    if packed.form == "int4":
+        halves = np.stack((stored & 15, stored >> 4), axis=-1).reshape(*stored.shape[:2], 2, BLOCK // 2)
+        stored = halves[..., 0, :] | (halves[..., 1, :] << 4)
+    blocks = np.concatenate((packed.scales.astype(np.float16)[..., None].view(np.uint8), stored), axis=-1)
+    return np.ascontiguousarray(blocks.reshape(len(blocks), -1))
 
 
 def ggml_type(weights: str) -> GGMLQuantizationType:

@@ -27,6 +27,7 @@ from chipwise.model.arch.design import USUALLY_FUSED, Design
 from chipwise.model.arch.io import to_data
 from chipwise.model.blocks.nodes import Logits, Output
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.walk.graph import graph_of, second_graphs
 from chipwise.model.walk.weights import weight_shapes
 
@@ -45,13 +46,15 @@ def export(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
+    packing: Packing = NEAREST,
     external_data: bool = False,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
-    ``output`` and ``padded`` what an encoder gives and takes, see ``kinds/encoder/graph.py``. With ``external_data``,
-    weights that exceed one file go to a second one beside it, ``path`` plus ``.data``; a copy of the model needs both.
+    ``output`` and ``padded`` what an encoder gives and takes, see ``kinds/encoder/graph.py``; ``packing`` how matrices
+    are rounded. With ``external_data``, weights that exceed one file go to a second one beside it, ``path`` plus
+    ``.data``; a copy of the model needs both.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -61,7 +64,7 @@ def export(
     if not external_data:
         check_size(design)
     target = Path(path)
-    model = build(design, weights, logits=logits, output=output, padded=padded)
+    model = build(design, weights, logits=logits, output=output, padded=padded, packing=packing)
     if stored_bytes(design) > LARGEST_BYTES:
         _move_weights(model, target.with_name(f"{target.name}.data"))
     write_atomic(target, model.SerializeToString())
@@ -87,9 +90,10 @@ def build(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
+    packing: Packing = NEAREST,
 ) -> ModelProto:
     """The ONNX model of ``design``. See :func:`export`."""
-    graph, positions, facts = graph_of(design, weights, logits=logits, output=output, padded=padded)
+    graph, positions, facts = graph_of(design, weights, logits=logits, output=output, padded=padded, packing=packing)
     others = {name: _model(each, design, {}) for name, each in second_graphs(design, weights).items()}
     texts = {name: base64.b64encode(each.SerializeToString()).decode("ascii") for name, each in others.items()}
     return _model(graph, design, metadata(design, positions) | facts, **texts)

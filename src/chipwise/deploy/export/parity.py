@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from chipwise.model.arch.design import Design
 from chipwise.model.kinds.form import MOST_TOKENS
 from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.module import load
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Weights = Mapping[str, AnyArray]
 ORIGINAL, STORED = "the original weights", "the weights as stored"
@@ -95,12 +99,19 @@ def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[
     return form_of(arch).inputs(arch, np.random.default_rng(0), 1)
 
 
+def tensors(inputs: Sequence[AnyArray]) -> list[Tensor]:
+    """Arrays as a torch module takes them."""
+    import torch
+
+    return [torch.from_numpy(each) for each in inputs]
+
+
 def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> AnyArray:
     """Outputs of chipwise's torch module: logits of every position, or the model's other outputs."""
     import torch
 
     with torch.no_grad():
-        found = load(arch, weights)(*map(torch.from_numpy, inputs))
+        found = load(arch, weights)(*tensors(inputs))
     return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
 
 
@@ -115,7 +126,7 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     model = auto.from_pretrained(folder, trust_remote_code=True).eval()
     inputs = sample_inputs(arch, tokens)
     with torch.no_grad():
-        made = model(*map(torch.from_numpy, inputs))
+        made = model(*tensors(inputs))
     names = ("logits", "last_hidden_state", "scores")
     found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
     told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}

@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import read_mapping, write_json
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer, hugging_face_files
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
+from chipwise.deploy.export.parity import sample_inputs, tensors, tokens_of
 from chipwise.deploy.export.tokenizer_files import TOKENIZER
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.published.families import without_folder
 from chipwise.model.walk.built import require_built
+from chipwise.model.walk.module import matrix_inputs
 
 FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
@@ -75,6 +78,14 @@ class Source:
         tokenizer = path / TOKENIZER
         return cls(path=path, arch=arch, weights=weights, tokenizer=tokenizer if tokenizer.is_file() else None)
 
+    def inputs(self) -> tuple[AnyArray, ...]:
+        """Inputs of the model: a short English text by its tokenizer where it has one, else random ones."""
+        return sample_inputs(self.arch, tokens_of(self.tokenizer) if isinstance(self.tokenizer, Path) else None)
+
+    def packing(self) -> Packing:
+        """How its matrices are packed, calibrated on :meth:`inputs`."""
+        return Packing(inputs=matrix_inputs(self.arch, self.weights, lambda model: model(*tensors(self.inputs()))))
+
 
 def holding(arch: ArchSpec) -> list[str]:
     """File formats that can hold a model of this architecture: some of ``FORMATS``."""
@@ -118,7 +129,7 @@ def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str],
         alone = source.path.is_dir() and (source.path / "tokenizer.model").is_file()
         why = "it has tokenizer.model alone, and tokenizer.json is read" if alone else "it has no tokenizer.json"
         notes.append(f"no tokenizer in the file, so llama.cpp takes no text: {source.path}: {why}")
-    export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer)
+    export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer, packing=source.packing())
     return ["model.gguf"], notes
 
 
@@ -126,7 +137,7 @@ def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str],
     """Writes ``model.onnx``, with the tokenizer and the folder's notes on inputs and outputs."""
     from chipwise.deploy.export.onnx import export
 
-    export(design, source.weights, folder / "model.onnx", external_data=True)
+    export(design, source.weights, folder / "model.onnx", packing=source.packing(), external_data=True)
     names = ["model.onnx"]
     if (folder / "model.onnx.data").is_file():
         names.append("model.onnx.data")

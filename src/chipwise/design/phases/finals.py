@@ -20,12 +20,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import plain
 from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
@@ -47,6 +48,7 @@ from chipwise.design.targets.target import Target
 from chipwise.errors import Infeasible, InputError, MeasurementError
 from chipwise.model.arch.design import USUALLY_FUSED
 from chipwise.model.arch.io import to_data
+from chipwise.model.blocks.quantize import Packing
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 CLEARLY = 0.9  # of the seconds of the best design that one which is as good may take at most, to win instead
@@ -290,11 +292,13 @@ class Finals:
             item = self._trials[item.number]
             self._trials.note(item.number, believed_now=self._target.predict(item.design))
         with storage(folder):
-            export(item.design, weights, folder / "model.onnx")
+            packing = self._packing(item, weights)
+            export(item.design, weights, folder / "model.onnx", packing=packing)
             if self._served(item).name != "model.onnx":
                 runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
-                export_for(runtime, item.design, folder, weights=weights)
-        found = self._data.losses(Exported(design=item.design, weights=weights, folder=folder), split="validation")
+                export_for(runtime, item.design, folder, weights=weights, packing=packing)
+        exported = Exported(design=item.design, weights=weights, folder=folder, packing=packing)
+        found = self._data.losses(exported, split="validation")
         self._trials.note(item.number, exported_loss=found.loss)
 
     def _weights(self, item: Candidate) -> dict[str, Any]:
@@ -315,7 +319,16 @@ class Finals:
             return read(trained_again(arch, data, path, seed=seed, precision=precision, recipe=recipe))
 
     def _exported(self, item: Candidate) -> Exported:
-        return Exported(design=item.design, weights=self._weights(item), folder=self._folder.trial(item.number))
+        weights, folder = self._weights(item), self._folder.trial(item.number)
+        return Exported(design=item.design, weights=weights, folder=folder, packing=self._packing(item, weights))
+
+    def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Packing:
+        """How a candidate's matrices are packed, calibrated on its training data."""
+        from chipwise.training.loop.evaluate import calibrated
+        from chipwise.training.loop.trainer import Recipe
+
+        arch = item.design.arch
+        return calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
         """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.

@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from chipwise.core.arrays import Float32Array
 from chipwise.errors import SpecError, Unsupported
-from chipwise.model.blocks.quantize import Packed, Quantiser, nearest
+from chipwise.model.blocks.quantize import NEAREST, Packed, Packing
 
 MICROSOFT = "com.microsoft"
 
@@ -27,7 +27,7 @@ class GraphBuilder:
 
     weights: Mapping[str, npt.NDArray[Any]]
     format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
-    quantiser: Quantiser = nearest
+    packing: Packing = NEAREST
     nodes: list[NodeProto] = field(default_factory=list)
     stored: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
@@ -107,11 +107,11 @@ class GraphBuilder:
             self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
             return self.node("Add", [product, *biases], place) if bias else product
         if stored == "int8":
-            values, scales = self._packed(key, stored, matrix, lambda packed: packed.values.T)
+            values, scales = self._packed(key, stored, parts, matrix, lambda packed: packed.values.T)
             inputs = [x, values, scales, *(["", *biases] if bias else [])]
             return self.node("DynamicQuantizeMatMul", inputs, place, domain=MICROSOFT)
         if stored == "int4":
-            values, scales = self._packed(key, stored, matrix, lambda packed: packed.values)
+            values, scales = self._packed(key, stored, parts, matrix, lambda packed: packed.values)
             inputs = [x, values, scales, *(["", "", *biases] if bias else [])]
             return self.node(
                 "MatMulNBits",
@@ -127,12 +127,17 @@ class GraphBuilder:
         raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
 
     def _packed(
-        self, key: str, form: str, matrix: Callable[[], Float32Array], laid_out: Callable[[Packed], npt.NDArray[Any]]
+        self,
+        key: str,
+        form: str,
+        parts: Sequence[str],
+        matrix: Callable[[], Float32Array],
+        laid_out: Callable[[Packed], npt.NDArray[Any]],
     ) -> tuple[str, str]:
-        """Names of the stored integers and scales of a matrix, which is packed once."""
+        """Names of the stored integers and scales of the matrix of ``parts``, which is packed once."""
         values, scales = f"{key}.{form}", f"{key}.scale"
         if values not in self.stored:
-            packed = self.quantiser(matrix(), form)
+            packed = self.packing.pack(f"{parts[0]}.weight", matrix(), form)
             self.store(values, lambda: laid_out(packed))
             self.store(scales, lambda: packed.scales)
         return values, scales

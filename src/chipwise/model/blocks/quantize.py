@@ -1,15 +1,19 @@
-"""Quantisers: matrices as integers with scales, as the runtimes' kernels read them. Symmetric: zero stays zero."""
+"""Quantisers: matrices as integers with scales, as the runtimes' kernels read them. Symmetric: zero stays zero.
+
+Every writer of files and every score of a rounded model packs matrices through a :class:`Packing`. A quantiser that
+needs calibration (GPTQ, AWQ) is one more entry of ``QUANTISERS``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import Unsupported
 
 BLOCK = 32  # values along k that share one int4 scale
@@ -23,27 +27,34 @@ class Packed:
     """A matrix (n, k) in a weight format: its stored integers and their scales."""
 
     form: str
-    values: npt.NDArray[Any]  # int8: (n, k); int4: (n, blocks, 16), two to a byte
-    scales: Float32Array  # int8: (n,); int4: (n, blocks)
+    values: AnyArray  # int8: (n, k); q8_0: (n, blocks, 32); int4: (n, blocks, 16), two to a byte
+    scales: Float32Array  # int8: (n,); otherwise (n, blocks)
     k: int
 
     def restored(self) -> Float32Array:
         """The dequantised matrix (n, k)."""
         if self.form == "int8":
             return np.asarray(self.values * self.scales[:, None], np.float32)
+        if self.form == "q8_0":
+            return _in_rows(self.values * self.scales[..., None], self.k)
         return dequantize_int4(self.values, self.scales, self.k)
+
+
+def no_inputs() -> None:
+    """No calibration batches were run."""
 
 
 class Quantiser(Protocol):
     """Chooses the integers of a matrix. Deterministic."""
 
-    def __call__(self, matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
+    def __call__(self, matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None]) -> Packed:
         """Packs ``matrix`` (n, k).
 
         Args:
             matrix: The weights.
-            form: ``int8`` or ``int4``.
-            inputs: What the matrix multiplies on calibration batches (rows, k); None where none were run.
+            form: ``int8`` (a scale for each row), ``int4`` or ``q8_0`` (for each block of 32 values).
+            inputs: Returns what the matrix multiplies on calibration batches (rows, k); None where none are there.
+                The batches run when it is first called.
 
         Raises:
             Unsupported: There is no such format.
@@ -51,16 +62,37 @@ class Quantiser(Protocol):
         ...
 
 
-def nearest(matrix: Float32Array, form: str, *, inputs: Float32Array | None = None) -> Packed:
+def nearest(matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None] = no_inputs) -> Packed:
     """Rounds each value to the nearest one of ``form``, without using inputs."""
-    if form not in ("int8", "int4"):
-        raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4")
-    values, scales = quantize_int8(matrix) if form == "int8" else quantize_int4(matrix)
+    forms = {"int8": quantize_int8, "int4": quantize_int4, "q8_0": quantize_q8_0}
+    if form not in forms:
+        raise Unsupported(f"weights cannot be rounded to {form!r}; choose {' or '.join(forms)}")
+    values, scales = forms[form](matrix)
     return Packed(form, values, scales, matrix.shape[1])
 
 
 QUANTISERS: Mapping[str, Quantiser] = {"nearest": nearest}
 """The quantisers, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the matrices of a model are packed.
+
+    Attributes:
+        quantiser: Chooses the integers.
+        inputs: What the matrix of a name multiplies on calibration batches (rows, k); None where that is not known.
+    """
+
+    quantiser: Quantiser = nearest
+    inputs: Callable[[str], Float32Array | None] = lambda name: None
+
+    def pack(self, name: str, matrix: Float32Array, form: str) -> Packed:
+        """Packs ``matrix``, which multiplies what the weight ``name`` of the torch module multiplies."""
+        return self.quantiser(matrix, form, inputs=lambda: self.inputs(name))
+
+
+NEAREST = Packing()
 
 
 def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
@@ -87,12 +119,29 @@ def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32A
 
 def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Float32Array, k: int) -> Float32Array:
     """The dequantised matrix (n, k) of ``packed`` and ``scales``."""
-    n, blocks, _ = packed.shape
-    values = np.empty((n, blocks, BLOCK), np.float32)
+    values = np.empty((*packed.shape[:2], BLOCK), np.float32)
     values[..., 0::2] = (packed & 15).astype(np.float32) - 8
     values[..., 1::2] = (packed >> 4).astype(np.float32) - 8
-    restored = (values * scales[..., None]).reshape(n, -1)[:, :k]
-    return np.ascontiguousarray(restored, dtype=np.float32)
+    return _in_rows(values * scales[..., None], k)
+
+
+def quantize_q8_0(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
+    """Rows of ``matrix`` (n, k) in blocks of 32 along k, as llama.cpp's Q8_0 rounds them, half away from zero.
+
+    Integers (n, blocks, 32) in -127 … 127, and scales (n, blocks) that are FP16 numbers.
+    """
+    blocks = _blocks(matrix)
+    scales = np.abs(blocks).max(axis=-1) / np.float32(127)
+    with np.errstate(divide="ignore"):
+        scaled = blocks * np.where(scales == 0, np.float32(0), 1 / scales)[..., None]
+    size = np.abs(scaled)
+    whole = np.floor(size) + np.floor(2 * (size - np.floor(size)))
+    return (np.sign(scaled) * whole).astype(np.int8), scales.astype(np.float16).astype(np.float32)
+
+
+def _in_rows(blocks: AnyArray, k: int) -> Float32Array:
+    """Blocks (n, blocks, 32) as a matrix (n, k)."""
+    return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, :k], dtype=np.float32)
 
 
 def _blocks(matrix: Float32Array) -> Float32Array:
@@ -103,7 +152,7 @@ def _blocks(matrix: Float32Array) -> Float32Array:
     return padded.reshape(n, count, BLOCK)
 
 
-def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[Any], Float32Array]:
+def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Integers in -8 … 7 and the scale per block with the least squared error."""
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
     best_error = np.full(blocks.shape[:2], np.inf, np.float32)

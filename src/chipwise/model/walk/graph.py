@@ -8,6 +8,7 @@ from typing import Any
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.nodes import Logits, Nodes, Output, Stream, Weights, add_layers
 from chipwise.model.blocks.onnx_graph import GraphBuilder
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.table import form_of
 
@@ -19,6 +20,7 @@ def graph_of(
     logits: Logits = "last",
     output: Output = "mean",
     padded: bool = False,
+    packing: Packing = NEAREST,
 ) -> tuple[GraphBuilder, Logits, dict[str, Any]]:
     """The nodes of ``design``, the positions that its output is of, and what its metadata say of its kind alone.
 
@@ -31,7 +33,7 @@ def graph_of(
     form = form_of(design.arch)
     form.require(design.arch, work="exported to ONNX")
     kind, arch = nodes_of(form), form.as_run(design.arch)
-    graph = GraphBuilder(weights=kind.weights(arch, weights), format_of=design.format_of)
+    graph = GraphBuilder(weights=kind.weights(arch, weights), format_of=design.format_of, packing=packing)
     s = Stream(graph=graph, arch=arch, fused=design.fused, logits=logits, output=output, padded=padded)
     if form.operators is not None and (kind.logits is not None or logits == "last"):
         s.last = form.operators.last(arch)

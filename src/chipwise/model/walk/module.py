@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import Float32Array
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.table import form_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MOST_ROWS = 4096  # of what a matrix multiplies on calibration batches
 
 
 def module_of(arch: ArchSpec) -> Any:
@@ -46,6 +53,35 @@ def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Any:
     model = module_of(arch)
     model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in weights.items()})
     return model.eval()
+
+
+def matrix_inputs(
+    arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]], run: Callable[[nn.Module], object]
+) -> Callable[[str], Float32Array | None]:
+    """What each matrix multiplies while ``run`` uses the model: its first rows (rows, k), by the weight's name.
+
+    The model is run when the first matrix is asked for.
+    """
+
+    @cache
+    def found() -> dict[str, Float32Array]:
+        import torch
+
+        model, kept = load(arch, weights), dict[str, list[Float32Array]]()
+
+        def keep(name: str, given: torch.Tensor) -> None:
+            before = kept.setdefault(f"{name}.weight", [])
+            room = MOST_ROWS - sum(map(len, before))
+            before.append(given.detach().reshape(-1, given.shape[-1])[: max(room, 0)].float().numpy().copy())
+
+        for name, module in model.named_modules():
+            if isinstance(module, torch.nn.Linear):
+                module.register_forward_pre_hook(lambda _, given, name=name: keep(name, given[0]))
+        with torch.no_grad():
+            run(model)
+        return {name: np.concatenate(rows) for name, rows in kept.items()}
+
+    return lambda name: found().get(name)
 
 
 def _home(arch: ArchSpec) -> Any:

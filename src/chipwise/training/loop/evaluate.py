@@ -10,22 +10,26 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.blocks.quantize import Quantiser, nearest
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.text.module import Transformer
-from chipwise.model.walk.module import load, module_of
-from chipwise.training.data.dataset import Split
+from chipwise.model.walk.module import load, matrix_inputs, module_of
+from chipwise.training.data.dataset import DataFile, Split, with_held
 from chipwise.training.data.tokenizer import TokenData
 from chipwise.training.loop.loss import head_loss
+
+if TYPE_CHECKING:
+    from chipwise.training.loop.trainer import Recipe
 
 WINDOW_TOKENS = 128
 _ROWS = 32  # windows at a time
@@ -111,7 +115,7 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
         raise InputError(f"{path}: cannot be read as weights: {error}") from None
 
 
-def quantised(model: Any, form: str) -> Any:
+def quantised(model: Any, form: str, packing: Packing = NEAREST) -> Any:
     """A copy of ``model`` with projections and head rounded to ``form``.
 
     ``form`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a separate
@@ -124,15 +128,26 @@ def quantised(model: Any, form: str) -> Any:
     design = Design(arch=arch, weights=form)
     for name, value in state.items():
         if (stored := design.format_of(name)) != "fp32":
-            state[name] = rounded(value, stored)
+            state[name] = rounded(value, stored, packing, name)
     copy = module_of(arch)
     copy.load_state_dict({name: value.clone() for name, value in state.items()})
     return copy.eval()
 
 
-def rounded(weight_NK: Tensor, form: str, quantiser: Quantiser = nearest) -> Tensor:
-    """``weight_NK`` (outputs, inputs) as the deployed model will hold it: packed by the very code that exports it."""
-    return torch.from_numpy(quantiser(np.ascontiguousarray(weight_NK.detach().numpy(), np.float32), form).restored())
+def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, recipe: Recipe) -> Packing:
+    """How matrices are packed where a batch of training data shows what they multiply."""
+
+    def run(model: nn.Module) -> None:
+        held = data.load()
+        held.loss(with_held(model, held), held.batch(arch, recipe, 0, seed=0), torch.float32)
+
+    return Packing(inputs=matrix_inputs(arch, weights, run))
+
+
+def rounded(weight_NK: Tensor, form: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
+    """The weight ``name`` (outputs, inputs) as the deployed model will hold it: packed by the very code of exports."""
+    matrix = np.ascontiguousarray(weight_NK.detach().numpy(), np.float32)
+    return torch.from_numpy(packing.pack(name, matrix, form).restored())
 
 
 def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:

@@ -160,7 +160,7 @@ def exported(item: Exported) -> Iterator[Any]:
 
     path = item.folder / "judged.onnx"
     with storage(path):
-        export(item.design, item.weights, path)
+        export(item.design, item.weights, path, packing=item.packing)
     try:
         yield OnnxRuntime().open(path, capacity=1, batch=1, threads=1, options={})
     finally:

@@ -15,10 +15,13 @@ from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.training.data.tokenizer import Tokens
 
 
-def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path) -> Float64Array:
+def exported_bits(
+    design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path, *, packing: Packing = NEAREST
+) -> Float64Array:
     """Bits that each token of ``stream`` after the first costs by the exported graph.
 
     Raises:
@@ -28,7 +31,7 @@ def exported_bits(design: Design, weights: Mapping[str, Any], stream: Tokens, pa
     from chipwise.training.loop.evaluate import WINDOW_TOKENS
 
     with storage(path):
-        export(design, weights, path, logits="all")
+        export(design, weights, path, logits="all", packing=packing)
     try:
         window = min(WINDOW_TOKENS, design.arch.max_tokens)
         session = OnnxRuntimeSession(path, capacity=window)

@@ -21,6 +21,7 @@ from chipwise.core.tables import Table
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
@@ -110,6 +111,7 @@ class Exported:
     design: Design
     weights: Mapping[str, Any]  # by the names of the torch module, FP32
     folder: Path  # of its trial; holds ``model.onnx``
+    packing: Packing = NEAREST  # of the matrices of its files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

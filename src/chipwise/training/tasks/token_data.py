@@ -77,7 +77,8 @@ class TokenTaskData(Generic[StoreT]):
         """Bits of each entry, its separator included, and its bytes."""
         data = self.store.tokens(item.design.arch.vocab_size)
         stream, _ = data.held_out(split)
-        bits = exported_bits(item.design, item.weights, stream, item.folder / "judged.onnx")
+        path = item.folder / "judged.onnx"
+        bits = exported_bits(item.design, item.weights, stream, path, packing=item.packing)
         ends = np.flatnonzero(stream[1:] == 0)
         sizes = data.validation_bytes if split == "validation" else data.test_bytes
         return Losses(values=np.add.reduceat(bits, np.r_[0, ends[:-1] + 1]), sizes=sizes.astype(float))

@@ -25,6 +25,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.quantize import NEAREST
 
 pytest.importorskip("gguf", reason="gguf is not installed; it comes with: pip install 'chipwise[gguf]'")
 needs_llama_cpp = pytest.mark.skipif(missing("llama.cpp") is not None, reason=f"llama.cpp: {missing('llama.cpp')}")
@@ -157,9 +158,23 @@ def test_quantised_matrices_take_the_bytes_of_their_blocks(tmp_path) -> None:
 def test_blocks_of_four_bits_by_pencil() -> None:
     """Values -8 … 7, twice: the scale is 1, byte i has value i in its low nibble and value i + 16 in its high one."""
     row = np.tile(np.arange(-8, 8, dtype=np.float32), 2)[None]
-    found = writer.q4_0(row)
+    found = q4_0(row)
     assert found[0, :2].view(np.float16).tolist() == [1.0]
     assert found[0, 2:].tolist() == [i * 17 for i in range(16)]
+
+
+def test_eight_bits_are_those_of_the_gguf_package() -> None:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    rows = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
+    rows[3, 32:64], rows[5] = 0.0, np.linspace(-1.27, 1.27, 96)  # a block of zeros, and halves to round
+    ours = writer.file_blocks(NEAREST.pack("", rows, "q8_0"))
+    assert np.array_equal(ours, quantize(rows, GGMLQuantizationType.Q8_0))
+
+
+def q4_0(rows: np.ndarray) -> np.ndarray:
+    return writer.file_blocks(NEAREST.pack("", rows, "int4"))
 
 
 def test_four_bits_lose_no_more_than_the_rounding_of_the_gguf_package() -> None:
@@ -168,7 +183,7 @@ def test_four_bits_lose_no_more_than_the_rounding_of_the_gguf_package() -> None:
 
     rows = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
     kind = GGMLQuantizationType.Q4_0
-    ours, theirs = (np.square(dequantize(b, kind) - rows).mean() for b in (writer.q4_0(rows), quantize(rows, kind)))
+    ours, theirs = (np.square(dequantize(b, kind) - rows).mean() for b in (q4_0(rows), quantize(rows, kind)))
     assert ours < theirs
 
 

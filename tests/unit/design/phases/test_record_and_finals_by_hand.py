@@ -97,7 +97,7 @@ def test_bits_are_summed_by_entry_and_differences_have_their_error(monkeypatch) 
     """A stream 0 a b 0 c 0: entries of (a, b, separator) and (c, separator), as five predicted tokens."""
     stream = np.array([0, 5, 6, 0, 7, 0])
     given = {1: np.array([1.0, 2, 3, 4, 5]), 2: np.array([2.0, 2, 2, 2, 2])}
-    monkeypatch.setattr(token_data, "exported_bits", lambda design, weights, *rest: given[weights])
+    monkeypatch.setattr(token_data, "exported_bits", lambda design, weights, *rest, packing: given[weights])
     tokens = SimpleNamespace(held_out=lambda part: (stream, 10), test_bytes=np.array([6, 4]))
     data = text_of(store=SimpleNamespace(tokens=lambda size: tokens))
     noted: dict[int, float] = {}

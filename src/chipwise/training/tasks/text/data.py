@@ -54,7 +54,7 @@ class TextData(TokenTaskData[TokenStore]):
         """The Hugging Face folder, and ``model.gguf`` where the package ``gguf`` is there and can hold the model."""
         tokenizer = self.store.tokenizer_path(item.design.arch.vocab_size)
         save_pretrained(item.design.arch, item.weights, tokenizer, folder, dict(files))
-        export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer)
+        export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer, packing=item.packing)
 
 
 def continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
