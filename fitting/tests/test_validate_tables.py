@@ -141,7 +141,7 @@ def test_a_broken_table_of_runs_of_one_user_is_named(name: str, content: bytes, 
 def test_the_table_is_not_written_over(tmp_path: Path) -> None:
     table = tmp_path / "gemm.csv"
     table.write_text(GEMM + GOOD)
-    with pytest.raises(InputError, match="this is the file that is read"):
+    with pytest.raises(InputError, match="this is the input file"):
         validate("gemm", table, table)
     assert table.read_text() == GEMM + GOOD
 

@@ -1,4 +1,4 @@
-"""Devices, models and runtimes that are known by name, as small tables."""
+"""Tables of the devices, models and runtimes that are known by name."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class _Entry(Result):
         return self.name
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """One row, a column for each field."""
+        """One row with a column for each field."""
         return [{each.name: getattr(self, each.name) for each in fields(self)}]
 
 
 @dataclass(frozen=True, repr=False)
 class DeviceEntry(_Entry):
-    """One chip: capacity, bandwidth, dense peaks in operations per second; None where nothing is published."""
+    """One chip: capacity, bandwidth, dense peaks in operations per second; None if not published."""
 
     title: str
     vendor: str
@@ -61,19 +61,19 @@ class DeviceEntry(_Entry):
 class ModelEntry(_Entry):
     """One bundled model: its Hugging Face id and sizes.
 
-    Models of pictures are listed by the part of their ids by which they are known. Layers and width are those of the
-    part that runs in every step (of a UNet, layers with attention and the widest width); parameters
-    are all parts' where those are known, else that part's.
+    A diffusion model is listed under the part of its id that identifies it. Layers and width describe the part that
+    runs in every step (for a UNet: the layers with attention, and the largest width); parameters are those of all parts
+    if known, else of that part.
     """
 
     parameters: int
     active_parameters: int  # per token; fewer than all in a mixture of experts
     layers: int
     d_model: int
-    vocab_size: int  # 0 of models that read no text, and of pictures
-    max_tokens: int  # 0 of pictures
+    vocab_size: int  # 0 for models without text and for diffusion models
+    max_tokens: int  # 0 for diffusion models
     kind: str  # decoder, encoder, encoder-decoder or pictures
-    weights: str  # the format in which its checkpoint ships
+    weights: str  # weight format of the published checkpoint
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,12 +84,12 @@ class RuntimeEntry(_Entry):
     aliases: tuple[str, ...]
     estimated: bool
     measured: bool
-    missing: str | None  # what keeps it from being measured here
+    missing: str | None  # why it cannot be measured here
 
 
 @dataclass(frozen=True, repr=False)
 class ModelOnDevice(_Entry):
-    """One bundled language model on a chip, one request at a time, in the runtime and format that are usual there."""
+    """One bundled language model on a chip, one request at a time, in the chip's usual runtime and format."""
 
     parameters: int
     active_parameters: int  # per token
@@ -97,11 +97,11 @@ class ModelOnDevice(_Entry):
     weights: str
     peak_memory_bytes: int
     decode_tokens_per_s: float  # predicted
-    low_tokens_per_s: float  # nine in ten measurements are expected above this and below the next
+    low_tokens_per_s: float  # ends of the 90 % interval
     high_tokens_per_s: float
     ttft_s: float
     provenance: str
-    on_card: str = ""  # what of it the card holds, where its host keeps the rest
+    on_card: str = ""  # the part on the card, if the rest is on its host
 
 
 @public
@@ -142,7 +142,7 @@ def models_on(
     new_tokens: int = 128,
     host: str | None = None,
 ) -> ResultTable[ModelOnDevice]:
-    """The bundled language models that fit on a chip, largest first, and how fast each is predicted to answer there.
+    """The bundled language models that fit on a chip, largest first, with their predicted speed.
 
     Runtime and weight format are the chip's usual ones. The title says how many do not fit.
 
@@ -151,7 +151,8 @@ def models_on(
         contains: Only models whose id contains this text, in any case.
         prompt_tokens: Tokens of the prompt.
         new_tokens: Tokens of the answer.
-        host: The card's host, as in :func:`chipwise.estimate`. Models that the two can share are then listed too.
+        host: The card's host, as in :func:`chipwise.estimate`. Models that can be split between card and host are then
+            listed too.
 
     Raises:
         UnknownName: There is no such device.
@@ -176,10 +177,10 @@ def models_on(
 
 
 def _shared(names: Sequence[str], asked: Request, host: str) -> list[ModelOnDevice]:
-    """The models that card and host hold together.
+    """The models that can be split between card and host.
 
     Raises:
-        Unsupported: None of them can be divided there.
+        Unsupported: Models cannot be split on this device.
     """
     found, problem = [], None
     for name in names:
@@ -196,7 +197,7 @@ def _shared(names: Sequence[str], asked: Request, host: str) -> list[ModelOnDevi
 
 def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
     rate, (parameters, active) = found.metrics["decode_tokens_per_s"], parameters_of(name)
-    assert rate.low is not None  # a step's interval is always known
+    assert rate.low is not None  # a decode step always has an interval
     assert rate.high is not None
     return ModelOnDevice(
         name=name,
@@ -221,7 +222,7 @@ def model_names() -> list[str]:
 
 @public
 def runtimes() -> ResultTable[RuntimeEntry]:
-    """The inference runtimes: which can be estimated on any chip, which can be measured, and what is missing here."""
+    """The inference runtimes: which can be estimated, which measured here, and what others need."""
     found = []
     estimated = {table_name(name): name for name in ESTIMATED}
     for row in dict.fromkeys((*estimated, *NEEDS)):

@@ -1,4 +1,4 @@
-"""Calibrating this machine's cost model, and learning from measurements."""
+"""Calibrates this machine's cost model and refines it with measurements."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None =
 
     Args:
         runtime: The profile's runtime.
-        threads: The profile's threads.
-        count: Learn from this many of the measurements, drawn at random.
+        threads: Number of threads of the profile.
+        count: Use only this many measurements, chosen at random.
 
     Raises:
-        InputError: There is no profile, or too few measurements.
+        InputError: There is no profile, or there are too few measurements.
     """
     profile = saved_profile(runtime, threads)
     if profile is None:
@@ -55,17 +55,17 @@ def calibrate(
 ) -> tuple[MachineProfile, Path]:
     """Measures this machine in a runtime; returns the profile and its file.
 
-    One that was stopped goes on with what it had measured, within a day and on the same machine and versions.
+    A stopped calibration continues within a day, on the same machine with the same versions.
 
     Args:
         runtime: The runtime to calibrate.
         threads: Threads of the runtime.
-        seconds: About how long it may take.
-        out: The profile's file; by default where every command finds it.
+        seconds: Approximate duration.
+        out: File for the profile; by default the place where all commands look for it.
         on_progress: Called with what is being measured and the share that is done.
-        images: Calibrate for image classifiers; this profile is kept beside that for models of tokens.
-        ranking: Calibrate for ranking models, likewise.
-        sounds: Calibrate for models that transcribe sound, likewise.
+        images: Calibrate for image classifiers; this profile is separate from the one for language models.
+        ranking: Calibrate for ranking models (also a separate profile).
+        sounds: Calibrate for speech recognisers (also a separate profile).
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
@@ -75,12 +75,12 @@ def calibrate(
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
     if images + ranking + sounds > 1:
-        raise InputError("calibrate for images, for ranking or for sounds: each has a profile of its own")
+        raise InputError("calibrate for images, ranking or sounds, one at a time: each has a separate profile")
     kept = kept_as(runtime, images=images, ranking=ranking, sounds=sounds)
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
-    except SpecError:  # damaged: calibrating is the remedy
+    except SpecError:  # a damaged profile is replaced by calibrating
         before = None
     if out is None:
         with storage(path):
@@ -91,7 +91,7 @@ def calibrate(
         partial=profile_path(kept, threads).with_suffix(".partial.jsonl"),
         images=images, ranking=ranking, sounds=sounds,
     )  # fmt: skip
-    if before is not None and before.thermal is not None:  # calibration does not measure it
+    if before is not None and before.thermal is not None:  # keep it, since calibration does not measure it
         profile = replace(profile, thermal=before.thermal)
     if out is None:
         return profile, save_profile(profile, runtime=kept, threads=threads)

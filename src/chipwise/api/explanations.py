@@ -1,4 +1,4 @@
-"""Explanations: where time goes, and which changes help."""
+"""Explains where a model's time goes and which changes help."""
 
 from __future__ import annotations
 
@@ -42,27 +42,29 @@ def sensitivity(
     weights: str = "int8",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Measures what a model loses when one layer at a time is stored in a narrow format; what ``explain`` accepts.
+    """Measures the loss from storing one layer at a time in a narrow format, as input for ``explain``.
 
-    Of text it is bits per byte, of another task its own loss on validation data, such as a share of errors.
+    For text the loss is bits per byte, for another task its own loss on validation data, such as the error rate.
 
     Args:
         model: A folder with weights (and tokenizer), such as a winner's.
-        text: A text file that the model was not trained on; a line an entry.
-        data: A run file of another task than text, whose data is used. Default: that of a winner's run.
+        text: A text file that the model was not trained on, one entry per line.
+        data: A run file of another task, for its data. Default: the data of a winner's run.
         weights: ``int8`` or ``int4``.
-        on_progress: Called with the number of layers done and of all layers.
+        on_progress: Called with the number of finished layers and of all layers.
 
     Raises:
-        InputError: No weights, no tokenizer, no text, or a run file of text as ``data``.
-        Unsupported: Another format.
+        InputError: Weights, tokenizer or text are missing, or ``data`` is a run file of a text task.
+        Unsupported: ``weights`` is another format.
     """
     if text is None:
         if (run := run_of(model, data)) is None:
-            raise InputError("name a text, or as the data a run file of another task: --text FILE, --data vision.yaml")
+            raise InputError(
+                "give a text file, or a run file of another task for its data: --text FILE, --data vision.yaml"
+            )
         return layer_losses_on_task(model, run, weights, on_progress=on_progress)
     if data is not None:
-        raise InputError("a model is judged on a text, or on the data of a run file; give one of --text and --data")
+        raise InputError("give only one of --text and --data")
 
     return folder_losses(model, text, weights, on_progress=on_progress)
 
@@ -98,10 +100,10 @@ def explain(
 
     Args:
         model: As in :func:`estimate`.
-        device: A data sheet, or ``here``: this machine, as calibrated.
+        device: A data sheet, or ``here`` for this machine, once calibrated.
         runtime: As in :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
         weights: Number format of the matrices, as in :func:`estimate`.
-        kv: KV-cache dtype; that of the activations unless given.
+        kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
         pp: Pipeline stages.
         ep: Expert-parallel degree.
@@ -112,27 +114,29 @@ def explain(
         shared: Tokens that all prompts have in common at their start.
         images: Images of each request, for a model that reads them.
         image_size: Their width and height in pixels.
-        audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10.
-        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
+        audio_s: Seconds of sound per request, for an audio model. Default: 30 for Whisper, else 10. train: Explain one
+            optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
         checkpoint: With ``train``: activations are recomputed in the backward pass.
-        sensitivity: The loss that each layer alone costs in a narrow format, as a list or a JSON file of one.
+        sensitivity: The loss from storing each layer alone in a narrow format, as a list or a JSON file with a list.
         threads: Threads of this machine's runtime.
-        every: Also keep advice whose gain is uncertain.
+        every: Also include advice whose gain is uncertain.
         other_chips: Also suggest other devices.
         like: As in :func:`estimate`.
 
     Raises:
-        InputError: ``here`` was not calibrated in this runtime, or an argument does not fit the others.
-        UnknownName: An unknown name; the error offers the nearest ones.
-        SpecError: A plan that does not divide the model.
-        Unsupported: The chip has no rate for a format, or the profile none for a block.
+        InputError: This machine was not calibrated in this runtime, or arguments contradict each other.
+        UnknownName: A name is unknown; the error lists the nearest ones.
+        SpecError: A parallel degree does not divide the model.
+        Unsupported: The chip has no rate for a format, or the profile has none for a block.
     """
     if threads != 1 and not is_here(device):
-        raise InputError("threads: is for this machine; on a data sheet name its cores, such as core-i7-13700k:4-cores")
+        raise InputError(
+            "threads: only applies to this machine; for a data sheet name the cores, such as core-i7-13700k:4-cores"
+        )
     model = alike.named(model, like)
     model = model if isinstance(model, ArchSpec) else str(model)
     if checkpoint and not train:
-        raise InputError("checkpoint: activations are recomputed in training only; set train as well")
+        raise InputError("checkpoint: activations are only recomputed in training; set train as well")
     asked: dict[str, Any] = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "batch": batch, "shared_tokens": shared}
     asked |= {"prompt_tokens": prompt, "new_tokens": new, "kv": kv}
     if images and train:

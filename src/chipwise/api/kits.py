@@ -1,4 +1,4 @@
-"""Measuring on a device that is not here: packing a kit, and bringing its results back."""
+"""Measures on a device that cannot be reached: packs a kit and imports its results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PackedKit(Result):
         return f"{files} in {self.folder} for {self.kit.device or self.kit.machine or 'any device'}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a file."""
+        """One row per file."""
         return [
             {
                 "file": item.file,
@@ -65,16 +65,16 @@ class Imported(Result):
     file: str
     new: int  # measurements that were not in the store before
     measurements: tuple[Measurement, ...] = ()
-    run: Path | None = None  # whose expected numbers they replace when it is resumed
+    run: Path | None = None  # the run that uses them when it is resumed
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
         """Number of measurements, and their run."""
-        where = "" if self.run is None else f"; filed in {self.run}, go on with: chipwise search … --resume"
+        where = "" if self.run is None else f"; stored in {self.run}, continue with: chipwise search … --resume"
         return f"{self.new} new measurement{'' if self.new == 1 else 's'} from {self.file}{where}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a measurement."""
+        """One row per measurement."""
         return [
             {
                 "name": item.name,
@@ -102,17 +102,19 @@ def kit(
     new: int | None = None,
     weights: str | None = None,
 ) -> PackedKit:
-    """Packs models, a script and instructions, to be copied to a device that is not here and measured there.
+    """Packs models, a script and instructions, to copy to another device and measure there.
 
-    The script needs Python's standard library and the runtime alone. What it writes, :func:`import_measurements` reads.
+    The script needs only Python's standard library and the runtime. :func:`import_measurements` reads its results.
 
     Args:
         source: A run's folder (its winner, reference design and designs of its front are packed), or a model as in
             :func:`measure`.
         out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model.
-        device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: that of the run's target.
-        runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model by its file, else onnxruntime.
-        candidates: Most designs of a run's front in addition to its winner and reference design.
+        device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: the device of the run's
+            target.
+        runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model, by its file type, else
+            onnxruntime.
+        candidates: Maximum number of designs from a run's front, in addition to winner and reference design.
         threads: Threads of the runtime. Default: the run's own, else 1.
         batch: Concurrent requests of a model's workload. Default: a winner's own, else 1.
         prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
@@ -122,7 +124,7 @@ def kit(
     Raises:
         InputError: The source is unknown, or an argument does not apply to it.
         StudyError: The run has nothing to measure yet.
-        Unsupported: The script does not measure the runtime, or the model cannot be exported for it.
+        Unsupported: The script cannot measure in this runtime, or the model cannot be exported for it.
     """
     if candidates < 0:
         raise InputError(f"candidates: must be at least 0, not {candidates}")
@@ -131,7 +133,7 @@ def kit(
     if holds_run(Path(source)):
         model_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
         if given := [name for name, value in model_only.items() if value is not None]:
-            raise InputError(f"{', '.join(given)}: the run {source} states its own; leave it out")
+            raise InputError(f"{', '.join(given)}: is already set by the run {source}; leave it out")
         return _run_kit(source, out, device, chosen, candidates, threads, created)
     return _model_kit(str(source), out, device, chosen, threads, (batch, prompt, new), weights, created)
 
@@ -203,7 +205,7 @@ def _model_kit(
 
 
 def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
-    """The name of a run's target and, where it is one machine, that machine's name."""
+    """The name of a run's target and, if it is a single machine, that machine's name."""
     if device == LOCAL:
         return None, detect().name
     if device.startswith("ssh:"):
@@ -211,13 +213,13 @@ def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
     if device.endswith(".json"):
         try:
             return None, MachineProfile.load(folder / device).machine.name
-        except SpecError:  # taught from a table, so no machine of its own is known
+        except SpecError:  # taught from a table, so the machine is unknown
             return Path(device).stem, None
     return device, None
 
 
 def _sheet_name(device: str) -> str:
-    """The data sheet's own name for a device, where it has one."""
+    """The name of the device's data sheet, if it has one."""
     try:
         return datasheet.load(device).name
     except InputError:
@@ -230,7 +232,7 @@ def _copied(path: Path, folder: Path) -> Path:
 
 
 def _require_onnx(path: Path) -> None:
-    """Raises SpecError for a file that is no ONNX graph; unchecked where onnx is not installed."""
+    """Raises SpecError if a file is not an ONNX graph; skips the check if onnx is not installed."""
     try:
         import onnx
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -245,7 +247,7 @@ def _require_onnx(path: Path) -> None:
 
 
 def _gpu_layers(device: str | None) -> int:
-    """All layers on the GPU if llama.cpp should use the device's, else none."""
+    """Returns llama.cpp's number of GPU layers: all if it should use the device's GPU, else none."""
     try:
         return -1 if device is not None and part_of(datasheet.load(device), "llama.cpp") == "gpu" else 0
     except InputError:
@@ -263,27 +265,29 @@ def import_measurements(
 ) -> Imported:
     """Adds measurements made elsewhere to the store: a kit's results, llama-bench JSON, or exported lines.
 
-    Results of a run's kit are also filed in the run, which then uses them when it is resumed.
+    Results of a run's kit are also stored in the run, which uses them when it is resumed.
 
     Args:
-        file: ``kit-results.json``, what ``llama-bench -o json`` (or ``jsonl``) printed, or what ``chipwise measurements
-            export`` wrote.
+        file: ``kit-results.json``, the output of ``llama-bench -o json`` (or ``jsonl``), or a file written by
+            ``chipwise measurements export``.
         run: The run's folder. Default: where it was when its kit was packed.
         model: llama-bench: the model that was measured (a GGUF file, a known name, a spec).
         device: llama-bench: the device's name. Default: the processor or GPU that the file names.
-        weights: llama-bench: the weight format, where ``model`` is no file and the results do not tell it.
+        weights: llama-bench: the weight format, if ``model`` is not a file and the results do not state it.
 
     Raises:
-        SpecError: The file is damaged or cut off, was measured on another machine than stated, is of another run, or is
-            older than the model; then nothing is added.
+        SpecError: The file is damaged or incomplete, was measured on another machine than stated, belongs to another
+            run, or is older than the model. Nothing is added then.
     """
     text, name = read_text(file), str(file)
     bench = is_llama_bench(text)
     if not bench and (given := [n for n, v in {"model": model, "device": device, "weights": weights}.items() if v]):
-        raise InputError(f"{', '.join(given)}: this is for llama-bench JSON; {name} says that itself")
+        raise InputError(f"{', '.join(given)}: only applies to llama-bench JSON; {name} states it")
     if bench:
         if run is not None:
-            raise InputError(f"run: {name} is output of llama-bench, which belongs to no run; pack a kit of the run")
+            raise InputError(
+                f"run: {name} is output of llama-bench and cannot be assigned to a run; pack a kit of the run"
+            )
         return _import_bench(name, model, device, weights)
     if '"chipwise.kit' in text[:200]:
         return _import_kit(name, run)
@@ -293,7 +297,7 @@ def import_measurements(
         raise InputError(f"run: {name} holds no results of a kit")
     if not text.lstrip().startswith("{") and "," in text.partition("\n")[0]:
         raise SpecError(
-            f"is a table, which has no samples of single measurements; a machine learns from it: chipwise teach NAME "
+            f"is a table without samples of single measurements; to teach a machine from it: chipwise teach NAME "
             f"--from {file} --base SHEET",
             file=name,
         )
@@ -302,12 +306,12 @@ def import_measurements(
 
 
 def _known(count: int) -> tuple[str, ...]:
-    """A note on measurements that were in the store before."""
+    """A note on measurements that were already in the store."""
     return (f"{counted(count, 'measurement')} {'was' if count == 1 else 'were'} here already",) if count else ()
 
 
 def _is_half_a_kit(text: str) -> bool:
-    """Whether this is one JSON value over several lines or without an end, and so no file of JSON lines."""
+    """Whether the file is one (perhaps incomplete) JSON value over several lines, not JSON lines."""
     return text.lstrip().startswith("{") and not text.rstrip().endswith("}")
 
 
@@ -318,7 +322,9 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
     if home is not None:
         file_results(home, name, on_note=notes.append)
     elif results.kit.run is not None:
-        notes.append(f"the run {results.kit.run.name} is not in {results.kit.run.folder}; file them with --run FOLDER")
+        notes.append(
+            f"the run {results.kit.run.name} is not in {results.kit.run.folder}; name its folder with --run FOLDER"
+        )
     store, new, found = MeasurementStore(), 0, []
     for model, measurement in results.measurements():
         found.append(measurement)
@@ -333,8 +339,8 @@ def _import_bench(name: str, model: str | Path | None, device: str | None, weigh
     tests = read_llama_bench(name)
     if model is None:
         raise InputError(
-            f"{name} is of llama-bench and names only a file ({tests[0].model_filename}); say which model that is with "
-            "--model: a GGUF file, a known name, a spec"
+            f"{name} is from llama-bench and names only a file ({tests[0].model_filename}); say which model it is "
+            f"with --model: a GGUF file, a known name, a spec"
         )
     design = design_of_model(str(model), weights=weights or format_of(tests[0]))
     found = measurements_of(tests, design, device=device, file=name)

@@ -1,7 +1,7 @@
 """Measures a vision or audio model in parts (tower and decoder) and adds up the parts of a request.
 
-Neither part knows of the other while it is timed: a request's first token takes the passes that its images (or sound)
-need, one after the other, then the decoder's pass over prompt and image tokens.
+The parts are timed separately. The time to first token is the sum of the tower's passes over a request's images (or
+sound) and the decoder's pass over prompt and image tokens.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class MeasuredParts(Result):
 
     model: str
     passes: int  # of the tower, for all images (or the sound) of a request
-    tokens: int  # of the decoder that they become
+    tokens: int  # number of decoder tokens that the images (or the sound) become
     tower: Measured
     decoder: Measured
     metrics: Mapping[str, float]
-    predicted: Mapping[str, Predicted]  # of the whole, where both parts were predicted
-    notes: tuple[str, ...]  # how the parts were put together, and what was left out
+    predicted: Mapping[str, Predicted]  # predictions of the whole, if both parts were predicted
+    notes: tuple[str, ...]  # how the parts were added up, and what was left out
 
     def headline(self) -> str:
         """The model, the runtime and device, and whether the machine was quiet."""
@@ -62,7 +62,7 @@ class MeasuredParts(Result):
         return f"{self.model} in {found.runtime} on {found.device}, in parts, {quiet}"
 
     def rows(self) -> Sequence[Mapping[str, object]]:
-        """One row a metric of the whole: the sum of the measured parts, with the prediction if both parts have one."""
+        """One row per metric of the whole: the sum of the measured parts, and of their predictions if both have one."""
         return beside(self.metrics, self.predicted)
 
 
@@ -94,13 +94,13 @@ def measure_parts(
 
     Args:
         model: A known name, a ``config.json`` or its folder.
-        images: Images of a request, of a model that sees.
+        images: Images per request, for a vision model.
         image_size: Their width and height in pixels.
-        audio_s: Seconds of sound of a request, of a model that hears. Default: 10.
+        audio_s: Seconds of sound per request, for an audio model. Default: 10.
         runtime: The runtime to measure in. Default: ONNX Runtime.
         threads: Threads of the runtime. Default: 1.
         batch: Concurrent requests. Default: 1.
-        prompt: Prompt tokens, beside those of the images. Default: 64.
+        prompt: Prompt tokens, without image tokens. Default: 64.
         new: New tokens. Default: 64.
         weights: Weight format of the decoder; the tower stays in FP32. Default: fp32.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
@@ -108,13 +108,13 @@ def measure_parts(
 
     Raises:
         InputError: The model is unknown, has no tower or too few positions, or a part does not fit in memory.
-        Unsupported: Its tower or its decoder is not built; names what is missing.
+        Unsupported: The tower or the decoder cannot be built; the message names what is missing.
         MeasurementError: A part cannot be loaded or run.
     """
     name = str(model)
     arch = resolve(model)
     if not arch.towers:
-        raise InputError(f"{name} has no tower: measure it whole")
+        raise InputError(f"{name} has no tower: measure the whole model")
     if not 1 <= images <= MAX_IMAGES:
         raise SpecError(f"must be from 1 to {MAX_IMAGES:,}, not {images}", field="images")
     workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
@@ -133,7 +133,7 @@ def measure_parts(
         (Design(arch=tower), Workload(prompt_tokens=1, new_tokens=1, batch=workload.batch)),
         (Design(arch=decoder, weights=weights or "fp32"), written),
     )
-    for design, asked in parts:  # before minutes go into the first
+    for design, asked in parts:  # check both before spending minutes on the first
         check_memory(design, asked)
     found = []
     for design, asked in parts:
@@ -152,16 +152,16 @@ def tower_and_request(
     """The exported tower, its work for all images (or the sound) of a request, and notes on its limits.
 
     Raises:
-        Unsupported: The tower or the decoder is not built; names what is missing.
-        SpecError: The model does not hear, or an image's size is wrong.
+        Unsupported: The tower or the decoder cannot be built; the message names what is missing.
+        SpecError: The model does not take audio, or an image size is wrong.
     """
     tower, name = arch.towers[0], arch.name
-    assert tower.projector is not None  # as every tower's
+    assert tower.projector is not None  # every tower has one
     notes: list[str] = []
     if place_of(tower) == SOUND:
         read = sound_tokens(tower, seconds=USUAL_SOUND_S if audio_s is None else audio_s)
     elif audio_s is not None:
-        raise SpecError(f"{name} does not hear", field="audio_s")
+        raise SpecError(f"{name} does not take audio", field="audio_s")
     else:
         width, height = image_size
         one = image_tokens(tower, height=height, width=width)
@@ -183,14 +183,14 @@ def _left_out(tower: ArchSpec) -> str:
     axes = tower.stem.axes if isinstance(tower.stem, ImageStem | SoundStem) else 1
     size = tower.projector.parameters(tower.d_model, axes)
     share = units.show(size / tower.parameters(), "share", digits=2)
-    return f"the projector ({units.number(size)} parameters, {share} of the tower's) is not built and left out"
+    return f"the projector ({units.number(size)} parameters, {share} of the tower's) cannot be built and is left out"
 
 
 def _require(arch: ArchSpec, part: str) -> None:
-    """Checks that a part is built.
+    """Checks that a part can be built.
 
     Raises:
-        Unsupported: It is not; one sentence that names what is missing, and what works instead.
+        Unsupported: It cannot; the message says what is missing and what works instead.
     """
     try:
         require_built(arch, work="measured")
@@ -202,14 +202,14 @@ def _require(arch: ArchSpec, part: str) -> None:
 def put_together(
     name: str, tower: Measured, decoder: Measured, *, read: Read, workload: Workload, notes: Sequence[str] = ()
 ) -> MeasuredParts:
-    """The parts as one: passes of the tower, then the decoder.
+    """Adds up the parts: passes of the tower, then the decoder.
 
     Args:
         name: The model.
-        tower: One pass of its tower, measured, of as many images as requests are answered at once.
-        decoder: Its decoder, measured with prompt and image tokens.
+        tower: The measured tower: one pass over one image of each request in the batch.
+        decoder: The measured decoder, with prompt and image tokens.
         read: The passes and tokens of a request's images, or its sound.
-        workload: The request without them.
+        workload: The request without images or sound.
         notes: Further notes.
     """
     metrics = dict(decoder.metrics)
@@ -226,16 +226,16 @@ def put_together(
         predicted |= {each: value for each, value in rest.items() if each.startswith("tpot") and each in metrics}
     several = f"{read.passes} pass{'es' if read.passes > 1 else ''} of the tower and one of the decoder"
     kept = (
-        f"TTFT is the sum of the medians of {several} over {read.tokens:,} tokens of what was read and "
-        f"{workload.prompt_tokens} of the prompt; TPOT is the decoder's",
-        "peak memory is that of both processes together",
+        f"TTFT is the sum of the medians of {several} over {read.tokens:,} tokens of images or sound and "
+        f"{workload.prompt_tokens} prompt tokens; TPOT is the decoder's",
+        "peak memory is the sum of both processes",
         *notes,
     )
     return MeasuredParts(name, read.passes, read.tokens, tower, decoder, metrics, predicted, kept)
 
 
 def _summed(times: int, one: Predicted, other: Predicted) -> Predicted:
-    """``times`` one value and another one, erring together."""
+    """The sum ``times`` × the first value + the second, with fully correlated errors."""
     ends = [
         None if a is None or b is None else times * a + b for a, b in ((one.low, other.low), (one.high, other.high))
     ]

@@ -1,4 +1,4 @@
-"""Measuring a model on this machine, next to its predicted or promised metrics."""
+"""Measures a model on this machine and compares it with its predicted metrics."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from chipwise.predict.cost.request import throughput as throughput
 
 @dataclass(frozen=True, repr=False)
 class Measured(Result):
-    """A measurement beside its prediction or promise, and the limits that apply to it."""
+    """A measurement, its prediction, and the limits that apply to it."""
 
     measurement: Measurement
     metrics: dict[str, float]
     predicted: CostEstimate | None
     promised: dict[str, Any] | None
     limits: tuple[Constraint, ...] = ()
-    used: Efficiency | None = None  # MFU and MBU, where the machine's ceilings and the design are known
+    used: Efficiency | None = None  # MFU and MBU, if the machine's peaks and the design are known
     sustained: Sustained | None = None
-    thermal_kept: bool = False  # in this machine's profile
+    thermal_kept: bool = False  # whether it was stored in this machine's profile
     notes: tuple[str, ...] = later(())
 
     def headline(self) -> str:
@@ -65,12 +65,12 @@ class Measured(Result):
         return f"{found.name} in {found.runtime} on {found.device}, {quiet}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a metric: measured, and predicted with its interval where a prediction exists."""
+        """One row per metric: measured, and predicted with its interval if a prediction exists."""
         return beside(self.metrics, {} if self.predicted is None else self.predicted.metrics)
 
 
 def beside(metrics: Mapping[str, float], predicted: Mapping[str, Predicted]) -> list[Mapping[str, object]]:
-    """One row a metric: measured, and predicted with its interval where a prediction exists."""
+    """One row per metric: measured, and predicted with its interval if a prediction exists."""
     rows: list[Mapping[str, object]] = []
     for name, value in metrics.items():
         guess = predicted.get(name)
@@ -104,8 +104,8 @@ def measure(
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
         prompt: Prompt tokens. Default: the run's own for a winner, else 64.
         new: New tokens. Default: the run's own for a winner, else 64.
-        audio_s: Seconds of sound in a request, of a published model that hears. Default: 30 of Whisper, whose encoder
-            alone is measured, else 10.
+        audio_s: Seconds of sound per request, for a published audio model. Default: 30 for Whisper (only its encoder is
+            measured), else 10.
         weights: Weight format of a model that is built here. Default: fp32.
         sustained_s: Run without a pause for this many seconds and fit how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
@@ -113,7 +113,7 @@ def measure(
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
-        MeasurementError: It cannot be loaded or run.
+        MeasurementError: The model cannot be loaded or run.
     """
     model = str(model)
 
@@ -165,7 +165,7 @@ def timed(
     """Measures the file at ``path``; adds the prediction for ``design`` if both it and a profile are known.
 
     Raises:
-        MeasurementError: It cannot be loaded or run.
+        MeasurementError: The model cannot be loaded or run.
     """
     profile = saved_profile(runtime, threads) if remote is None else None
     settings: dict[str, Any] = {"runtime": runtime, "threads": threads, "remote": remote}
@@ -194,7 +194,7 @@ def timed(
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
-    """A note where the file's int8 products saturate on the processor that measured it."""
+    """A note if the file's int8 products saturate on the processor that measured it."""
     if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
         return ()
     from chipwise.deploy.export.saturation import saturates  # onnx
@@ -202,7 +202,7 @@ def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
     if not saturates(path):
         return ()
     return (
-        f"int8 weights of this file use the full range, so its answers are wrong on this processor "
+        f"int8 weights of this file use the full range, so its outputs are wrong on this processor "
         f"({found.instructions}); export it again",
     )
 
@@ -215,12 +215,12 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
 
 
 def runtime_of(model: str) -> str:
-    """The runtime that a model is measured in unless another is named."""
+    """The default runtime for measuring a model."""
     return "llama.cpp" if Path(model).suffix == ".gguf" else "onnxruntime"
 
 
 def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int | None) -> tuple[Workload, int]:
-    """The workload, and the threads, that a model is measured with: a winner's own where nothing else is given."""
+    """The workload and number of threads to measure with; defaults come from a winner's run."""
     winner = read_winner(Path(model))
     usual = winner.workload if winner is not None else Workload()
     workload = Workload(
@@ -235,15 +235,15 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
     """The design of a GGUF file, a winner's folder, or a spec, config or known name in the format ``weights``.
 
     Raises:
-        InputError: The model is unknown, or its weight format is not.
-        Unsupported: A GGUF file of an architecture that is not understood.
+        InputError: The model or its weight format is unknown.
+        Unsupported: The GGUF file has an unsupported architecture.
     """
     if Path(model).suffix == ".gguf":
         return read_design(model)
     if (winner := read_winner(Path(model))) is not None:
         return winner.design
     if weights is None:
-        raise InputError(f"{model}: say in which weight format it was measured, with weights (--weights q4_k_m)")
+        raise InputError(f"{model}: state the weight format that was measured, with weights (--weights q4_k_m)")
     return Design(arch=resolve(model), weights=weights)
 
 
@@ -257,7 +257,7 @@ def exported_file(
     audio_s: float | None = None,
     external_data: bool = False,
 ) -> tuple[Path, Design | None]:
-    """The file to measure, in the format of ``runtime``, and its design where known. New files go to ``room``.
+    """The file to measure, in the format of ``runtime``, and its design if known. New files are written to ``room``.
 
     ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
     """
@@ -301,36 +301,38 @@ def exported_file(
 
 
 def _check_header(file: Path) -> None:
-    """Checks that a file of weights begins as safetensors do: the length of a JSON header, and the header.
+    """Checks that a file of weights starts like safetensors: the length of a JSON header, then the header.
 
-    The weights of such a folder are not read for measuring, but a broken file must not pass in silence.
+    Measuring does not read these weights, but a broken file should still be reported.
 
     Raises:
-        SpecError: It is something else, such as a pickle.
+        SpecError: The file is something else, such as a pickle.
     """
     if not file.is_file():
         raise SpecError("is no file", file=str(file))
     with file.open("rb") as opened:
         start = opened.read(9)
     if len(start) < 9 or int.from_bytes(start[:8], "little") > file.stat().st_size - 8 or start[8:] != b"{":
-        raise SpecError("is no safetensors file: damaged, or a pickle under its name", file=str(file))
+        raise SpecError("is not a safetensors file: it is damaged or a renamed pickle", file=str(file))
 
 
 def _same_weights(model: str, exported: object, wanted: str | None) -> None:
     """Checks that an exported model has the wanted weight format."""
     if wanted is not None and wanted != exported:
         kind = "" if exported is None else f" in {exported}"
-        raise InputError(f"{model}: its weights are exported already{kind}; --weights is for models that are built")
+        raise InputError(f"{model}: is already exported{kind}; --weights only applies to models that are built here")
 
 
 def _usual_sound(model: str, audio_s: float | None) -> None:
-    """Refuses ``audio_s`` for an exported model, whose length of sound is fixed."""
+    """Refuses ``audio_s`` for an exported model, which has a fixed length of sound."""
     if audio_s is not None:
-        raise InputError(f"{model}: it is exported for one length of sound; audio_s (--audio) is for published models")
+        raise InputError(
+            f"{model} is exported for one length of sound; audio_s (--audio) only applies to published models"
+        )
 
 
 def _design_inside(path: Path) -> Design | None:
-    """The design of a GGUF file, if its costs are known."""
+    """The design of a GGUF file, if it can be priced."""
     if path.suffix != ".gguf":
         return None
 
@@ -341,7 +343,7 @@ def _design_inside(path: Path) -> Design | None:
 
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
-    """The prediction of this machine's own profile, or None where it has not been calibrated in this runtime."""
+    """The prediction of this machine's own profile, or None if it was not calibrated in this runtime."""
     profile = saved_profile(kept_as(runtime, **read_by(design.arch)), threads)
     if profile is None:
         return None

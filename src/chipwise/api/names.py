@@ -1,4 +1,4 @@
-"""Known names of devices, runtimes and models, with published facts. Quick to load."""
+"""Names of devices, runtimes and models, with published facts. Quick to import."""
 
 from __future__ import annotations
 

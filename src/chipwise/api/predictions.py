@@ -84,13 +84,13 @@ class EstimateTable(ResultTable[DeviceAnswer]):
     """Estimates of one model on several devices, fastest first; devices without an answer come last."""
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a device; the same columns in all, None where a device has no such metric."""
+        """One row per device with the same columns; None if a device has no such metric."""
         found = super().rows()
         names = dict.fromkeys(name for row in found for name in row if name != "problem")
         return [{name: row.get(name) for name in (*names, "problem")} for row in found]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a device, with runtime, intervals and memory, as a pandas data frame.
+        """A pandas data frame with one row per device, including runtime, intervals and memory.
 
         Raises:
             ChipwiseError: pandas is not installed.
@@ -150,36 +150,38 @@ def estimate(
 
     Args:
         model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
-        device: A data sheet's name, alias or file; ``here`` is this machine, as calibrated, with one thread.
-        devices: Several of them, or ``"all"``: the result is a table, fastest first.
+        device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread. devices:
+            Several devices, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
             the device's own, such as vllm on servers and llama.cpp on a Mac or a GeForce.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
         weights: Weight format; ``own`` is the checkpoint's. Default: what suits the chip: ``q4_k_m`` in llama.cpp on
-            chips that people own, the checkpoint's own elsewhere.
-        kv: KV-cache dtype; the activations' by default.
+            consumer chips, the checkpoint's own elsewhere.
+        kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
-        images: Images of each request, for a model that reads them; their tokens come on top of ``prompt``.
+        images: Images of each request, for a model that reads them; their tokens are added to ``prompt``.
         image_size: Their width and height in pixels.
-        audio_s: Seconds of sound that a request reads, of a model that hears. Default: 30 of Whisper, else 10. There is
-            no prompt beside it.
-        hypothetical: Whether what does not fit is estimated as if it did; ``does_not_fit`` of the answer then says so.
-        like: The family, such as ``llama``, whose fields the ``config.json`` of an unknown ``model_type`` has.
-        gpu_layers: Of a model in llama.cpp that the card and its host share: layers on the card, or ``auto`` for as
-            many as fit.
-        n_cpu_moe: The same of experts: layers whose experts the host keeps.
-        host: Its processor, or its memory's bandwidth, such as ``60 GB/s``. Default: a desktop, with a wide interval.
+        audio_s: Seconds of sound per request, for an audio model, instead of a prompt. Default: 30 for Whisper, else
+            10.
+        hypothetical: Whether to estimate a model that does not fit as if it did; ``does_not_fit`` of the answer then
+            says so.
+        like: Family, such as ``llama``, as which to read a ``config.json`` with an unknown ``model_type``.
+        gpu_layers: In llama.cpp, the number of layers on the card, with the rest on its host; ``auto`` for as many as
+            fit.
+        n_cpu_moe: In llama.cpp, the number of layers whose experts stay on the host.
+        host: The card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop, with a
+            wide interval.
 
     Raises:
-        UnknownName: A name that is not known; similar names are suggested.
-        SpecError: An argument is wrong, or a parallel plan does not divide the model.
+        UnknownName: A name is unknown; the message suggests similar names.
+        SpecError: An argument is wrong, or a parallel degree does not divide the model.
         Unsupported: The device has no rate for a format.
-        DoesNotFit: Too little memory; the message says by how much, and what would fit.
+        DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
@@ -208,7 +210,7 @@ def estimate(
 
     if gpu_layers is not None or n_cpu_moe is not None or host is not None:
         if devices is not None:
-            raise SpecError("is for one device at a time", field="gpu_layers")
+            raise SpecError("only works for one device at a time", field="gpu_layers")
         if isinstance(gpu_layers, str) and gpu_layers != "auto":
             raise SpecError(f"must be a number of layers or auto, not {gpu_layers}", field="gpu_layers")
         layers = None if isinstance(gpu_layers, str) else gpu_layers
@@ -232,7 +234,7 @@ def estimate(
 
 
 def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
-    """A device's answer; errors that no other device would mend are raised."""
+    """A device's answer; raises errors that would occur on any device."""
     if isinstance(found, ChipwiseError):
         raise found
     return DeviceAnswer(name, found)
@@ -243,7 +245,7 @@ def _name(model: str | Path | ArchSpec) -> str:
 
 
 def _seconds(found: CostEstimate) -> float:
-    """Key to rank devices by: time per token, or the time of a text encoder's pass."""
+    """Sort key of devices: time per token, or for a text encoder the time of a pass."""
     return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
 
 
@@ -272,24 +274,24 @@ def estimate_training(
         runtime: ``torch-compile`` or ``torch-eager``.
         prompt: Tokens per sequence.
         batch: Sequences per step, over all replicas.
-        microbatches: Parts that a replica's share of the batch is processed in.
+        microbatches: Number of parts into which a replica's share of the batch is divided.
         checkpoint: Whether activations are recomputed instead of kept.
-        weights: The 16-bit format of matrix products; the device's own by default.
+        weights: The 16-bit format of matrix products. Default: the one that the device supports.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas, which share the batch and sum gradients.
-        zero: The stage of ZeRO to which replicas share their states: 1 the optimiser's, 2 also gradients, 3 also
-            weights, which is FSDP.
+        zero: Stage of ZeRO, which shards states over replicas: 1 the optimiser's, 2 also gradients, 3 also weights
+            (FSDP).
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: An argument is wrong, or a plan or batch does not divide.
+        UnknownName: A name is unknown. SpecError: An argument is wrong, or a parallel degree does not divide the model
+            or the batch.
         Unsupported: The device has no rate for a format.
-        DoesNotFit: Too little memory; the message says by how much, and what would help.
+        DoesNotFit: There is too little memory; the message says by how much, and what would help.
     """
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-    weights = wide_format(sheet) if weights is None else weights  # whatever format the checkpoint is kept in
+    weights = wide_format(sheet) if weights is None else weights  # independent of the checkpoint's format
     request = Request(
         model=model, deployment=Deployment(device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     )
@@ -322,12 +324,12 @@ def compare(
     audio_s: float | None = None,
     like: str | None = None,
 ) -> Comparison:
-    """Compares models side by side on ``devices`` (all that ship by default).
+    """Compares models side by side on ``devices`` (default: all bundled ones).
 
     Args:
         models: As in :func:`estimate`, two or more.
-        devices: Data sheets' names or files; ``here`` is this machine, as calibrated, with one thread.
-        runtime: Inference runtime to model. Default: each device's own.
+        devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread. runtime: Inference
+            runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight.
@@ -339,12 +341,12 @@ def compare(
         dp: Data-parallel replicas of attention.
         images: Images of each request; every model must read them.
         image_size: Their width and height in pixels.
-        audio_s: Seconds of sound that a request reads; every model must hear. Default: each model's usual.
-        like: The family of those models that are files, as in :func:`estimate`.
+        audio_s: Seconds of sound per request; every model must take audio. Default: each model's usual length.
+        like: Family for models given as files, as in :func:`estimate`.
 
     Raises:
-        UnknownName: A model or device that is not known.
-        SpecError: No model or no device, or a plan that does not divide a model.
+        UnknownName: A model or device is unknown.
+        SpecError: No model or no device is named, or a parallel degree does not divide a model.
     """
     if not models:
         raise SpecError("name at least one model", field="models")
@@ -358,7 +360,7 @@ def compare(
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
+        profile_here(runtime or "onnxruntime", **read_by(*models))  # raises if there is no profile
         here = [_cell_here(model, audio_s, **shared) for model in dict.fromkeys(models)]
     shared |= {"image_size": image_size, "audio_s": audio_s}
     return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
@@ -377,10 +379,10 @@ def _cell_here(model: str, audio_s: float | None, **asked: Any) -> Cell:
 def estimate_table(
     path: str | Path, out: str | Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, int]:
-    """Estimates every row of a CSV file; returns the number of rows and of rows that have an error instead.
+    """Estimates every row of a CSV file; returns the number of rows and the number of rows with an error.
 
     Raises:
-        SpecError: The file is no table, or lacks the columns model and device.
+        SpecError: The file is not a table, or lacks the columns model and device.
         StorageError: ``out`` cannot be written.
     """
     return estimate_file(Path(path), Path(out), progress=on_progress)

@@ -24,13 +24,13 @@ class CandidateCost:
     """Predicted seconds of ranking some candidates for one request."""
 
     candidates: int
-    together_s: Predicted  # the history once, all candidates in one pass
-    apart_s: Predicted  # as many requests of one candidate, in one batch
-    memory_bytes: float  # of the device, for the pass with all of them
+    together_s: Predicted  # one request: the history once, all candidates in one pass
+    apart_s: Predicted  # a batch of requests with one candidate each
+    memory_bytes: float  # device memory for the pass with all candidates
 
     @property
     def times_cheaper(self) -> float:
-        """Seconds apart over seconds together."""
+        """Seconds one by one divided by seconds together."""
         return self.apart_s.value / self.together_s.value
 
 
@@ -48,17 +48,17 @@ def candidates(
 
     Args:
         model: A winner's folder, a spec file, or an :class:`ArchSpec` that ranks candidates.
-        device: A data sheet's name, alias or file; ``here`` is this machine, as calibrated for ranking.
+        device: A data sheet's name, alias or file; ``here`` is this machine, calibrated for ranking.
         counts: Numbers of candidates.
         runtime: As in :func:`chipwise.estimate`.
-        weights: Weight format; the winner's own or the device's by default.
-        shards: Devices among which the tables are dealt out; the model's own unless given. Each of them answers
-            requests of its own.
+        weights: Weight format. Default: the winner's own, else the device's usual one.
+        shards: Devices over which the tables are sharded; each answers its own requests. Default: the model's own
+            number.
 
     Raises:
-        SpecError: No counts, or one below 1.
-        Unsupported: The model ranks nothing, or the device has no rate for something.
-        DoesNotFit: Too little memory; the message says by how much.
+        SpecError: There are no counts, or one is below 1.
+        Unsupported: The model does not rank candidates, or the device lacks a rate.
+        DoesNotFit: There is too little memory; the message says by how much.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     stem: object = arch.stem

@@ -61,7 +61,7 @@ def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: 
 
 
 def _read(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec) -> RunSpec | StartSpec:
-    """The run that a file, the fields of one, or a spec describes."""
+    """Returns the run spec for a file, for the fields of a file, or for a spec."""
     if isinstance(spec, str | Path):
         return load_any(spec)
     if isinstance(spec, Mapping):
@@ -85,23 +85,24 @@ def search(
     """Runs a search to its end and returns its record.
 
     Args:
-        spec: A run file, its fields as a dict, or a :class:`RunSpec`. With ``start_from`` it shrinks that model.
+        spec: A run file, its fields as a dict, or a :class:`RunSpec`. A run with ``start_from`` shrinks that model.
         out: The run's folder; ``runs/<name>`` by default.
-        resume: Continue the run that the folder holds; limits, the budget and the seed may have changed since.
-        restart: Put that run aside and start again.
-        workers: Trainings side by side; the file's number by default.
-        train_on: Where to train instead of what the file says: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
+        resume: Continue the run in the folder; limits, budget and seed may have changed.
+        restart: Move the existing run aside and start again.
+        workers: Number of parallel trainings. Default: as in the file.
+        train_on: Where to train, overriding the file: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
         storage: Where trials are kept: ``postgresql://…``, ``sqlite:///…`` or a journal's path; the folder by default.
-        on_progress: Called with the search's status at every change. By default a line shows it in a terminal and in a
-            notebook, and nothing elsewhere; ``lambda status: None`` turns it off.
+        on_progress: Called with the search's status at every change. By default, a terminal or notebook shows a status
+            line; ``lambda status: None`` turns it off.
 
-    A search that ends without a winner that is known to keep every limit returns the one that comes closest; its record
-    says so (:func:`chipwise.design.report.unmet.unmet`).
+    If no design is known to keep every limit, the winner is the one that comes closest, and the record says so
+    (:func:`chipwise.design.report.unmet.unmet`).
 
     Raises:
-        SpecError: The run file is wrong, or differs from the run that is resumed in more than limits, budget and seed;
-            file and field are named.
-        Infeasible: No candidate is predicted within the constraints, so nothing was trained, or every training failed.
+        SpecError: The run file is wrong, or differs from the resumed run in more than limits, budget and seed. The
+            message names file and field.
+        Infeasible: No candidate is predicted to keep the constraints (nothing is trained then), or every training
+            failed.
         StudyError: The folder cannot be used.
     """
     import dataclasses
@@ -110,7 +111,7 @@ def search(
         raise InputError("choose one of resume and restart")
     wanted = _read(spec)
     if isinstance(wanted, StartSpec) and storage is not None:
-        raise InputError("--storage keeps trials, and a run that starts from a model has none; leave it out")
+        raise InputError("--storage stores trials, but a run that starts from a model has none; leave it out")
     if workers is not None:
         try:
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
@@ -139,11 +140,11 @@ def search(
 
 
 def _trained_on(spec: RunSpec | StartSpec, on: str) -> RunSpec:
-    """The run with another trainer; its price and precision stay."""
+    """Returns the run with another trainer; price and precision stay the same."""
     import dataclasses
 
     if isinstance(spec, StartSpec):
-        raise InputError("--train-on: a cut is healed on this machine's cores; leave it out")
+        raise InputError("--train-on: a run that starts from a model trains on this machine's cores; leave it out")
     try:
         return dataclasses.replace(spec, train=dataclasses.replace(spec.train, on=on, device=None))
     except SpecError as error:
@@ -176,8 +177,8 @@ def train(
 ) -> Trained | TaskTrained:
     """Trains a model for a budget of steps, tokens or CPU seconds and writes a Hugging Face folder.
 
-    With a run file of another task than text as ``data`` the model learns that task's data, is exported, and is judged
-    on the parts that were held out.
+    If ``data`` is a run file of another task than text, the model is trained on that task's data, exported, and
+    evaluated on its held-out parts.
 
     Args:
         spec: A spec file, a Hugging Face config or known name, or a folder with weights to continue from.
@@ -210,7 +211,7 @@ def train(
         text_alone |= {"peak": peak is not None, "precision": precision is not None}
         if any(text_alone.values()):
             named = ", ".join(name for name, given in text_alone.items() if given)
-            raise InputError(f"{named}: for models of text; a model of {run.task} learns by its task's own recipe")
+            raise InputError(f"{named}: only applies to text models; {run.task} models have a fixed recipe")
         return train_on_task(
             spec, run, steps=steps, tokens=tokens, cpu_seconds=cpu_seconds, out=out, resume=resume, device=device,
             seed=seed, batch=batch, on_progress=on_progress or (lambda update: None),
@@ -239,16 +240,16 @@ def train(
 def export_subnetwork(
     folder: str | Path, model: str | Path | int | ArchSpec, *, out: str | Path, tokenizer: str | Path | None = None
 ) -> Path:
-    """Cuts one model out of trained shared weights; writes a Hugging Face folder that other commands take.
+    """Cuts one model out of trained shared weights; writes a Hugging Face folder for other commands.
 
     Args:
         folder: A run's folder with ``quality: supernet``, or the folder of ``train_supernet``.
         model: A trial's number in the run, or an architecture: a spec file, a config, a known name.
         out: The folder to write.
-        tokenizer: A ``tokenizer.json``. Default: the run's own of the model's vocabulary; none without a run.
+        tokenizer: A ``tokenizer.json``. Default: the run's tokenizer for the model's vocabulary; without a run, none.
 
     Raises:
-        SpecError: There are no finished shared weights, or the model does not fit into theirs.
+        SpecError: There are no finished shared weights, or the model is not a part of the supernet.
         InputError: The model is unknown.
     """
     from chipwise.training.supernet.export import export_subnetwork as cut_out
@@ -282,16 +283,17 @@ def evaluate(
 ) -> tuple[TaskResult, TaskResult | None] | tuple[TaskScore, None]:
     """Evaluates a model's folder on a task; returns its result and the TF-IDF baseline's.
 
-    With a run file of another task than text as ``task`` the folder's exported graph is judged on its test data.
+    If ``task`` is a run file of another task than text, the folder's exported graph is evaluated on that task's test
+    data.
 
     Args:
         model: A folder with weights and tokenizer, such as a winner's.
         task: ``organ-system``, ``chapters``, a CSV or JSON Lines file, or a run file of another task than text.
-        kind: ``classification`` or ``regression``, where a file's labels do not make it clear.
+        kind: ``classification`` or ``regression``, if it is not clear from the file's labels.
         method: ``tune`` (a copy of the model is trained on the task) or ``probe``. By default the classifier that a
             winner ships for these very items is used, else ``tune``.
         with_baseline: Whether to evaluate the TF-IDF baseline too.
-        on_progress: Called with the amount of work done and of all work.
+        on_progress: Called with the amount of finished work and of all work.
 
     Raises:
         InputError: The model or the task cannot be used.
@@ -327,31 +329,31 @@ def shrink(
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Shrunk:
-    """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it beside the original.
+    """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it next to the original.
 
-    Times on a ``device`` that is not here are predicted.
+    If a ``device`` is named, times are predicted for it instead of measured.
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; of an
             image classifier (ViT); or a winner of any task whose models answer in one pass.
         latency: Limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit of the weights: a share or a size (``40 MB``).
-        method: ``exact`` (blocks are scored one by one, an integer programme chooses), ``shared`` (search over weights
-            that all cuts share) or ``truncate`` (keep the first layers: the baseline).
-        data: A text source, text files, a run file, or the fields of ``data``: the text to score and heal with. A run
-            file of another task names its data; a winner is cut on that of its own run unless another is named.
+        method: ``exact`` (scores blocks one by one and solves an integer programme), ``shared`` (searches with a
+            supernet of all cuts) or ``truncate`` (keeps the first layers; the baseline).
+        data: A text source, text files, a run file, or the fields of ``data``: the data to score and heal with. Default
+            for a winner: the data of its run.
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
         weights: Format in which the result will be served: fp32, int8 or int4.
         steps: Steps of healing by distillation; 0 for none.
-        shared_steps: Training steps of the shared weights.
-        rate: Peak learning rate of both.
+        shared_steps: Training steps of the supernet.
+        rate: Peak learning rate of healing and supernet.
         out: Output folder; ``runs/shrink-<name>`` by default.
         resume: Continue what the folder holds.
         device: The chip that the latency limit is for, predicted by its data sheet; this machine unless given.
-        runtime: Runtime on that chip; its own unless given.
-        seed: Seed of batches and draws.
-        on_progress: Called with the stage, the steps done and all steps.
+        runtime: Runtime on that chip. Default: its usual one.
+        seed: Random seed.
+        on_progress: Called with the stage, the finished steps and all steps.
 
     Raises:
         InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
@@ -412,7 +414,7 @@ def report(folder: str | Path) -> RunRecord:
 def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
     """Two runs of one task side by side: limits, promises against measurements, winners and fronts.
 
-    A run that has not finished is shown as far as it is known.
+    An unfinished run is compared as far as possible.
 
     Raises:
         StudyError: A folder holds no run.
@@ -435,11 +437,11 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     Args:
         model: As in :func:`estimate`.
         tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
-        run: The folder of a search, to use the scaling law of its own trainings: bits per byte of its text, or the loss
-            of its task.
+        run: The folder of a search, to use a scaling law of its own trainings (in bits per byte of its text, or in its
+            task's loss).
 
     Raises:
-        InputError: Too small a model or too little text for the published law.
+        InputError: The model is too small or the text too short for the published law.
         Unsupported: The model does not predict next tokens.
         StudyError: ``run`` holds too few trainings.
     """

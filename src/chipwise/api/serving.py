@@ -1,4 +1,4 @@
-"""Served models under load: one arrangement simulated, or the cheapest found."""
+"""Models under load: simulates one arrangement, or finds the cheapest fleet."""
 
 from __future__ import annotations
 
@@ -92,17 +92,16 @@ def simulate(
         model: As in :func:`estimate`.
         device: A data sheet's name, alias or file.
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
-        clients: In a closed loop, how many send one request after another; in place of ``rate``.
+        clients: Number of clients in a closed loop, each sending one request after another; replaces ``rate``.
         think_s: Seconds that a client waits before its next request.
-        trace: A file of requests (JSON lines or CSV), in place of ``rate`` and sizes.
+        trace: A file of requests (JSON lines or CSV); replaces ``rate`` and sizes.
         prompt: Mean prompt tokens.
-        new: Mean new tokens; text encoders make none.
-        spread: Coefficient of variation of both (lognormal).
-        shared_tokens: Of each prompt, those it shares with others (a system prompt), which the prefix cache finds.
-        prefixes: How many such texts there are.
-        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        new: Mean new tokens (not for text encoders).
+        spread: Coefficient of variation of prompt and new tokens (lognormal).
+        shared_tokens: Prompt tokens shared with other requests (a system prompt), which the prefix cache finds.
+        prefixes: Number of different shared texts. arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
         burstiness: Squared coefficient of variation of gamma gaps.
-        requests: How many are replayed for each seed; a trace is replayed whole.
+        requests: Requests to replay for each seed; a trace is replayed in full.
         runtime: As in :func:`estimate`.
         weights: Weight format; what suits the chip by default, as in :func:`estimate`.
         kv: KV-cache dtype.
@@ -110,29 +109,29 @@ def simulate(
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention, which share experts.
-        replicas: Copies behind a router.
-        max_tokens: Of one step; the runtime's default unless given.
-        max_sequences: At once; likewise.
-        prefix_cache: Whether prompts that begin alike find their beginning in the cache.
-        timeout_s: After which clients give up.
-        request_s: What HTTP and tokenizer add to a request, in seconds, as ``plan check`` learns it.
-        step_scale: Factor of all steps, likewise.
-        drafted: Tokens drafted a step in speculative decoding; 0 for none.
+        replicas: Number of replicas behind a router.
+        max_tokens: Maximum tokens per step. Default: the runtime's.
+        max_sequences: Maximum sequences per step. Default: the runtime's.
+        prefix_cache: Whether shared prefixes of prompts are cached.
+        timeout_s: Time after which clients give up.
+        request_s: Seconds that HTTP and tokenizer add to a request, as printed by ``plan check``.
+        step_scale: Factor on all step times, as printed by ``plan check``.
+        drafted: Drafted tokens per step in speculative decoding; 0 for none.
         acceptance: Probability that a drafted token is accepted.
-        draft: The model that drafts; ``ngram``, or None, where drafts are copied from the text, which costs nothing.
-        batching: Of encoders: steps hold ``tokens``, packed, or ``requests``, padded to the longest.
+        draft: The draft model; ``ngram`` or None for drafts copied from the text, which cost nothing.
+        batching: For encoders: steps of packed ``tokens``, or of ``requests`` padded to the longest.
         also: Another device behind the same router, as ``DEVICE``, ``DEVICE:REPLICAS`` or ``DEVICE:REPLICAS:WEIGHT``.
-        decode_device: Decode on this device, prefill on ``device``; the cache is handed over.
-        decode_replicas: Copies there.
-        decode_tp: Tensor-parallel degree there.
-        link: Bandwidth between the two, such as ``"50 GB/s"``.
-        seeds: How many draws of the load; figures are means over them.
-        seed: The first.
-        on_progress: Called with the requests that have ended and their number.
+        decode_device: Decode on this device and prefill on ``device``; the KV cache is transferred.
+        decode_replicas: Number of decode replicas.
+        decode_tp: Tensor-parallel degree for decode.
+        link: Bandwidth from prefill to decode, such as ``"50 GB/s"``.
+        seeds: Number of random loads; figures are means over them.
+        seed: The first seed.
+        on_progress: Called with the number of finished requests and of all requests.
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: An argument is wrong; neither or several of rate, clients and trace were given.
+        UnknownName: A name is unknown. SpecError: An argument is wrong, or not exactly one of rate, clients and trace
+            was given.
         DoesNotFit: The model needs more memory than its devices have.
         Unsupported: A device lacks a rate.
     """
@@ -147,7 +146,7 @@ def simulate(
     if not 0.01 <= step_scale <= 100:
         raise SpecError(f"must be from 0.01 to 100, not {step_scale:g}", field="step_scale")
     if think_s and clients is None:
-        raise SpecError("is what each of the clients waits; give clients in place of rate or trace", field="think_s")
+        raise SpecError("only applies to clients; give clients instead of rate or trace", field="think_s")
     if draft is not None and not drafted:
         raise SpecError("needs drafted: the tokens drafted in each step", field="draft")
     if decode_device is None:
@@ -163,11 +162,14 @@ def simulate(
     arch = found.setting.arch
     generates = arch.causal
     if generates and batching == "requests":
-        raise SpecError(f"{arch.name} generates: its steps are filled with tokens", field="batching")
+        raise SpecError(
+            f"{arch.name} generates text, so its steps are filled with tokens; batching is for encoders",
+            field="batching",
+        )
     if dp > 1 and not copies_share(arch):
-        said = f"copies of {arch.name} share neither experts nor tables: they are replicas={dp} behind a router"
+        said = f"replicas of {arch.name} share neither experts nor tables; use replicas={dp} instead"
         raise SpecError(said, field="dp")
-    if arch.stem is not None:  # an image, or a history with candidates, is one request
+    if arch.stem is not None:  # one request is an image, or a history with candidates
         prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
         base = replace(base, prompt_tokens=1, new_tokens=1)
     if trace is None:
@@ -202,7 +204,9 @@ def simulate(
     apart = None
     if decode_device is not None:
         if also is not None or clients is not None:
-            raise SpecError("prefill and decode apart are simulated with one router and without clients", field="also")
+            raise SpecError(
+                "separate prefill and decode cannot be combined with clients or a second kind of device", field="also"
+            )
         other = base.but(device=decode_device, tp=decode_tp, pp=1)
         apart = ReplicaGroup(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
     each = kind.describe() if arch.stem is None else WHOLE_INPUT
@@ -258,7 +262,7 @@ def _about_load(
     load: Load, rate: float | str | None, clients: int | None, think_s: float, trace: str | Path | None,
     arrivals: Any, burstiness: float, each: str,
 ) -> str:  # fmt: skip
-    """The load in words, for the page."""
+    """Describes the load in words, for the page."""
     if trace is not None:
         return f"the {counted(len(load), 'request')} of {trace}"
     if clients is not None:
@@ -283,7 +287,7 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
         loop: A YAML file, or the same as a mapping: ``budget``, ``device`` and ``parts``.
 
     Raises:
-        SpecError: A field is unknown, missing or wrong, or a part cannot be priced; it is named.
+        SpecError: A field is unknown, missing or wrong, or a part cannot be priced; the message names it.
     """
     return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
@@ -334,48 +338,47 @@ def plan(
 
     Args:
         model: A known model, a file or a folder; or a whole question (a YAML file, or a
-            :class:`~chipwise.design.fleet.question.Question`), which then says all else.
+            :class:`~chipwise.design.fleet.question.Question`), which then defines everything else.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
-        trace: A file of requests (JSON lines or CSV), in place of rate and sizes.
+        trace: A file of requests (JSON lines or CSV); replaces rate and sizes.
         prompt: Mean prompt tokens.
         new: Mean new tokens.
-        spread: Coefficient of variation of both.
-        shared_tokens: Of each prompt, those it shares with others.
-        prefixes: How many such texts there are.
-        limits: On times by metric (``ttft_p99``, ``tpot_p95``, ``e2e_mean``, …): ``"500 ms"`` or seconds.
-        classes: Classes of requests in place of prompt and new: mappings with ``name``, ``share``, ``prompt``, ``new``,
+        spread: Coefficient of variation of prompt and new tokens.
+        shared_tokens: Prompt tokens shared with other requests.
+        prefixes: Number of different shared texts. limits: Limits on times by metric (``ttft_p99``, ``tpot_p95``,
+            ``e2e_mean``, …): ``"500 ms"`` or seconds.
+        classes: Classes of requests instead of prompt and new: mappings with ``name``, ``share``, ``prompt``, ``new``,
             ``limits`` and more.
-        devices: To choose from; default: all with a price.
-        runtimes: To choose from; default: each device's own.
-        weights: Formats to choose from; default: bf16, and fp8 where the device multiplies it.
+        devices: Devices to choose from. Default: all with a price.
+        runtimes: Runtimes to choose from. Default: each device's own.
+        weights: Formats to choose from. Default: bf16, and fp8 if the device computes in fp8.
         tp: Tensor-parallel degrees to choose from.
         pp: Pipeline-parallel degrees to choose from.
-        ep: Expert-parallel degrees to choose from; default, of mixtures: 1, and one group on every device.
-        dp: Data-parallel degrees of mixtures' attention to choose from.
-        speculation: Ways of speculative decoding that may be used, beside none: mappings with ``drafted`` tokens a
-            step, ``acceptance`` (probability that one is accepted) and ``draft``, the model that drafts; without it
-            they are copied from the text (n-grams).
-        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
-            devices behind one router.
-        link: Bandwidth from prefill to decode, such as ``"50 GB/s"``; default: that of the prefill devices' links.
-        prices: By device, in place of the data sheets': ``{"h100-sxm": "1.9 USD/h"}``, spot or reserved.
-        max_devices: In one plan.
-        power: Of all boards together, at most: ``"20 kW"``.
-        budget: Of all devices together, at most: ``"10 USD/h"``.
-        confidence: With which all limits are to hold.
+        ep: Expert-parallel degrees to choose from. Default for mixtures of experts: 1, and one group on every device.
+        dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
+        speculation: Kinds of speculative decoding to consider: mappings with ``drafted`` tokens per step,
+            ``acceptance`` (probability that a drafted token is accepted) and ``draft``, the draft model. Without
+            ``draft``, tokens are copied from the text (n-grams).
+        fleets: ``together``; also ``apart`` (separate pools for prefill and decode) and ``mixed`` (two kinds of devices
+            behind one router).
+        link: Bandwidth from prefill to decode, such as ``"50 GB/s"``. Default: that of the prefill devices' links.
+        prices: Prices by device instead of list prices, such as spot or reserved: ``{"h100-sxm": "1.9 USD/h"}``.
+        max_devices: Maximum number of devices in a fleet.
+        power: Limit on the power of all boards together: ``"20 kW"``.
+        budget: Limit on the price of all devices together: ``"10 USD/h"``.
+        confidence: Probability with which all limits must hold.
         arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
         burstiness: Squared coefficient of variation of gamma gaps.
-        requests: That each engine is replayed with.
+        requests: Number of requests to replay per engine.
         kv: KV-cache dtype.
-        seed: Of the load.
-        out: Where the plan is written, and what is known of it while it is made.
-        resume: Whether to go on with what ``out`` holds.
-        on_progress: Called with arrangements looked at and their number.
+        seed: Seed of the random load.
+        out: File for the plan and, while planning, for intermediate results.
+        resume: Whether to continue from the results in ``out``.
+        on_progress: Called with the number of evaluated arrangements and of all arrangements.
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: An argument or a field of the file is wrong.
-        Infeasible: Nothing meets the limits; names them with the closest values.
+        UnknownName: A name is unknown. SpecError: An argument or a field of the file is wrong.
+        Infeasible: No fleet meets the limits; the message names them with the closest values.
     """
     in_file = str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
     if isinstance(model, FleetQuestion) or in_file:

@@ -1,4 +1,4 @@
-"""Choices of a search, and its strategies."""
+"""Search spaces and search strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building and reading model specifications, with their arguments checked."""
+"""Builds and reads model specifications, with checked arguments."""
 
 from chipwise.core.arguments import public
 from chipwise.design.run import spec as run_specs

@@ -1,4 +1,4 @@
-"""Teaching a machine from a table of measured models."""
+"""Teaches a machine from a table of measured models."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ def teach(
     add: bool = False,
     keep: bool = True,
 ) -> Taught:
-    """Learns a machine from measured models; it can then be named wherever a device can.
+    """Learns a machine from measured models; its name can then be used as a device.
 
     Args:
-        device: What the machine is called. Where a data sheet has that name, the profile is called ``NAME-taught``.
+        device: Name for the machine. If a data sheet has that name, the profile is called ``NAME-taught``.
         rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, JSON lines of
-            ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: the data sheet alone.
-        base: The data sheet that is nearest to the machine. Default: the sheet of that name, or the profile's own.
-        columns: Column -> field, where the names of columns say too little: ``{"lat": "total_ms"}``.
-        where: Column -> value: only rows that have it.
-        runtime: The runtime of rows that name none. Default: the device's own.
-        add: Learn from the rows of the newest version too.
+            ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
+        base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
+            profile.
+        columns: Column -> field, if column names are not recognised: ``{"lat": "total_ms"}``.
+        where: Column -> value: use only rows with this value.
+        runtime: The runtime for rows that do not name one. Default: the device's own.
+        add: Also use the rows of the newest version.
         keep: Whether to save the profile, as its next version.
 
     Raises:
-        SpecError: The table is missing, empty, lacks a column or a unit, or holds no row that can be used.
+        SpecError: The table is missing or empty, lacks a column or a unit, or has no usable row.
         UnknownName: There is no such data sheet, column or field.
-        InputError: A base is needed, or the rows are of another machine.
+        InputError: A base is needed, or the rows are from another machine.
     """
     return teach_machine(device, rows, base=base, mapped=columns, where=where, runtime=runtime, add=add, keep=keep)

@@ -1,4 +1,4 @@
-"""This machine as a device with its calibrated profile, for commands that otherwise read data sheets."""
+"""Makes this machine, with its calibrated profile, usable as a device in commands that read data sheets."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from chipwise.predict.explain.cases import calibrated_case, priced_here
 if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
 
-NAMES = ("here", "local")  # of --device
+NAMES = ("here", "local")  # names of this machine in --device
 
 
-READ = ("images", "audio_s")  # of a request, before its text
+READ = ("images", "audio_s")  # fields of a request's images or sound
 
 
 def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
-    """Refuses this machine as ``device`` where only data sheets work.
+    """Refuses this machine as ``device`` if only data sheets work.
 
     Raises:
-        Unsupported: It is.
+        Unsupported: ``device`` is this machine.
     """
     if is_here(device):
         raise Unsupported(f"{what}, not by this machine's calibration: name another --device, such as {such}")
@@ -47,7 +47,7 @@ def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
 
 
 def weights_of_winner(model: str | ArchSpec) -> str | None:
-    """The weight format that a winner's folder was exported in; None of anything else."""
+    """The weight format of a winner's folder; None for anything else."""
     winner = read_winner(Path(model)) if isinstance(model, str) else None
     return None if winner is None else winner.design.weights
 
@@ -55,10 +55,10 @@ def weights_of_winner(model: str | ArchSpec) -> str | None:
 def profile_here(
     runtime: str, threads: int = 1, *, images: bool = False, ranking: bool = False, sounds: bool = False
 ) -> MachineProfile:
-    """This machine's profile, for models of tokens, image classifiers, ranking models or models of sound.
+    """This machine's profile for language models, image classifiers, ranking models or speech recognisers.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such profile.
     """
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
@@ -73,9 +73,9 @@ def profile_here(
 
 
 def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
-    """Whether this machine has profiles for models of ``images``, ``ranking`` or ``sounds``."""
+    """Which special profile the models need: ``images``, ``ranking`` or ``sounds``."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
-    stems = [arch.stem or arch.encoder_stem for arch in archs]  # of a model that hears and writes, its encoder's
+    stems = [arch.stem or arch.encoder_stem for arch in archs]  # for an audio encoder-decoder, the encoder's
     kinds = {"images": ImageStem, "ranking": RankingStem, "sounds": SoundStem}
     return {name: all(isinstance(stem, kind) for stem in stems) for name, kind in kinds.items()}
 
@@ -85,12 +85,12 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
 
     Args:
         model: As in :func:`chipwise.estimate`.
-        runtime: The runtime that was calibrated; ``onnxruntime`` unless given.
+        runtime: The calibrated runtime. Default: ``onnxruntime``.
         asked: ``weights``, ``batch``, ``prompt_tokens``, ``new_tokens``, ``tp``, ``pp``, ``ep``, ``dp`` and ``kv``.
 
     Raises:
-        InputError: It was not calibrated in this runtime, or several devices are asked for.
-        Unsupported: The profile knows nothing of a block or format.
+        InputError: This machine was not calibrated in this runtime, or several devices are requested.
+        Unsupported: The profile has no rates for a block or format.
     """
     name = model if isinstance(model, ArchSpec) else str(model)
     priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})

@@ -1,4 +1,4 @@
-"""Estimates from the rates of whole runs: images and videos, parts of models on phones, other benchmark suites."""
+"""Estimates by laws fitted to whole runs: images and videos, models on phone NPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | No
     Args:
         model: As in :func:`estimate`.
         device: As there.
-        part: The one part of a model on a phone's chip that is asked for.
+        part: The requested part of a model on a phone's chip.
 
     Raises:
         UnknownName: There is no such device.
@@ -28,7 +28,7 @@ def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | No
     return law_for(model, None if is_here(device) else device, part)
 
 
-PICTURES = "pictures of published models are priced by whole runs on devices with data sheets"
+PICTURES = "diffusion models are priced by published runs on devices with data sheets"
 
 
 class PartTable(ResultTable[RunEstimate]):
@@ -48,7 +48,7 @@ def estimate_pictures(
     devices: int = 1,
     runtime: str | None = None,
 ) -> RunEstimate:
-    """Predicts a batch of images or videos that a diffusion transformer makes: seconds, watts, joules, price.
+    """Predicts time, power, energy and price of a batch of images or videos from a diffusion model.
 
     >>> import chipwise
     >>> found = chipwise.estimate_pictures("black-forest-labs/FLUX.1-dev", device="h100-sxm")
@@ -56,19 +56,18 @@ def estimate_pictures(
     True
 
     Args:
-        model: A name that holds a known diffusion transformer's, such as ``stable-diffusion-3.5-large``.
+        model: A name that contains that of a known diffusion model, such as ``stable-diffusion-3.5-large``.
         device: A data sheet's name, alias or file.
-        height: Pixels. Default: 1024, of a video 480.
-        width: Pixels. Default: 1024, of a video 832.
-        frames: Frames of a video; 1 makes an image. Default: 81 for models of videos.
-        steps: Steps of denoising. Default: 28, of a video 50, of models distilled for few 4.
-        batch: Images or videos that are made together.
-        devices: Devices that share each of them.
+        height: Height in pixels. Default: 1024, for videos 480.
+        width: Width in pixels. Default: 1024, for videos 832.
+        frames: Frames of a video; 1 for an image. Default: 81 for video models.
+        steps: Denoising steps. Default: 28; for videos 50; for models distilled to few steps 4.
+        batch: Images or videos generated together.
+        devices: Devices over which each image or video is split.
         runtime: ``diffusers``.
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: A size is wrong.
+        UnknownName: A name is unknown. SpecError: A size is wrong.
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
@@ -93,9 +92,9 @@ def explain_pictures(
     Args:
         model: As in :func:`estimate_pictures`.
         device: A data sheet's name, alias or file.
-        steps: Steps of denoising; the usual ones unless given.
-        batch: Images or videos that are made together.
-        devices: Devices that share each of them.
+        steps: Denoising steps. Default: the model's usual number.
+        batch: Images or videos generated together.
+        devices: Devices over which each image or video is split.
 
     Raises:
         UnknownName: The model or device is not known.
@@ -122,16 +121,15 @@ def estimate_parts(
     ['decoder', 'encoder']
 
     Args:
-        model: A model that AI Hub has, such as ``whisper_small``, ``openai_clip`` or ``vit``.
+        model: A model on Qualcomm AI Hub, such as ``whisper_small``, ``openai_clip`` or ``vit``.
         device: A Snapdragon or Dragonwing chip, ``CHIP:gpu`` or ``CHIP:cpu`` for other units than its NPU.
-        part: The one part asked for.
+        part: Only this part.
         runtime: qnn, onnxruntime, litert, … Default: qnn on the NPU, litert elsewhere.
         weights: fp16, w8a16, w8a8, w4a16. Default: fp16.
 
     Raises:
-        UnknownName: A name that is not known.
-        Unsupported: The device is no chip of Qualcomm's.
+        UnknownName: A name is unknown. Unsupported: The device is not a Qualcomm chip.
     """
-    require_sheet(device, "parts are priced by what Qualcomm's chips took", such="snapdragon-8-elite")
+    require_sheet(device, "parts are priced by measurements on Qualcomm chips", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
     return PartTable(f"{model} on {device}", found)

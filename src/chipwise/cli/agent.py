@@ -1,4 +1,4 @@
-"""``chipwise agent``: the cost of one turn of an agent's loop, and what fits into its time."""
+"""``chipwise agent``: the cost of one turn of an agent's loop, and what fits into its time budget."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def command(
     loop: Annotated[Path, typer.Argument(help="A YAML file: budget, device, parts (see `chipwise init agent`).")],
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
-    """Price an agent's loop (perceive, think, act) against one budget of time, and say which part eats it.
+    """Price an agent's loop (perceive, think, act) against a time budget, and say which part takes the most time.
 
-    Each part is a model with its tokens and images, or a time that you measured. Where a turn takes too long, the
-    alternatives that the file lists are tried in order of preference, and each part's row says how many new tokens
-    or calls would fit with all else as it is.
+    Each part is a model with its tokens and images, or a time that you measured. If a turn takes too long, the
+    alternatives in the file are tried in order of preference. Each part's row says how many new tokens or calls would
+    fit if nothing else changed.
 
     chipwise init agent && chipwise agent agent.yaml
     """

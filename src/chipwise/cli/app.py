@@ -64,7 +64,7 @@ class Grouped(TyperGroup):
     """Lists commands under the heading of their group, in the order in which they are added."""
 
     def format_commands(self, ctx: object, formatter: Formatter) -> None:
-        """Writes one section a group."""
+        """Writes one section per group."""
         width = max(map(len, self.commands))
         for group in GROUPS:
             rows = [
@@ -109,9 +109,9 @@ for group, name, command, summary in (
     ("Measure", "validate", fitting.command("validate"), "Score predictions against measured rows."),
     ("Serve", "plan", plan.command, "Find the cheapest fleet for a load and its limits."),
     ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
-    ("Serve", "agent", agent.command, "Price an agent's loop against one budget of time."),
+    ("Serve", "agent", agent.command, "Price an agent's loop against a time budget."),
     ("Share", "export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
-    ("Share", "kit", kit.command, "Pack models to measure on a device that is not here."),
+    ("Share", "kit", kit.command, "Pack models to measure on another device."),
     ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),
     ("Extend", "fit", fitting.command("fit"), "Refine the cost models with measurements."),
 ):
@@ -154,12 +154,12 @@ def run() -> None:
     try:
         with refused_files():
             code = app(prog_name="chipwise", standalone_mode=False)
-            sys.stdout.flush()  # what cannot be written is an error here, and not after the last line of the program
+            sys.stdout.flush()  # reports a failed write here instead of at interpreter exit
             sys.exit(code)
     except ChipwiseError as error:
         _fail(error)
     except UsageError as error:
-        if "\n" in str(error):  # the help, where no command was given
+        if "\n" in str(error):  # the help text, if no command was given
             print(error, file=sys.stderr)
             sys.exit(2)
         _fail(plain_error(error))
@@ -178,7 +178,7 @@ def _fail(error: ChipwiseError) -> None:
         raise error
     try:
         sys.stdout.flush()
-    except OSError:  # what is still buffered can be written nowhere: the exit must not try again
+    except OSError:  # the buffered text cannot be written, so the exit must not try again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -39,8 +39,8 @@ def command(
     """Measure this machine in a runtime and write its profile (in about 75 seconds).
 
     The profile holds rates of matrix products by format and size, bandwidth by working set, the cost of a node, and
-    memory of the process. Its check predicts whole models, each by a fit that excluded it. A calibration that was
-    stopped (Ctrl-C) goes on where it was when the command is given again within a day.
+    memory of the process. Its check predicts whole models, each by a fit without it. A calibration that was stopped
+    (Ctrl-C) continues if you run the command again within a day.
     """
     if not 0.25 <= minutes <= 60:
         raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
@@ -60,7 +60,7 @@ def command(
                 sounds=sounds,
             )
     except KeyboardInterrupt:
-        print("stopped; what is measured is kept for a day, give the command again to go on", file=sys.stderr)
+        print("stopped; results are kept for a day, run the command again to continue", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         show.json_of({"profile": profile, "against": compared(profile, sheet)} if sheet is not None else profile)
@@ -71,10 +71,10 @@ def command(
 
 
 def compared(profile: api.MachineProfile, sheet: api.names.DeviceProfile) -> list[dict[str, Any]]:
-    """Measured and published figures in SI units; None where one is unknown.
+    """Measured and published figures in SI units; None if unknown.
 
-    Measured peaks are of products in that weight format on ``profile.threads`` threads; published peaks are of the
-    whole chip.
+    Measured peaks are for matrix products in that weight format on ``profile.threads`` threads; published peaks are for
+    the whole chip.
     """
     formats = {"fp32": DType.FP32, "int8": DType.INT8, "int4": DType.INT4}
     rows: list[dict[str, Any]] = [

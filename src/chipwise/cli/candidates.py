@@ -15,20 +15,22 @@ READ = ("model", "device", "memory", "like", "runtime", "weights", "candidates",
 
 
 def answered(context: typer.Context, model: str, device: str, *, counts: str | None, shards: int | None) -> bool:
-    """Prints costs for numbers of candidates, if given; returns whether they were.
+    """Prints the costs if numbers of candidates are given; returns whether they are.
 
     Raises:
-        typer.BadParameter: An option was typed that does not go with ``--candidates``.
+        typer.BadParameter: An option was given that cannot be combined with ``--candidates``.
     """
     told = context.params
     if counts is None:
         refuse(context, "shards", why="is for --candidates")
         return False
-    refuse(context, *(name for name in told if name not in READ), why="is not for --candidates")
+    refuse(context, *(name for name in told if name not in READ), why="cannot be combined with --candidates")
     try:
         numbers = [int(part) for part in counts.split(",")]
     except ValueError:
-        raise InputError(f"--candidates: whole numbers with commas between, such as 1,8,32; not {counts!r}") from None
+        raise InputError(
+            f"--candidates: must be comma-separated whole numbers, such as 1,8,32; not {counts!r}"
+        ) from None
     found = api.candidates(
         model, device=device, counts=numbers, runtime=told["runtime"], weights=told["weights"], shards=shards
     )

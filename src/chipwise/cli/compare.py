@@ -26,7 +26,7 @@ def command(
     device: Annotated[
         str,
         typer.Option(
-            help="Devices, with commas between, or `all`; `here` is this machine.", autocompletion=completion.devices
+            help="Comma-separated devices, or `all`; `here` is this machine.", autocompletion=completion.devices
         ),
     ] = "all",
     runtime: Annotated[
@@ -45,11 +45,11 @@ def command(
     html: Annotated[Path | None, typer.Option(help="For two runs: write a page with both fronts in one plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
-    """Compare what models cost on several chips, and say which bound decides; or compare two runs.
+    """Compare the cost of models on several chips, and say what bounds each; or compare two runs.
 
     chipwise compare meta-llama/Llama-2-7b-hf meta-llama/Llama-3.1-8B --device a100-sxm-80gb,l4 --prompt 32000
 
-    Two folders of searches are compared by limits, promises and measurements, designs and fronts:
+    Two search runs are compared by limits, predictions, measurements, designs and fronts:
 
     chipwise compare runs/a runs/b --html both.html
     """
@@ -68,10 +68,11 @@ def command(
 
 
 def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_json: bool) -> bool:
-    """Compares two runs, where folders of runs are named; False where none is.
+    """Compares two runs; returns False if no folder of a run is named.
 
     Raises:
-        typer.BadParameter: One run alone, more than two, a run beside a model, or an option that only models have.
+        typer.BadParameter: There is only one run, more than two, a run together with a model, or an option that only
+        applies to models.
     """
     runs = [name for name in names if Path(name).is_dir() and api.runs.holds_run(Path(name))]
     if not runs:
@@ -84,8 +85,8 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         )
     if len(runs) != 2:
         count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
-        raise typer.BadParameter(f"{count} named; two are compared, as in: chipwise compare runs/a runs/b")
-    refuse(context, *_OF_MODELS, why="is for models; a run's file states it")
+        raise typer.BadParameter(f"{count} named, but exactly two can be compared: chipwise compare runs/a runs/b")
+    refuse(context, *_OF_MODELS, why="only applies to models; a run's file states it")
 
     found = api.runs.compare_runs(*runs)
     if html is not None:

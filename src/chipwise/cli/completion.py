@@ -1,4 +1,4 @@
-"""Names that a shell completes: devices, models, runtimes. Only file names and short tables are read."""
+"""Shell completion of device, model and runtime names. Reads only file names and short tables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from chipwise.errors import InputError
 
 LIKE = "Read a config.json of an unknown model_type as one of this family, such as llama."
 
-MEMORY = "Of a device that is sold with several sizes, such as 64GB; `--device 'm4 max 64GB'` says the same."
+MEMORY = "Memory size, for a device sold with several sizes: 64GB. Same as `--device 'm4 max 64GB'`."
 
 
 def sized(device: str, memory: str | None) -> str:
     """The device name with its memory.
 
     Raises:
-        InputError: ``memory`` is no size, or the device is none that is sold.
+        InputError: ``memory`` is not a size, or the device is not one that is sold.
     """
     if memory is None:
         return device
@@ -41,7 +41,7 @@ def models(incomplete: str) -> list[str]:
     matching = [name for name in ids if name.lower().startswith(wanted)]
     tails = (name.rpartition("/")[2] for name in ids)
     matching = matching or [tail for tail in tails if tail.lower().startswith(wanted)]
-    return [incomplete + name[len(incomplete) :] for name in matching]  # shells compare case
+    return [incomplete + name[len(incomplete) :] for name in matching]  # shells are case-sensitive
 
 
 def runtimes(incomplete: str) -> list[str]:

@@ -118,7 +118,7 @@ def _print_one(device: api.names.DeviceProfile) -> None:
         error = (
             "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on models left out"
         )
-        say(f"{found.label}, {found.created}: {found.provenance}{error}; the facts are those of the data sheet")
+        say(f"{found.label}, {found.created}: {found.provenance}{error}; the facts below are from the data sheet")
     say(f"{device.title}  ({device.name})", bold=True)
     say(f"{device.vendor} {device.architecture}, {device.kind} of {device.year}, family {device.family}")
     if device.aliases:

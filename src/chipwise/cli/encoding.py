@@ -14,7 +14,7 @@ SPELT = {
 
 
 def plainer(error: UnicodeError) -> tuple[str, int]:
-    """ASCII spellings of characters that cannot be encoded; ``?`` for those without one."""
+    """Returns ASCII replacements for characters that cannot be encoded; ``?`` if there is none."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_spelt, error.object[error.start : error.end])), error.end

@@ -1,4 +1,4 @@
-"""The ``chipwise`` command before anything is imported: Ctrl-C ends it without a traceback from its first moment."""
+"""Entry point of ``chipwise``. It imports nothing first, so that Ctrl-C during start-up prints no traceback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 def main() -> None:
     """Entry point of the ``chipwise`` command.
 
-    Exit codes: 0 done, 1 failed, 2 bad input, 3 trainings elsewhere are awaited, 4 a search's winner is not known to
-    keep every limit, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 the search waits for trainings elsewhere, 4 the winner of a search is
+    not known to keep every limit, 130 stopped by Ctrl-C.
     """
     try:
         from chipwise.cli.app import run

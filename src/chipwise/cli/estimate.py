@@ -18,7 +18,7 @@ from chipwise.core.csvfile import own_columns
 from chipwise.core.layout import Column, Table
 
 TABLE_ONLY = ("table", "out", "as_json")
-SHARE_SAID = 0.005  # of TPOT; less waiting than this is not mentioned
+SHARE_SAID = 0.005  # of TPOT; a smaller share of waiting is not shown
 TRAIN_ONLY = ("checkpoint", "microbatches", "zero")
 
 
@@ -63,22 +63,27 @@ def command(
     ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)] = 1,
     gpu_layers: Annotated[
-        str | None, typer.Option(help="Layers on the card, the rest on its host, as llama.cpp's -ngl; or auto.")
+        str | None, typer.Option(help="Layers on the card (llama.cpp's -ngl), the rest on its host; or auto.")
     ] = None,
     n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts stay on the host.", min=0)] = None,
-    host: Annotated[str | None, typer.Option(help="The card's host: a processor, or its '60 GB/s'.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The card's host: a processor, or its memory bandwidth, such as '60 GB/s'.")
+    ] = None,
     height: Annotated[int | None, typer.Option(help="Height of the image in pixels (diffusion models).", min=1)] = None,
     width: Annotated[int | None, typer.Option(help="Width of the image in pixels (diffusion models).", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Frames of a video (diffusion); 1: image.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps (diffusion models).", min=1)] = None,
     part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates, such as 1,8,32,128,512.")] = None,
-    shards: Annotated[int | None, typer.Option(help="Devices among which its embedding tables are sharded.")] = None,
+    shards: Annotated[int | None, typer.Option(help="Devices over which embedding tables are sharded.")] = None,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
     zero: Annotated[
-        int, typer.Option(help="With --train: shard over --dp the optimiser (1), gradients (2), weights (3: FSDP).")
+        int,
+        typer.Option(
+            help="With --train: shard optimiser states (1), also gradients (2), also weights (3: FSDP) over --dp."
+        ),
     ] = 0,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
@@ -88,7 +93,8 @@ def command(
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model; --kernels shows every kernel.
 
-    What does not fit in memory says so first, with what does; its times are then as if it did, and the exit code is 2.
+    If the model does not fit in memory, the first line says so and what would fit; times are as if it fitted, and the
+    exit code is 2.
 
     One device: chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
 
@@ -119,9 +125,9 @@ def command(
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
         refuse(context, *others, why="cannot be combined with --table; use the column of that name")
         if model is not None:
-            raise typer.BadParameter("name a MODEL or a --table, not both")
+            raise typer.BadParameter("give a MODEL or a --table, not both")
         if out is None:
-            raise typer.BadParameter("--table needs --out, the file that the answers go to")
+            raise typer.BadParameter("--table needs --out, the file to write the answers to")
         started = time.perf_counter()
         with progress_bar("estimating", quiet=as_json) as advance:
             rows, failed = api.estimate_table(table, out, on_progress=advance)
@@ -134,10 +140,10 @@ def command(
             if own := own_columns(
                 table, (*api.predictions.ASKED, *api.predictions.ALSO_ASKED, *api.predictions.ANSWERED)
             ):
-                notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
+                notices.print(f"note: columns copied unchanged: {', '.join(own)}")
         return
     if model is None:
-        raise typer.BadParameter("name a MODEL, or a file with --table")
+        raise typer.BadParameter("give a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
     model, device = api.names.alike.named(model, like), completion.sized(device, memory)
     if ranked.answered(context, model, device, counts=candidates, shards=shards):
@@ -151,7 +157,7 @@ def command(
         serving = ("new", "kv", "audio", "images", "size", "gpu_layers", "n_cpu_moe", "host")
         refuse(context, *serving, why="is for serving, not for --train")
         if device == "all":
-            raise typer.BadParameter("--train is priced on one device at a time, not on all")
+            raise typer.BadParameter("--train works for one device at a time, not for all")
         step = api.estimate_training(
             model, device=device, runtime=runtime or "torch-compile", prompt=prompt, batch=batch,
             microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp, zero=zero,
@@ -165,7 +171,7 @@ def command(
     if images:
         sizes |= {"images": images, "image_size": image_size.parse(size)}
     else:
-        refuse(context, "size", why="is the size of --images")
+        refuse(context, "size", why="needs --images")
     sizes |= {"gpu_layers": _layers(gpu_layers), "n_cpu_moe": n_cpu_moe, "host": host}
     if device == "all":
         answers = api.estimate(model, devices="all", **sizes)
@@ -270,7 +276,7 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
 
 
 def read_by(found: api.CostEstimate) -> str:
-    """Unit that a request's cost is counted by: ``token``, ``image``, ``sound`` or ``request``."""
+    """Unit in which the cost of a request is counted: ``token``, ``image``, ``sound`` or ``request``."""
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 
@@ -322,24 +328,24 @@ def _print_devices(model: str, answers: Sequence[api.predictions.DeviceAnswer]) 
 
 
 def decoded(found: api.CostEstimate) -> str:
-    """Tokens per second that one request decodes; empty of a model that decodes none."""
+    """Tokens per second decoded for one request; empty if the model decodes none."""
     rate = found.metrics.get("decode_tokens_per_s")
     return "" if rate is None else units.number(rate.value)
 
 
 def million_tokens(found: api.CostEstimate) -> tuple[str, str]:
-    """Dollars per million input and output tokens; a dash where there is no price."""
+    """Dollars per million input and output tokens; a dash if there is no price."""
     prices = [found.metrics.get(f"usd_per_1k_{side}_tokens") for side in ("input", "output")]
     read, written = (units.show(1e3 * price.value, "price") if price else "–" for price in prices)
     return read, written
 
 
 def _runtimes(found: Sequence[tuple[str, api.CostEstimate]]) -> str:
-    """The one runtime and format of all answers, or that there are several."""
+    """Names the runtime and format if all answers share them, else says that they differ."""
     names = {f"{cost.runtime}, {cost.weights}" for _, cost in found}
-    return f"all in {names.pop()}" if len(names) == 1 else "each as it is usual there"
+    return f"all in {names.pop()}" if len(names) == 1 else "each with its usual runtime and format"
 
 
 def _main(found: api.CostEstimate) -> str:
-    """The metric of a model's speed; a text encoder generates no tokens."""
+    """Metric by which answers are sorted: TPOT, or TTFT if the model generates no tokens."""
     return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"

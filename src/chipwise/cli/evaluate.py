@@ -79,7 +79,7 @@ def _show(result: api.runs.TaskResult, value: float) -> str:
 
 
 def _confusion(result: api.runs.TaskResult) -> str:
-    """The confusion matrix: true classes down, predicted ones across, by number; zeros are left blank."""
+    """The confusion matrix: rows are true classes, columns predicted ones, by number; zeros are left blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))
     lines = ["true class (down), predicted (across):", " " * width + _cells(range(1, count + 1), width)]

@@ -71,13 +71,13 @@ def command(
         bool, typer.Option("--all", help="Also show small gains and changes whose gain is uncertain.")
     ] = False,
     other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
-    apply: Annotated[int | None, typer.Option(help="Write the model as changed by advice number N.", min=1)] = None,
+    apply: Annotated[int | None, typer.Option(help="Write the model with advice number N applied.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="File that --apply writes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
     train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
-    """Explain where the time of a model goes on a chip, how far from the limit it is, and what each change would buy.
+    """Explain where a model's time goes on a chip, how far it is from the limit, and what each change would gain.
 
     A chip: chipwise explain meta-llama/Llama-2-7b-hf --device a100-sxm-80gb --prompt 32000
 
@@ -95,7 +95,7 @@ def command(
     else:
         refuse(context, "new", "kv", "shared", "images", "audio", why="is for serving, not for --train")
     if apply is None:
-        refuse(context, "out", why="is where --apply N writes to")
+        refuse(context, "out", why="needs --apply N")
     device = completion.sized(device, memory)
     asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
     if images:
@@ -104,7 +104,7 @@ def command(
         refuse(context, "size", why="is the size of --images")
     asked["audio_s"] = audio
     if apply is not None and out is None:
-        raise typer.BadParameter("--apply needs --out, the file that the changed model goes to")
+        raise typer.BadParameter("--apply needs --out, the file to write the changed model to")
     if html is not None:
         require("plotly")
     for path in (html, out):
@@ -171,7 +171,7 @@ def _print(model: str, found: api.explanations.Explanation, *, every: bool) -> N
 
 
 def _times(found: api.explanations.Explanation) -> str:
-    """TTFT and TPOT, or the one pass, with their intervals."""
+    """TTFT and TPOT with their intervals, or the time of the single pass."""
     metrics, case = found.estimate.metrics, found.case
     names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
     names = [("step", "step")] if case.training else names
@@ -220,9 +220,9 @@ def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Ex
 def _print_advice(advice: tuple[api.explanations.Advice, ...], *, every: bool) -> None:
     shown = (
         advice if every else api.explanations.leading(advice)
-    )  # which come first, so that numbers are the same with --all
+    )  # these come first, so that advice keeps its number with --all
     say()
-    say("Advice" if shown else "Advice: no change is sure to help much", bold=True)
+    say("Advice" if shown else "Advice: no change is certain to help much", bold=True)
     for number, each in enumerate(shown, start=1):
         proposal = each.proposal
         doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"

@@ -1,4 +1,4 @@
-"""``chipwise export``: a model as files that llama.cpp, ONNX Runtime or transformers load."""
+"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime or transformers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def command(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="fp32, fp16, bf16, int8 or int4, as far as the files have it; GGUF also q8_0, q4_0; or one for each "
-            "layer and the head ('int4/int8 head:int8'). Default: a winner's own, else fp16 for gguf, fp32 for others."
+            help="fp32, fp16, bf16, int8 or int4 (not every file type has all); GGUF also q8_0, q4_0; or one for "
+            "each layer and the head ('int4/int8 head:int8'). Default: a winner's own, else fp16 for gguf, "
+            "fp32 for others."
         ),
     ] = None,
     out: Annotated[
@@ -40,14 +41,13 @@ def command(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
 ) -> None:
-    """Write a model as GGUF, ONNX or a Hugging Face folder, and check that it computes the same.
+    """Write a model as GGUF, ONNX or a Hugging Face folder, and check that its outputs are the same.
 
     Example: chipwise export smollm2 --to gguf --weights q4_0 writes smollm2-gguf/model.gguf with its tokenizer; then:
     llama-cli -m smollm2-gguf/model.gguf -p "The capital of France is"
 
-    Shown are sizes, the format of each part, and how far the outputs of the runtime differ from torch's. export.json in
-    the folder says the same. GGUF is checked by llama.cpp itself, from the package xllamacpp (pip install
-    'chipwise[all]').
+    Prints sizes, the format of each part, and how far the runtime's outputs differ from torch's, also in export.json.
+    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]').
     """
     with show.waiting("exporting", quiet=as_json):
         found = api.export(model, to=to, weights=weights, out=out, verify=verify)

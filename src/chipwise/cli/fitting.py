@@ -1,4 +1,4 @@
-"""Commands of the package chipwise-fitting, where it is installed; else each says how to install it."""
+"""Commands of the package chipwise-fitting; if it is not installed, each says how to install it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def command(name: str) -> Callable[..., None]:
-    """The package's command ``name``; without the package, one that takes any arguments."""
+    """Returns the package's command ``name``; without the package, a command that accepts any arguments."""
     if find_spec(PACKAGE) is None:
         return missing
     found: Callable[..., None] = import_module(f"{PACKAGE}.cli.{name}").command

@@ -1,4 +1,4 @@
-"""The options of commands whose requests may hold images or sound."""
+"""Options for requests with images or sound."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 IMAGES = "Images of each request, for a model that reads them."
 SIZE = "Their width and height in pixels."
 DEFAULT = "1024x768"
-AUDIO = "Seconds of sound that a request to a model that hears reads. Default: its usual."
+AUDIO = "Seconds of sound per request (audio models). Default: the model's usual length."
 
 
 def parse(text: str) -> tuple[int, int]:
     """Width and height of ``1024x768``."""
     found = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r:.40} is no size of an image; write its width and height, such as 1024x768")
+        raise typer.BadParameter(f"{text!r:.40} is not an image size; write width and height, such as 1024x768")
     return int(found[1]), int(found[2])

@@ -13,11 +13,11 @@ from chipwise.core.layout import Column, Table
 from chipwise.errors import InputError, UnknownName
 
 EXAMPLES = Path(__file__).parent / "examples"
-COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written beside it
+COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written next to it
 
 
 def kinds() -> list[str]:
-    """The names of the run files that ship."""
+    """The names of the bundled run files."""
     return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 
 

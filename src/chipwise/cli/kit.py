@@ -30,7 +30,8 @@ def command(
         str | None, typer.Option(help="onnxruntime or llama.cpp. Default: the run's own; else by the model's file.")
     ] = None,
     candidates: Annotated[
-        int, typer.Option(help="Most designs of a run's front beyond winner and reference design.", min=0)
+        int,
+        typer.Option(help="Maximum number of designs from a run's front, besides winner and reference design.", min=0),
     ] = 6,
     threads: Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.")] = None,
     batch: Annotated[int | None, typer.Option(help="Concurrent requests (models). Default: 1.", min=1)] = None,
@@ -41,10 +42,10 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was packed as JSON.")] = False,
 ) -> None:
-    """Pack models for a device that is not here: exported files, one Python script, instructions.
+    """Pack models for another device: exported files, one Python script, instructions.
 
-    Copy the folder to the device and run there: python3 kit.py. It needs only Python and the runtime. Bring
-    kit-results.json back: chipwise measurements import kit-results.json. A run uses it when it goes on with --resume.
+    Copy the folder to the device and run there: python3 kit.py. It needs only Python and the runtime. Then import the
+    results here: chipwise measurements import kit-results.json. A run uses them when you continue it with --resume.
     """
     with show.waiting("packing", quiet=as_json):
         packed = api.kit(
@@ -70,4 +71,4 @@ def command(
     print_table(table)
     for note in packed.notes:
         say(note)
-    say(f"Copy {packed.folder} to the device and run there: python3 kit.py; README.md in it says what is needed.")
+    say(f"Copy {packed.folder} to the device and run there: python3 kit.py; its README.md says what is needed.")

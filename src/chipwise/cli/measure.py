@@ -40,7 +40,7 @@ def command(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Weight format where the model is built: fp32, int8, int4, or a format for each layer and the head "
+            help="Weight format, if the model is built here: fp32, int8, int4, or a format for each layer and the head "
             "('int4/int8 head:int8'); fp32 unless given."
         ),
     ] = None,
@@ -59,11 +59,11 @@ def command(
     Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
     profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
 
-    A model that sees or hears for a decoder is measured in parts, its tower and its decoder, which are then added up:
+    Vision-language and audio-language models are measured in two parts, tower and decoder, which are added up:
     chipwise measure smolvlm-256m --images 1 --image-size 1024x768
     """
     if api.measured_parts.comes_in_parts(model):
-        output.refuse(context, "sustained", why="is for models that are measured whole")
+        output.refuse(context, "sustained", why="cannot be used for models measured in parts")
         with show.waiting("measuring", quiet=as_json):
             parts = api.measure_parts(
                 model,
@@ -81,7 +81,7 @@ def command(
             )
         show.json_of(parts) if as_json else measured.parts_table(parts)
         return
-    output.refuse(context, "images", "size", why="is for models that see with a tower")
+    output.refuse(context, "images", "size", why="only applies to models with a vision tower")
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(

@@ -27,9 +27,9 @@ def measurement_table(
 
     Args:
         found: The measurement.
-        promised: Predicted or promised value by metric, with the bounds of its interval.
+        promised: The predicted value of each metric, with the bounds of its interval.
         limits: The limits of its run.
-        used: MFU and MBU, where the design and the machine's ceilings are known.
+        used: MFU and MBU, if the design and the machine's peaks are known.
     """
     request = found.workload
     tokens = "tokens per text" if found.encodes else f"prompt tokens, {request.new_tokens} new tokens"
@@ -157,7 +157,7 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
 
 
 def _met(limit: api.measuring.Constraint, value: float, bound: float | None) -> str:
-    """Whether a limit is met; "probably" where the interval's bound does not meet it or nothing bounds a P99."""
+    """Says whether a limit is met; "probably" if the interval extends past it or the P99 is unbounded."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
@@ -185,7 +185,7 @@ def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
 
 
 def histogram(found: api.Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
-    """One line of bars over the samples' range up to P99.5, logarithmic, and the number of samples beyond."""
+    """One line of bars for samples up to P99.5, logarithmic, and the number of samples above."""
     import numpy as np
 
     samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)
@@ -211,7 +211,7 @@ def _verdict(found: api.Measurement) -> None:
 
 
 def drift_sentence(found: api.Measurement) -> str:
-    """The machine's speed compared with that at calibration, and corrected medians where that matters."""
+    """Compares the machine's speed with calibration, and gives corrected medians if they differ."""
     assert found.drift is not None
     phases = [("prefill", "TTFT", found.drift.prefill_slowdown)]
     if not found.encodes:

@@ -16,8 +16,8 @@ from chipwise.core.layout import Column, Table
 
 app = typer.Typer(rich_markup_mode=None)
 JSON = typer.Option("--json", help="Print as JSON, in SI units.")
-DEVICE = typer.Option(help="Only of this machine, as listed.")
-RUNTIME = typer.Option(help="Only of this runtime.")
+DEVICE = typer.Option(help="Only measurements on this machine (a name from the list).")
+RUNTIME = typer.Option(help="Only measurements in this runtime.")
 
 
 @app.callback(invoke_without_command=True)
@@ -29,7 +29,8 @@ def table(
 ) -> None:
     """List the measurements of all runs and commands of this user.
 
-    One store in the user's data folder (CHIPWISE_HOME if set), safe under concurrent writers.
+    They are kept in one file in the user's data folder (CHIPWISE_HOME if set), which several processes may write at
+    once.
     """
     if context.invoked_subcommand is None:
         _list(device, runtime, as_json)
@@ -112,7 +113,7 @@ def one(
     identity: Annotated[str, typer.Argument(help="A measurement's id, or its first digits.")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show one measurement; with --json every sample and reading of it."""
+    """Show one measurement; --json prints every sample and reading."""
     item = api.measuring.MeasurementStore().get(identity)
     if as_json:
         show.json_of(item.to_data())
@@ -139,10 +140,10 @@ def export(
 def import_(
     file: Annotated[
         Path,
-        typer.Argument(help="A kit's results, llama-bench JSON, or what 'measurements export' wrote here or there."),
+        typer.Argument(help="A kit's results, llama-bench JSON, or a file from 'measurements export'."),
     ],
     run: Annotated[
-        Path | None, typer.Option(help="Run that a kit's results are of. Default: where it was when it was packed.")
+        Path | None, typer.Option(help="Folder of the run that the kit came from. Default: where it was when packed.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="llama-bench: the model measured (a GGUF file, a known name, a spec).")
@@ -151,11 +152,11 @@ def import_(
         str | None, typer.Option(help="llama-bench: name of the device. Default: the processor or GPU in the file.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="llama-bench: weight format, where neither the file nor the model states it.")
+        str | None, typer.Option(help="llama-bench: weight format, if neither the file nor the model states it.")
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Add measurements made elsewhere; those that are here already are left as they are.
+    """Add measurements made elsewhere; existing ones are not changed.
 
     Reads kit-results.json (chipwise kit), the output of llama-bench -o json (with --model), and exported lines. They
     are kept under the device's name and never change this machine's own profile.
@@ -168,7 +169,7 @@ def import_(
         for note in found.notes:
             say(note)
         if found.run is not None:
-            say(f"the run uses them when it goes on: chipwise search RUN_FILE --out {found.run} --resume")
+            say(f"the run uses them when you continue it: chipwise search RUN_FILE --out {found.run} --resume")
 
 
 @app.command("delete")

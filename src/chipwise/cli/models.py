@@ -25,16 +25,17 @@ def command(
     ] = None,
     memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
     host: Annotated[
-        str | None, typer.Option(help="With --device: also what the card shares with this host, or its '60 GB/s'.")
+        str | None,
+        typer.Option(help="With --device: also models split between card and host (a processor, or '60 GB/s')."),
     ] = None,
-    prompt: Annotated[int, typer.Option(help="With --device: tokens of the prompt.")] = 512,
-    new: Annotated[int, typer.Option(help="With --device: tokens of the answer.")] = 128,
+    prompt: Annotated[int, typer.Option(help="With --device: prompt tokens.")] = 512,
+    new: Annotated[int, typer.Option(help="With --device: new tokens.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 
-    Fine-tuned and quantised repositories of these models work too, and so does any config.json. Models that make
-    pictures or videos stand at the end; any id that holds their name means them.
+    Fine-tuned and quantised repositories of these models work too, and so does any config.json. Models that generate
+    images or videos are listed last; any id that contains their name selects them.
 
     \b
       chipwise models qwen3

@@ -19,7 +19,7 @@ from chipwise.errors import printable
 
 
 class _PlainConsole(Console):
-    """Prints text without the escape codes that names of files or other machines may hold."""
+    """Prints text without escape codes, which file names or data from other machines may contain."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         super().print(*(printable(item) if isinstance(item, str) else item for item in objects), **options)
@@ -41,10 +41,10 @@ def is_default(context: typer.Context, name: str) -> bool:
 
 
 def refuse(context: typer.Context, *names: str, why: str) -> None:
-    """Refuses options that were typed and would change nothing.
+    """Refuses options that were given but would have no effect.
 
     Raises:
-        typer.BadParameter: One of ``names`` stands on the command line.
+        typer.BadParameter: One of ``names`` is on the command line.
     """
     for name in names:
         if not is_default(context, name):
@@ -52,7 +52,7 @@ def refuse(context: typer.Context, *names: str, why: str) -> None:
 
 
 def width() -> int:
-    """Characters of a line: COLUMNS where it is set, else the terminal's; 120 where the output is no terminal."""
+    """Characters per line: COLUMNS if set, else the terminal's width; 120 if the output is not a terminal."""
     if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
         return max(40, console.width)
     return 120
@@ -77,7 +77,7 @@ def print_table(table: Table) -> None:
 
 @contextlib.contextmanager
 def progress_bar(label: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error; silent where standard error is no terminal."""
+    """A progress bar on standard error; silent if standard error is not a terminal."""
     if quiet or not notices.is_terminal:
         yield lambda done, total: None
         return

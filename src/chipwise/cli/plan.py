@@ -33,21 +33,23 @@ def command(
     trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
     prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
-    spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
+    spread: Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)] = 0.0,
     shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
     prefixes: Annotated[int, typer.Option(help="Number of shared texts.", min=1)] = 1,
     ttft_p50: Annotated[str | None, typer.Option(help="Limit on the median time to first token.")] = None,
     ttft_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
-    ttft_p99: Annotated[str | None, typer.Option(help="On its P99, such as 500ms.")] = None,
+    ttft_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 500ms.")] = None,
     tpot_p50: Annotated[str | None, typer.Option(help="Limit on the median time per output token.")] = None,
     tpot_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
-    tpot_p99: Annotated[str | None, typer.Option(help="On its P99, such as 40ms.")] = None,
+    tpot_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 40ms.")] = None,
     e2e_p50: Annotated[str | None, typer.Option(help="Limit on the median end-to-end time.")] = None,
     e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     e2e_p99: Annotated[str | None, typer.Option(help="On its P99.")] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Devices to choose from, a,b,c, or machines: p5.48xlarge. Default: all with a price."),
+        typer.Option(
+            help="Devices to choose from: a,b,c, or cloud machines such as p5.48xlarge. Default: all with a price."
+        ),
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's.")] = None,
     weights: Annotated[str | None, typer.Option(help="Formats to choose from. Default: bf16, fp8.")] = None,
@@ -55,12 +57,12 @@ def command(
     tp: Annotated[str, typer.Option(help="Tensor-parallel degrees to choose from.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option(help="Pipeline-parallel degrees to choose from.")] = "1",
     ep: Annotated[
-        str | None, typer.Option(help="Expert-parallel degrees. Default, of mixtures: 1, and all devices.")
+        str | None, typer.Option(help="Expert-parallel degrees. Default for mixtures of experts: 1, and all devices.")
     ] = None,
-    dp: Annotated[str, typer.Option(help="Data-parallel degrees of mixtures' attention.")] = "1",
+    dp: Annotated[str, typer.Option(help="Data-parallel degrees of attention (mixtures of experts).")] = "1",
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="Speculative decoding that may be used, MODEL:TOKENS:ACCEPTANCE; `ngram` needs no model."),
+        typer.Option(help="Speculative decoding to consider: MODEL:TOKENS:ACCEPTANCE; `ngram` needs no model."),
     ] = None,
     fleets: Annotated[
         str,
@@ -71,10 +73,10 @@ def command(
     max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Limit on the power of all boards together, such as 20kW.")] = None,
     budget: Annotated[str | None, typer.Option(help="Limit on the price of all devices, such as '10 USD/h'.")] = None,
-    confidence: Annotated[float, typer.Option(help="Probability with which all limits are to hold.")] = 0.9,
+    confidence: Annotated[float, typer.Option(help="Probability with which all limits must hold.")] = 0.9,
     arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
-    burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
-    requests: Annotated[int, typer.Option(help="Requests that each engine is replayed with.", min=50)] = 400,
+    burstiness: Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="Number of requests to replay per engine.", min=50)] = 400,
     seed: Annotated[int, typer.Option(help="Seed of the random load.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the plan in --out.")] = False,
@@ -86,7 +88,8 @@ def command(
 
     chipwise plan meta-llama/Llama-3.1-8B --rate 20/s --prompt 1500 --new 250 --ttft-p99 500ms --tpot-p99 40ms
 
-    Prefill and decode apart, and two sorts of chips: chipwise plan MODEL --rate 20/s --fleets together,apart,mixed
+    Separate pools for prefill and decode, and two kinds of chips: chipwise plan MODEL --rate 20/s --fleets
+    together,apart,mixed
 
     Speculative decoding: chipwise plan Qwen/Qwen3-32B --rate 2/s --draft Qwen/Qwen3-0.6B:4:0.7 --draft ngram:4:0.4
 
@@ -108,7 +111,7 @@ def command(
         asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
-        refuse(context, *OF_MADE_LOADS, why="is what the --trace says")
+        refuse(context, *OF_MADE_LOADS, why="is given by the --trace")
     for file in (html, out):
         if file is not None:
             check_output(file)
@@ -174,7 +177,7 @@ def _prices(given: list[str]) -> dict[str, object]:
 def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) -> None:
     if what == "diff":
         if len(files) != 2:
-            raise typer.BadParameter("plan diff needs two plans' files")
+            raise typer.BadParameter("plan diff needs the files of two plans")
         rows = api.serving.differences(*files)
         if as_json:
             json_of([{"name": name, "before": before, "after": after} for name, before, after in rows])
@@ -185,7 +188,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
         print_table(table) if rows else say("the plans are equal")
         return
     if len(files) != 1 or results is None:
-        raise typer.BadParameter("plan check needs one plan's file and --results FILE")
+        raise typer.BadParameter("plan check needs the file of one plan and --results FILE")
     found = api.serving.check(files[0], results)
     if as_json:
         json_of(found)
@@ -238,7 +241,10 @@ def _print(found: api.serving.FleetPlan) -> None:
     for left in found.left_out if found.question.devices else ():
         say(f"not {left.device}: {left.reason}")
     if found.left_out and not found.question.devices:
-        say(f"{counted(len(found.left_out), 'other device')} with a price: --json says why not; --device names one")
+        say(
+            f"{counted(len(found.left_out), 'other device')} with a price: --json lists the reasons, --device "
+            f"NAME selects one"
+        )
     front = [option.label for option in found.front]
     say(f"price against P99 end to end, the front: {'; '.join(front)}")
     for each in found.limit_prices:
@@ -251,4 +257,7 @@ def _print(found: api.serving.FleetPlan) -> None:
         say(f"note: the price of {', '.join(unknown)} is unknown; give it with --price DEVICE=PRICE")
     for note in found.notes:
         say(f"note: {note}")
-    say(f"note: {found.best.provenance}; times are from the engine's door, 90 % intervals; prices are list prices")
+    say(
+        f"note: {found.best.provenance}; times start when the engine receives a request; 90 % intervals; prices "
+        f"are list prices"
+    )

@@ -1,4 +1,4 @@
-"""The expected loss after training, always with its interval, beside what the model costs."""
+"""The expected loss after training with its interval, printed together with the model's cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_tokens(text: str | None) -> str | None:
     """Returns the value of --train-tokens.
 
     Raises:
-        SpecError: It is no positive number of tokens.
+        SpecError: The text is not a positive number of tokens.
     """
     if text is not None and not parse_field(text, "count", "--train-tokens") > 0:
         raise SpecError(f"must be more than 0, not {text}", field="--train-tokens")
@@ -25,7 +25,7 @@ def check_tokens(text: str | None) -> str | None:
 
 
 def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) -> object:
-    """Returns ``data`` as JSON values, with the expected loss added where tokens are given."""
+    """Returns ``data`` as JSON values, with the expected loss added if tokens are given."""
     if tokens is None:
         return data
 
@@ -37,7 +37,7 @@ def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) ->
 def print_quality(
     model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[api.explanations.Advice] = ()
 ) -> None:
-    """Prints the expected loss of the model, and of each piece of advice that changes it; nothing without tokens."""
+    """Prints the expected loss of the model and of each piece of advice that changes it, if tokens are given."""
     if tokens is None:
         return
 

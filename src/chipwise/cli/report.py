@@ -15,9 +15,9 @@ def command(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/clinic.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
-    """Write report.html, card.md and trials.csv of a run again, from what its folder holds.
+    """Write report.html, card.md and trials.csv of a run again, from the data in its folder.
 
-    Says what to do where a run stopped early. Exit code 4: its winner does not keep every limit, as far as is known.
+    If the run stopped early, says what to do. Exit code 4: the winner is not known to keep every limit.
     """
     record = api.report(run)
     if as_json:

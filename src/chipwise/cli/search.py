@@ -22,8 +22,8 @@ def command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")
     ] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Put that run aside and start again.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Trainings side by side. Default: as in the file.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Move the existing run aside and start again.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Number of parallel trainings. Default: as in the file.")] = None,
     train_on: Annotated[
         str | None,
         typer.Option(help="Train on local, cuda, cuda:0,1, ray, ray://HOST:PORT or jobs. Default: as in the file."),
@@ -39,7 +39,7 @@ def command(
     Writes a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and as model.onnx, and
     the study, so that a stopped search can continue with --resume.
 
-    A run file says where the model must run, what it may cost, what may vary, the text, and the CPU time:
+    A run file states the target device, the limits, the search space, the data and the CPU budget:
 
     \b
       name: notes
@@ -57,12 +57,12 @@ def command(
       budget: {cpu: 16 min, final: 100 s}
 
     Candidates train on this machine's cores; train: {on: cuda} (or ray, ray://head:10001, jobs) trains them elsewhere,
-    and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count trainings alone. With jobs the search writes job files and
+    and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count only trainings. With jobs the search writes job files and
     stops with exit code 3 until their results are there (--resume).
 
-    A stopped search goes on with --resume, also with new limits, another budget or another seed in the file; whatever
-    is trained and measured is kept. Where nothing keeps the limits, or a busy machine left them unconfirmed, the search
-    ends with the closest design and exit code 4; --resume measures again.
+    --resume continues a stopped search, also with new limits, another budget or another seed in the file; trainings and
+    measurements are kept. If no design keeps the limits, or a busy machine left them unconfirmed, the search ends with
+    the closest design and exit code 4; --resume measures again.
 
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
     power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
@@ -75,9 +75,9 @@ def command(
     stop = _Stop()
     stop.listen()
     try:
-        folder = api.runs.run_folder(spec, out)  # a mistake in the file shows before torch is loaded
+        folder = api.runs.run_folder(spec, out)  # mistakes in the file are reported before torch is loaded
         if resume and not api.runs.holds_run(folder):
-            print(f"{folder}: there is no run to resume; starting a new one", file=sys.stderr)
+            print(f"{folder} holds no run to resume; starting a new one", file=sys.stderr)
         with contextlib.nullcontext(api.runs.silent) if as_json else show.live() as observer:
             record = api.search(
                 spec,
@@ -100,10 +100,10 @@ def command(
 
 
 class _Stop:
-    """A signal that asks for the end.
+    """A request to stop, sent by a signal.
 
-    It raises KeyboardInterrupt where it comes. Python swallows an exception that strikes in a finaliser; then the next
-    progress of the search raises it again.
+    The signal raises KeyboardInterrupt at once. If it arrives in a finaliser, Python swallows the exception; then the
+    search's next progress event raises it again.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class _Stop:
         raise KeyboardInterrupt
 
     def checked(self, observer: api.runs.Observer) -> api.runs.Observer:
-        """``observer``, which stops the search where a signal came and nothing is being undone yet."""
+        """Wraps ``observer`` so that it stops the search after a signal, unless clean-up has already begun."""
 
         def report(status: api.runs.Status) -> None:
             undoing = sys.exc_info()[0] is not None

@@ -19,13 +19,13 @@ def command(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Instead of text a run file of another task, whose data is used. Default: a winner's own."),
+        typer.Option(help="Instead of text: a run file of another task, for its data. Default: a winner's own."),
     ] = None,
     weights: Annotated[str, typer.Option(help="The narrow format: int8 or int4.")] = "int8",
     out: Annotated[Path | None, typer.Option(help="Write the losses to this file, as a JSON list.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the losses as JSON.")] = False,
 ) -> None:
-    """Measure by how much quantising each layer separately raises the loss: bits per byte, or that of another task.
+    """Measure how much quantising each layer alone raises the loss (bits per byte, or another task's loss).
 
     Text: chipwise sensitivity runs/clinic/winner --text unseen.txt
 

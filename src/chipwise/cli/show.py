@@ -18,7 +18,7 @@ from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
 
-UNMET = 4  # exit code of a search that found a design, and no limits that it is known to keep
+UNMET = 4  # exit code of a search whose winner is not known to keep every limit
 
 __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
@@ -39,7 +39,7 @@ def live() -> Iterator[api.runs.Observer]:
 
 
 class _Lines:
-    """Progress where lines cannot be redrawn: one at each new phase, and at most one every ten seconds."""
+    """Progress for output that cannot be redrawn: a line per phase, and at most one every ten seconds."""
 
     def __init__(self) -> None:
         self._phase, self._said = "", 0.0
@@ -122,7 +122,7 @@ def result(record: api.RunRecord, folder: Path) -> None:
 
 
 def ending(record: api.RunRecord) -> int:
-    """The exit code of a command that ends with ``record``: 4 where its winner does not keep every limit."""
+    """The exit code for ``record``: 4 if the winner is not known to keep every limit."""
     return UNMET if api.runs.unmet.unmet(record) else 0
 
 

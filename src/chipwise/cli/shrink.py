@@ -42,8 +42,8 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file of any task, whose data is "
-            "used. Default: that of a winner's run, else medical-definitions."
+            help="A text source, text files or globs (repeat the option), or a run file, for its data. Default: "
+            "the data of a winner's run, else medical-definitions."
         ),
     ] = None,
     tokens: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 32,
@@ -51,12 +51,12 @@ def command(
     weights: Annotated[str, typer.Option(help="Weight format for serving: fp32, int8, int4.")] = "fp32",
     steps: Annotated[int, typer.Option(help="Distillation steps after the cut.", min=0)] = 300,
     shared_steps: Annotated[int, typer.Option(help="Training steps of the supernet (method shared).", min=1)] = 150,
-    rate: Annotated[float, typer.Option(help="Peak learning rate of both.")] = 5e-4,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of distillation and supernet.")] = 5e-4,
     device: Annotated[
         str | None,
         typer.Option(
-            help="Chip of the latency limit (chipwise devices), predicted by its data sheet. Default: this machine, "
-            "timed.",
+            help="Chip that the latency limit is for; times are predicted from its data sheet. Default: this "
+            "machine, timed.",
             autocompletion=completion.devices,
         ),
     ] = None,
@@ -79,7 +79,7 @@ def command(
             context,
             "tokens",
             "new",
-            why="is only valid for text models; a run file has a workload",
+            why="only applies to text models; a run file states its workload",
         )
     try:
         found = api.shrink(
@@ -127,7 +127,8 @@ def _print(found: api.runs.Shrunk) -> None:
     heads, neurons = (", ".join(map(str, sizes)) for sizes in (found.sizes.heads, found.sizes.neurons))
     say(f"KV heads of each layer: {heads}; neurons: {neurons}")
     say(
-        f"{found.held_out}: {found.shown(found.loss_before)} as cut, {found.shown(found.loss_after)} after distillation"
+        f"{found.held_out}: {found.shown(found.loss_before)} after the cut, {found.shown(found.loss_after)} after "
+        f"distillation"
     )
     if found.latency is not None and not found.latency.clean:
         say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
@@ -141,12 +142,12 @@ def _silent(stage: str, done: int, total: int) -> None:
 class _Progress:
     """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds.
 
-    The time left is that of the stage, at its pace in this call.
+    The remaining time is for the current stage, at its speed since this call began.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._stage, self._printed_s, self._clock = "", 0.0, clock
-        self._began = (0.0, 0)  # of the stage: when, and what was done by then
+        self._began = (0.0, 0)  # start of the stage: time, and work done by then
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = self._clock()

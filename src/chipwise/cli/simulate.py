@@ -1,4 +1,4 @@
-"""``chipwise simulate``: one arrangement under load, before anyone rents it."""
+"""``chipwise simulate``: simulates one arrangement under load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Batching(StrEnum):
 
 
 OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
-"""Options that a trace has no use for: it says what its requests are."""
+"""Options that cannot be combined with a trace, which defines its requests."""
 
 
 def command(
@@ -54,11 +54,11 @@ def command(
     trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
     prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
     new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
-    spread: Annotated[float, typer.Option(help="Coefficient of variation of both.", min=0)] = 0.0,
+    spread: Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)] = 0.0,
     shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
     prefixes: Annotated[int, typer.Option(help="Number of shared texts.", min=1)] = 1,
     arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
-    burstiness: Annotated[float, typer.Option(help="Squared variation of gamma gaps.")] = 1.0,
+    burstiness: Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")] = 1.0,
     requests: Annotated[int, typer.Option(help="Requests replayed for each seed.", min=1)] = 1000,
     runtime: Annotated[
         str | None, typer.Option(help="vllm, sglang, trtllm, …", autocompletion=completion.runtimes)
@@ -69,25 +69,29 @@ def command(
     pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
     ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel degree of attention.", min=1)] = 1,
-    replicas: Annotated[int, typer.Option(help="Copies behind a router.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Replicas behind a router.", min=1)] = 1,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.", min=1)] = None,
     max_sequences: Annotated[int | None, typer.Option(help="Sequences at once.", min=1)] = None,
-    prefix_cache: Annotated[bool, typer.Option(help="Whether shared beginnings are cached.")] = True,
-    timeout: Annotated[str | None, typer.Option(help="After which clients give up, such as 60s.")] = None,
+    prefix_cache: Annotated[bool, typer.Option(help="Cache shared prompt prefixes.")] = True,
+    timeout: Annotated[str | None, typer.Option(help="Time after which clients give up, such as 60s.")] = None,
     request_time: Annotated[str, typer.Option(help="Time that HTTP and tokenizer add to a request.")] = "0 s",
-    step_scale: Annotated[float, typer.Option(help="Factor of all steps, as `plan check` learns it.", min=0.01)] = 1.0,
-    drafted: Annotated[int, typer.Option(help="Speculative decoding: tokens drafted a step.", min=0)] = 0,
-    acceptance: Annotated[float, typer.Option(help="Probability that one is accepted.", min=0, max=1)] = 0.7,
-    draft: Annotated[str | None, typer.Option(help="The model that drafts; `ngram` (the default) needs none.")] = None,
+    step_scale: Annotated[
+        float, typer.Option(help="Factor on all step times, as `plan check` prints it.", min=0.01)
+    ] = 1.0,
+    drafted: Annotated[int, typer.Option(help="Speculative decoding: drafted tokens per step.", min=0)] = 0,
+    acceptance: Annotated[
+        float, typer.Option(help="Probability that a drafted token is accepted.", min=0, max=1)
+    ] = 0.7,
+    draft: Annotated[str | None, typer.Option(help="The draft model; `ngram` (the default) needs no model.")] = None,
     batching: Annotated[
         Batching, typer.Option(help="Batching of text encoders: packed tokens or padded requests.")
     ] = Batching.TOKENS,
     also: Annotated[str | None, typer.Option(help="A second kind of device: DEVICE[:REPLICAS[:WEIGHT]].")] = None,
     decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
-    decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of those.", min=1)] = 1,
-    link: Annotated[str | None, typer.Option(help="Bandwidth between the two, such as 50 GB/s.")] = None,
-    seeds: Annotated[int, typer.Option(help="Number of simulated loads.", min=1)] = 2,
+    decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of the decode devices.", min=1)] = 1,
+    link: Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode devices, such as 50 GB/s.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of random loads to simulate.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
@@ -101,11 +105,13 @@ def command(
     Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
     """
     if trace is not None:
-        refuse(context, *OF_MADE_LOADS, "requests", "seeds", "seed", why="is what the --trace says")
+        refuse(context, *OF_MADE_LOADS, "requests", "seeds", "seed", why="is given by the --trace")
     if clients is not None:
-        refuse(context, "arrivals", "burstiness", why="is of requests that come at a --rate")
+        refuse(context, "arrivals", "burstiness", why="only applies to requests that arrive at a --rate")
     if not drafted:
-        refuse(context, "acceptance", why="is of speculative decoding; say how many tokens with --drafted")
+        refuse(
+            context, "acceptance", why="only applies to speculative decoding; give the number of tokens with --drafted"
+        )
     if html is not None:
         check_output(html)
     with progress_bar("replaying", quiet=as_json) as advance:
@@ -153,7 +159,7 @@ def _print(model: str, found: api.serving.Simulation) -> None:
     more.add("served", served + (f"; {found.failed:,} gave up" if found.failed else ""))
     more.add(
         "in flight",
-        f"{units.number(found.mean_in_flight)} in the mean; steps run {units.show(found.busy_share, 'share')} of the"
+        f"{units.number(found.mean_in_flight)} on average; steps run {units.show(found.busy_share, 'share')} of the"
         " time",
     )
     if found.cache_tokens:

@@ -15,7 +15,7 @@ from chipwise.core.layout import Column, Table
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="A search's YAML file, or a file with a space alone.")],
+    spec: Annotated[Path, typer.Argument(help="A run file, or a file with only a space.")],
     device: Annotated[
         str | None,
         typer.Option(help="Price by this data sheet (chipwise devices). Default: the file's target."),
@@ -28,7 +28,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
-    """Show a space's size, samples, the share that is feasible by cost, and the extremes of every metric."""
+    """Show a space's size, sample designs, the share within the limits, and the extremes of every metric."""
     profile = api.spaces.profile_of(spec)
     with show.bar("sampling the space", quiet=as_json) as progress:
         found = api.spaces.overview_of(
@@ -62,7 +62,7 @@ def _show(found: api.spaces.Overview) -> None:
     if found.closest is not None:
         say(found.closest)
     if found.unjudged:
-        say(f"not checked, since nothing here predicts them: {', '.join(found.unjudged)}")
+        say(f"not checked, because they cannot be predicted: {', '.join(found.unjudged)}")
     say()
     intervals = any(item.least.intervals for item in found.extremes)
     extremes = Table(

@@ -13,9 +13,9 @@ from chipwise.core.layout import Column, Table
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
-    """List the search strategies: when to use which, and what has to be installed.
+    """List the search strategies, when to use each, and what each needs installed.
 
-    One is chosen in a spec with: search: {strategy: NAME}
+    A run file selects one with: search: {strategy: NAME}
     """
     known = {name: api.spaces.strategy_info(name) for name in api.spaces.STRATEGIES.names()}
     if as_json:

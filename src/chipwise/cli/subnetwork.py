@@ -13,13 +13,15 @@ from chipwise.cli.output import say
 
 
 def command(
-    folder: Annotated[str, typer.Argument(help="A run's folder with quality: supernet, or one of shared weights.")],
+    folder: Annotated[
+        str, typer.Argument(help="The folder of a run with quality: supernet, or a folder of shared weights.")
+    ],
     model: Annotated[
-        str, typer.Argument(help="A trial's number in the run, or a spec file, a config, a known name that fits.")
+        str, typer.Argument(help="A trial number of the run, or a spec file, config or known name that fits.")
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer.json. Default: the run's own of the model's vocabulary.")
+        Path | None, typer.Option(help="A tokenizer.json. Default: the run's tokenizer for the model's vocabulary.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the folder as JSON.")] = False,
 ) -> None:

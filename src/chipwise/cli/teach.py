@@ -12,7 +12,7 @@ from chipwise.cli.output import json_of, say
 from chipwise.core import units
 from chipwise.errors import counted
 
-MOST_LINES = 12  # of problems or flags that are shown
+MOST_LINES = 12  # most problems or contradictions to show
 
 
 def command(
@@ -23,16 +23,16 @@ def command(
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(help="The data sheet nearest to the machine.", autocompletion=completion.devices),
+        typer.Option(help="The data sheet most similar to the machine.", autocompletion=completion.devices),
     ] = None,
     mapped: Annotated[
         list[str] | None, typer.Option("--map", help="COLUMN=FIELD, such as lat=total_ms; COLUMN=- leaves it out.")
     ] = None,
     where: Annotated[list[str] | None, typer.Option(help="COLUMN=VALUE: only these rows.")] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="Runtime of rows that name none.", autocompletion=completion.runtimes)
+        str | None, typer.Option(help="Runtime for rows that do not name one.", autocompletion=completion.runtimes)
     ] = None,
-    add: Annotated[bool, typer.Option("--add", help="Learn from the newest version's rows too.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Also use the rows of the newest version.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the table and save nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
 ) -> None:
@@ -42,11 +42,11 @@ def command(
 
     Then: chipwise estimate gpt2 --device shop-box
 
-    Names mapped: chipwise teach shop-box --from rows.csv --map lat=total_ms
+    With renamed columns: chipwise teach shop-box --from rows.csv --map lat=total_ms
 
     A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
-    its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Useful too: runtime, weights,
-    prompt_tokens, new_tokens, batch. At most 10,000 rows are learnt from.
+    its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Optional columns: runtime, weights,
+    prompt_tokens, new_tokens, batch. At most 10,000 rows are used.
     """
     named = api.telemetry.map_of
     with show.waiting("learning from the rows", quiet=as_json):
@@ -83,8 +83,8 @@ def _print(found: api.telemetry.Taught) -> None:
     if check is not None and check.plain_mean is not None:
         share = "" if check.inside is None else f"; {units.show(check.inside, 'share')} inside the 90 % interval"
         say(
-            f"mean error on models left out: {units.show(check.mean, 'share')} over {counted(check.rows, 'time')} (a "
-            f"ridge regression on the raw choices: {units.show(check.plain_mean, 'share')}; the data sheet alone: "
+            f"mean error on models left out: {units.show(check.mean, 'share')} over {counted(check.rows, 'time')} "
+            f"(a ridge regression on the raw columns: {units.show(check.plain_mean, 'share')}; the data sheet alone: "
             f"{'unknown' if check.sheet_mean is None else units.show(check.sheet_mean, 'share')}){share}"
         )
     elif teaching.rows:

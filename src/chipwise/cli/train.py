@@ -26,8 +26,8 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file of any task (its data is "
-            "learnt). Default: medical-definitions."
+            help="A text source, text files or globs (repeat the option), or a run file, for its data. Default: "
+            "medical-definitions."
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,

@@ -1,4 +1,4 @@
-"""Wrong options and arguments as one line that names them, like every other error."""
+"""Reports wrong options and arguments in one line, like every other error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from chipwise.errors import InputError, listed, nearest, short
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-_PLAIN = (  # what the parsers of typer say of a value, and how the rest of chipwise says it
+_PLAIN = (  # typer's messages, and chipwise's wording
     (r"Value error, ", ""),
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
@@ -24,7 +24,7 @@ _PLAIN = (  # what the parsers of typer say of a value, and how the rest of chip
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
     (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
 )
-OTHER_WORDS = {  # what other tools call a command, and those that do it here
+OTHER_WORDS = {  # commands of other tools, and chipwise's equivalents
     "bench": ("measure",),
     "benchmark": ("measure",),
     "best": ("compare",),
@@ -91,19 +91,19 @@ def plain_error(error: Any) -> InputError:
 
 
 def _instead(typed: str, known: Sequence[str]) -> str:
-    """Half a sentence that names the command for ``typed``, a word of other tools or a misspelling."""
+    """The end of a message: suggests a command for ``typed``, another tool's command or a misspelling."""
     meant = [each for each in OTHER_WORDS.get(typed.lower(), ()) if each in known]
     return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 
 
 def _name(parameter: Any) -> str:
-    """``--batch`` of an option, ``MODEL`` of an argument."""
+    """The name in messages: ``--batch`` for an option, ``MODEL`` for an argument."""
     longest: str = max(parameter.opts, key=len)
     return longest if longest.startswith("-") else longest.upper()
 
 
 def _given(error: Any) -> object | None:
-    """The value that was refused, where the parser kept it."""
+    """The refused value, if the parser kept it."""
     details = getattr(error.__cause__, "errors", None)
     return details()[0].get("input") if details is not None else None
 

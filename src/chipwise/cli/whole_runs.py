@@ -1,4 +1,4 @@
-"""Answers of ``chipwise estimate`` from laws of whole runs: images and parts on phones."""
+"""Answers of ``chipwise estimate`` from published whole runs: diffusion models and models on phone NPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answered(
     part: str | None,
     as_json: bool,
 ) -> bool:
-    """Whether one of these laws is meant; then it has answered.
+    """Prints the answer if one of these laws applies; returns whether one did.
 
     Args:
         context: The command's, with the options that all models share.
@@ -57,7 +57,9 @@ def answered(
         refuse(context, *language, *training, "weights", why="is for language models, not for pictures")
         _pictures(context, model, picture, as_json=as_json)
     else:
-        refuse(context, *language, *training, "tp", "batch", why="is for language models, not for parts on a phone")
+        refuse(
+            context, *language, *training, "tp", "batch", why="only applies to language models, not to parts on a phone"
+        )
         _parts(context, model, part, as_json=as_json)
     return True
 
@@ -65,7 +67,7 @@ def answered(
 def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | None], *, as_json: bool) -> None:
     told = context.params
     if told["device"] == "all":
-        raise typer.BadParameter("pictures are predicted on one device at a time, not on all")
+        raise typer.BadParameter("diffusion models are predicted for one device at a time, not for all")
     asked = {name: told[name] for name in ("device", "batch", "runtime")} | dict(picture)
     found = api.estimate_pictures(model, devices=told["tp"], **asked)
     json_of(found) if as_json else _print([found])
@@ -79,7 +81,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     """
     if not api.whole_runs.makes_pictures(model):
         return False
-    refuse(context, *LANGUAGE, *EXPLAINED, why="is for language models, not for pictures")
+    refuse(context, *LANGUAGE, *EXPLAINED, why="only applies to language models, not to diffusion models")
     told = context.params
     found = api.explain_pictures(model, device=told["device"], batch=told["batch"], devices=told["tp"])
     if as_json:
@@ -94,7 +96,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     for each in found.changes:
         changes.add(units.number(each.times), each.what, each.why)
     print_table(changes)
-    say("note: changes are priced one by one, by the law that prices the picture (predicted)")
+    say("note: each change is priced alone, by the same law as the image (predicted)")
     return True
 
 
@@ -102,17 +104,18 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     """Whether all ``models`` generate images; if so, prints their comparison.
 
     Raises:
-        typer.BadParameter: Only some of them do, an option of another sort was typed, or no devices were named.
+        typer.BadParameter: Only some of the models do, an option for another kind of model was given, or no device was
+        named.
     """
     drawn = [api.whole_runs.makes_pictures(model) for model in models]
     if not any(drawn):
         return False
     if not all(drawn):
         other = models[drawn.index(False)]
-        raise typer.BadParameter(f"{other} does not make pictures, as the others do; compare models of one sort")
-    refuse(context, *LANGUAGE, why="is for language models, not for pictures")
+        raise typer.BadParameter(f"{other} does not generate images like the others; compare models of one kind")
+    refuse(context, *LANGUAGE, why="only applies to language models, not to diffusion models")
     if devices is None:
-        raise typer.BadParameter("name the devices of pictures: --device h100-sxm,b200-sxm")
+        raise typer.BadParameter("name devices for diffusion models: --device h100-sxm,b200-sxm")
     asked = {name: context.params[name] for name in ("batch", "runtime")}
     found = [
         api.estimate_pictures(model, device=device, devices=context.params["tp"], **asked)
@@ -142,7 +145,7 @@ def _print_compared(found: Sequence[api.whole_runs.RunEstimate]) -> None:
     print_table(table)
 
 
-SHARED = ("memory", "gpu_layers", "n_cpu_moe", "host")  # of estimates of language models
+SHARED = ("memory", "gpu_layers", "n_cpu_moe", "host")  # options for language models only
 LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
     "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",

@@ -1,6 +1,6 @@
 """Checks arguments of public functions: types by their hints, numbers by their ranges.
 
-A mistake raises an :class:`~chipwise.errors.InputError` that names the argument, as the command line does.
+A wrong argument raises an :class:`~chipwise.errors.InputError` that names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.errors import InputError, SpecError, UnknownName, nearest, short
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_AT_LEAST = {  # by the argument's name, which means the same in every public function
+_AT_LEAST = {  # by argument name, which has the same meaning in every public function
     **dict.fromkeys(("prompt", "new", "batch", "threads", "microbatches", "workers", "count", "window"), 1),
     **dict.fromkeys(("tp", "pp", "ep", "dp"), 1),
     **dict.fromkeys(("steps", "accumulate", "shared_steps"), 1),
@@ -44,7 +44,7 @@ _TYPE_NAMES = {
 
 
 def public(function: Function) -> Function:
-    """Decorates a public function: checks its arguments, and names the extra where an optional package is missing."""
+    """Decorator of public functions: checks arguments, and names the extra to install if a package is missing."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""CSV tables read row by row: a bad row is an error of that row, a bad file is an error of the file."""
+"""CSV tables read row by row: a bad row gives an error for that row, a bad file an error for the file."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequen
 
 
 def whole(row: Mapping[str, str], name: str, *, default: int | None) -> int:
-    """The whole number in a cell; ``default`` where it is empty.
+    """The whole number in a cell; ``default`` if the cell is empty.
 
     Raises:
-        SpecError: It is not a whole number, or empty without a default.
+        SpecError: The cell is not a whole number, or is empty without a default.
     """
     text = row.get(name) or ""
     if not text:

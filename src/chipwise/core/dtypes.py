@@ -1,4 +1,4 @@
-"""Number formats: how many bits per value takes and how weights are stored with their scales."""
+"""Number formats: bits per value, and how weights are stored with their scales."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _SPELLINGS = {
     "fp8_e4m3": "fp8",
 }
 OF_VALUES = {**_SPELLINGS, "float64": "fp64", "nvfp4": "fp4"}
-"""Other names of formats of values: a scale more does not change what a value is."""
+"""Other names of value formats; variants that differ only in their scales have the same values."""
 OF_WEIGHTS = {
     **_SPELLINGS,
     "fp8_static": "fp8",
@@ -94,10 +94,10 @@ class WeightFormat:
     block_columns: int | None = 1
     scale_bits: int = 0
     zero_bits: int = 0  # zero point of each block
-    matrix_scale_bits: int = 0  # scale of the whole matrix, on top of those of its blocks
-    padded: bool = True  # whether a last block along k that is not full is stored whole
-    value_bits: float | None = None  # bits of a stored value where they are not those of ``dtype``
-    head: str | None = None  # files in this format keep head and token table in formats of their own
+    matrix_scale_bits: int = 0  # scale of the whole matrix, in addition to block scales
+    padded: bool = True  # whether an incomplete last block along k is stored in full
+    value_bits: float | None = None  # bits of a stored value, if different from ``dtype``
+    head: str | None = None  # format of head and token table in such files, if different
     table: str | None = None
 
     @property
@@ -155,7 +155,7 @@ FORMATS: dict[str, WeightFormat] = {
         # The same blocks in chipwise's own files: head and token table as the other matrices are.
         WeightFormat(name="q8_0_own", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
         WeightFormat(name="q4_0_own", dtype=DType.INT4, block=32, scale_bits=16, head="q4_0_own", table="q4_0_own"),
-        # Likewise in its ONNX files.
+        # The same in its ONNX files.
         WeightFormat(name="int8_own", dtype=DType.INT8, scale_bits=32, head="int8_own", table="fp32"),
         WeightFormat(name="int4_own", dtype=DType.INT4, block=32, scale_bits=32, head="int4_own", table="fp32"),
         _blocks("q5_0", DType.INT8, 5.5, 32),
@@ -169,8 +169,9 @@ FORMATS: dict[str, WeightFormat] = {
         _blocks("iq4_xs", DType.INT4, 4.25),
         _blocks("iq3_xxs", DType.INT4, 3.0625),
         _blocks("iq2_xxs", DType.INT4, 2.0625),
-        # Files of llama.cpp's quantize: it keeps the value and down projections of some layers wider. Bits of a layer's
-        # matrices on average, by its rules (llama-quant.cpp) over Llama 3 8B's shapes; other shapes differ by 1 to 2 %.
+        # Files of llama.cpp's quantize, which keeps the value and down projections of some layers wider. Average bits
+        # of a layer's matrices, by its rules (llama-quant.cpp) over Llama 3 8B's shapes; other shapes differ by 1 to 2
+        # %.
         _blocks("q2_k", DType.INT4, 2.93, table="q2_k_block"),
         _blocks("q3_k_s", DType.INT4, 3.4375, table="q3_k"),
         _blocks("q3_k_m", DType.INT4, 3.84, table="q3_k"),
@@ -220,13 +221,13 @@ def dtype_of(name: str) -> DType:
     """Number type of the format ``name``: a :class:`DType`, or the type of a weight format's values.
 
     Raises:
-        UnknownName: It is neither.
+        UnknownName: The name is neither.
     """
     return FORMATS[name].dtype if name in FORMATS else DType.named(name)
 
 
 def values_bytes(count: Size, name: str) -> Size:
-    """Bytes of ``count`` values in the format ``name``, with a scale a block where the format has blocks along k."""
+    """Bytes of ``count`` values in the format ``name``, with one scale per block if the format has blocks along k."""
     bits = count * dtype_of(name).bits
     stored = FORMATS.get(name)
     if stored is not None and stored.block is not None:

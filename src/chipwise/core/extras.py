@@ -1,4 +1,4 @@
-"""Extras by package, so that a missing package is reported in one line and not by a traceback."""
+"""The extra that installs each optional package, so that a missing package gives a one-line error."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _DISTRIBUTIONS = {
 
 
 def require(module: str) -> None:
-    """Checks early that an optional dependency is installed, before work that needs it at the end.
+    """Checks that an optional dependency is installed, before starting work that needs it at the end.
 
     Raises:
-        MissingExtra: It is not.
+        MissingExtra: It is not installed.
     """
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
-    """The error that names the extra to install; None where the missing module is not an optional dependency."""
+    """The error that names the extra to install; None if the missing module is not an optional dependency."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRA_OF:
         return None

@@ -1,4 +1,4 @@
-"""Dataclasses from plain data, and checks of their fields by type: the same errors for files and for Python callers."""
+"""Builds dataclasses from plain data and checks their fields by type, with the same errors for files and callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from chipwise.errors import InputError, SpecError, nearest, short
 
 T = TypeVar("T")
-MOST = 1_000_000_000  # no size of a model or request comes near; products of a few still fit in 64 bits as floats
+MOST = 1_000_000_000  # far above any size of a model or request; products of a few still fit in a float
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
 
 
@@ -25,7 +25,7 @@ def later(default: Any) -> Any:
 
 
 def losses_renamed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` with the names that losses have today: files of 0.1 and before called any task's ``bits_per_byte``.
+    """Renames losses in ``data`` to their current names: old files call the loss of any task ``bits_per_byte``.
 
     >>> losses_renamed({"rung": 0, "bits_per_byte": 2.0, "quantised_bits_per_byte": 2.1})
     {'rung': 0, 'loss': 2.0, 'quantised_loss': 2.1}
@@ -37,7 +37,7 @@ def positive(block: object, *names: str, most: int = MOST) -> None:
     """Checks that the named fields are between 1 and ``most``.
 
     Raises:
-        SpecError: One is not.
+        SpecError: A field is out of this range.
     """
     for name in names:
         value = getattr(block, name)
@@ -48,10 +48,10 @@ def positive(block: object, *names: str, most: int = MOST) -> None:
 
 
 def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) -> int:
-    """``value`` as an int between ``least`` and ``most``; ``name`` is the argument's, for messages.
+    """Returns ``value`` as an int between ``least`` and ``most``; ``name`` is used in messages.
 
     Raises:
-        SpecError: It is not.
+        SpecError: It is not such a number.
     """
     number: int = convert(int, value, name)
     if number < least:
@@ -80,7 +80,7 @@ def check_fields(block: object) -> None:
 
 
 def build(cls: type[T], data: object, *, field: str | None = None, file: str | None = None) -> T:
-    """``data`` (as YAML or JSON gave it) as the dataclass ``cls``, every field checked by its type.
+    """Builds the dataclass ``cls`` from ``data`` (read from YAML or JSON), checking the type of every field.
 
     Raises:
         SpecError: An unknown or missing field, a value of the wrong type, or one that ``cls`` refuses.
@@ -213,7 +213,7 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]
-    if isinstance(value, Mapping):  # of several classes the one with most of the fields is meant, and named in errors
+    if isinstance(value, Mapping):  # of several classes, choose the one that shares most fields, also for messages
         rest.sort(key=lambda option: -len(value.keys() & getattr(option, "__dataclass_fields__", {}).keys()))
     first: SpecError | None = None
     for option in rest:
@@ -231,7 +231,7 @@ def describe(value: object) -> str:
         return "nothing"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if " at 0x" in repr(value):  # an object without a text of its own
+    if " at 0x" in repr(value):  # an object with only the default repr
         return f"an object of type {type(value).__name__}"
     kind = "a mapping" if isinstance(value, Mapping) else _TYPE_NAMES.get(type(value), type(value).__name__)
     return f"{kind} ({short(value)})"

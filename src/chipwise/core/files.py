@@ -1,7 +1,7 @@
-"""Strict reading and atomic writing of files, with errors that name the file and the remedy.
+"""Strict reading and atomic writing of files, with errors that name the file and what to do.
 
 Nothing in a file is executed: YAML is loaded with the safe loader, everything else is JSON or safetensors. Only
-regular files up to a size limit are read, so a pipe, a device or the wrong file ends in a message and not in a hang.
+regular files up to a size limit are read, so a pipe, a device or a wrong file gives an error instead of a hang.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from chipwise.core.fields import build as build
 from chipwise.core.fields import describe
 from chipwise.errors import DiskFull, InputError, OutputError, SpecError
 
-MOST_YAML_BYTES = 2 * 2**20  # the largest file that ships has a tenth of it
+MOST_YAML_BYTES = 2 * 2**20  # ten times the largest bundled file
 MOST_BYTES = 2**29
-MOST_DIGITS = 308  # of a whole number in a file: the largest float has 309
+MOST_DIGITS = 308  # digits of a whole number in a file; the largest float has 309
 
 
 def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
@@ -97,7 +97,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, object]:
         raise SpecError(f"broken YAML{where}: {problem:.200}", file=name) from None
     except RecursionError:
         raise SpecError("broken YAML: nested too deep", file=name) from None
-    except ValueError as error:  # a date with a month 13
+    except ValueError as error:  # such as a date with month 13
         raise SpecError(f"broken YAML: {error}", file=name) from None
     if not isinstance(data, dict):
         kind = "nothing" if data is None else "a list" if isinstance(data, list) else "a single value"
@@ -106,12 +106,12 @@ def parse_yaml(text: str, *, name: str) -> dict[str, object]:
 
 
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
-    """Builds plain values only, and refuses a field that is given twice."""
+    """Builds plain values only, and refuses duplicate fields."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:bool":  # a field may be called on; YAML 1.1 calls that true
+            if key_node.tag == "tag:yaml.org,2002:bool":  # a field may be named "on", which YAML 1.1 reads as true
                 key_node.tag = "tag:yaml.org,2002:str"
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, list | dict):
@@ -127,7 +127,7 @@ class _UniqueConstructor(yaml.constructor.SafeConstructor):
 
 
 class _Loader(_UniqueConstructor, yaml.SafeLoader):
-    """Reads any text."""
+    """Loader without recursion limits, for any text."""
 
 
 if typing.TYPE_CHECKING:
@@ -137,24 +137,24 @@ else:
 
 
 class _FastLoader(_UniqueConstructor, _CLoader):
-    """Reads several times faster where PyYAML has libyaml, whose parser recurses without a limit."""
+    """Faster loader on libyaml, if PyYAML has it; its parser recurses without a limit."""
 
 
 def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
-    """``1e-5`` is a number, which PyYAML takes for text; ``1e6`` is a whole one."""
+    """Reads ``1e-5`` as a number (PyYAML reads it as text) and ``1e6`` as a whole number."""
     digits, _, exponent = node.value.lower().partition("e")
     power = int(exponent)
     return int(digits) * 10**power if 0 <= power <= 18 and "." not in digits else float(node.value)
 
 
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    """A whole number that a float can hold, too."""
+    """Reads a whole number of YAML that also fits in a float."""
     _check_digits(node.value)
     return loader.construct_yaml_int(node)
 
 
 def _whole(digits: str) -> int:
-    """The same of JSON."""
+    """Reads a whole number of JSON that also fits in a float."""
     _check_digits(digits)
     return int(digits)
 
@@ -163,7 +163,7 @@ def _check_digits(text: str) -> None:
     """Checks the length of a whole number.
 
     Raises:
-        ValueError: It has more digits than any number that is used: no float holds it, and Python may not print it.
+        ValueError: The number has too many digits for a float.
     """
     if len(text) > MOST_DIGITS:
         raise ValueError(f"a number of {len(text.lstrip('+-')):,} digits")
@@ -178,21 +178,21 @@ for _each in (_Loader, _FastLoader):
 
 
 def _loader(text: str) -> type[yaml.SafeLoader]:
-    """The fast loader for text that cannot nest deep: each level takes an opening sign or one more space of indent."""
+    """The fast loader, if the text cannot nest deeply (each level needs a bracket or a space of indent)."""
     openings = sum(text.count(sign) for sign in "[{-?")
     indent = max((len(line) - len(line.lstrip(" ")) for line in text.splitlines()), default=0)
     return _FastLoader if openings + indent <= 600 else _Loader
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Writes ``content`` so that a reader, or a kill in between, sees the old file or the new one, never a part.
+    """Writes ``content`` atomically: readers, also after a kill, see the old or the new file, never a part.
 
-    A symbolic link keeps pointing where it did: the file that it names is written. Missing folders are made: this is
-    for files in a folder of chipwise's own. Where the user named the file, use :func:`write_output`.
+    If the path is a symbolic link, its target is written. Missing folders are created, since this is for files in
+    chipwise's own folders; for files named by the user, use :func:`write_output`.
 
     Raises:
         DiskFull: No space is left.
-        OutputError: The folder is not writable, the path is no regular file, or another refusal.
+        OutputError: The folder is not writable, the path is not a regular file, or the system refuses to write.
     """
     with storage(path):
         target = Path(os.path.realpath(path))
@@ -208,7 +208,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
                 os.fsync(stream.fileno())
             temporary.replace(target)
         finally:
-            with contextlib.suppress(OSError):  # the error above is the informative one
+            with contextlib.suppress(OSError):  # report the error above, not one from cleaning up
                 temporary.unlink()
 
 
@@ -228,7 +228,7 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
 
     Args:
         path: The file to write.
-        source: The file that the content comes from, which must stay.
+        source: The input file, which must not be overwritten.
 
     Raises:
         InputError: ``path`` is ``source``.
@@ -244,7 +244,7 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
         if not os.access(target if target.exists() else target.parent, os.W_OK):
             raise OutputError(f"{path}: cannot be written (Permission denied); choose another place")
         if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
-            raise InputError(f"{path}: this is the file that is read; give another one for the result")
+            raise InputError(f"{path}: this is the input file; give another one for the result")
 
 
 _REFUSED = (
@@ -257,13 +257,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
-    """Turns disk errors inside the block into OutputError or DiskFull, which name ``path`` and the remedy."""
+    """Turns disk errors inside the block into OutputError or DiskFull, which name ``path`` and what to do."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
 
     def __enter__(self) -> None:
-        """Nothing to open."""
+        """Does nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
@@ -285,10 +285,10 @@ def resumable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refused_files() -> Iterator[None]:
-    """Turns a refusal of the operating system that names a file, such as a folder without permission, into one line.
+    """Turns an operating-system error about a file, such as a missing permission, into a one-line error.
 
     Raises:
-        OutputError: The file and what the system said of it.
+        OutputError: The file could not be used; the message gives the system's reason.
         DiskFull: No space is left for it, or for standard output.
     """
     try:
@@ -314,7 +314,7 @@ def read_mapping(path: str | Path) -> dict[str, object]:
     """The mapping of fields that the JSON file holds.
 
     Raises:
-        SpecError: The file cannot be read, is not JSON, or holds something else.
+        SpecError: The file cannot be read, is not JSON, or holds no mapping.
     """
     found = read_json(path)
     if not isinstance(found, dict):
@@ -332,7 +332,7 @@ def parse_json(text: str, *, name: str) -> object:
         return json.loads(text, parse_int=_whole)
     except RecursionError:
         raise SpecError("not valid JSON: nested too deep", file=name) from None
-    except ValueError as error:  # broken, or a number of hundreds of digits
+    except ValueError as error:  # broken JSON, or a number with hundreds of digits
         raise SpecError(f"not valid JSON: {error}", file=name) from None
 
 

@@ -1,7 +1,7 @@
-"""Plain text for a given width: tables whose numbers never wrap, paragraphs whose quantities never do.
+"""Plain text for a given width: tables and paragraphs in which numbers and quantities never wrap.
 
 A table that is too wide first wraps its columns of prose, then leaves out the columns that matter least (and says
-which), then wraps prose more narrowly, then its first column. Nothing is ever cut off.
+which), then wraps prose more narrowly, then wraps its first column. Text is never cut off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 GAP = 2  # spaces between columns
-NARROWEST = 20  # characters of a column of prose before other columns are left out
+NARROWEST = 20  # width to which prose is wrapped before other columns are left out
 UNITS = r"%|[nµmp]?s|min|h|d|[nµmk]?[WJ]|[kMGTP]?(?:B|FLOP|tokens)|USD|million|tokens|devices?|requests?|CPU"
 _QUANTITY = re.compile(rf"(?<=\d) (?=(?:{UNITS})(?![A-Za-z]))")
 _SPLIT = re.compile(r"[^/_\-.@ ]*[/_\-.@ ]?")
@@ -21,7 +21,7 @@ _KEPT = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``prose`` may wrap at words; ``drop`` above 0 may be left out, the highest first."""
+    """One column. ``prose`` may wrap at words; columns with ``drop`` above 0 may be left out, the highest first."""
 
     head: str = ""
     right: bool = False
@@ -31,7 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells; a row that is a text is a heading inside the table. Cells may hold several lines."""
+    """Rows of cells; a row that is a string is a heading inside the table. Cells may have several lines."""
 
     columns: Sequence[Column]
     rows: list[Sequence[str] | str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Table:
         least = [min(size, NARROWEST) if self.columns[i].prose else size for i, size in enumerate(natural)]
         while _total(least, shown) > width and any(self.columns[i].drop for i in shown):
             shown.remove(max(shown, key=lambda i: self.columns[i].drop))
-        for i in reversed(shown):  # prose is wrapped more narrowly before anything stands out
+        for i in reversed(shown):  # wrap prose more narrowly before the table exceeds the width
             if self.columns[i].prose and (excess := _total(least, shown) - width) > 0:
                 least[i] = max(min(least[i], self._longest_word(i)), least[i] - excess)
         widths = dict.fromkeys(shown, 0) | {i: least[i] for i in shown}
@@ -92,7 +92,7 @@ class Table:
     def _natural(self, i: int) -> int:
         cells = [row[i] for row in self.rows if not isinstance(row, str)]
         if not any(cells):
-            return 0  # an empty column says nothing
+            return 0  # an empty column is not shown
         return max(len(line) for cell in (self.columns[i].head, *cells) for line in cell.split("\n"))
 
     def _longest_word(self, i: int) -> int:
@@ -127,7 +127,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _split(text: str, width: int) -> Iterator[str]:
-    """A word that is too long, such as ``organisation/model-name``, broken after separators."""
+    """Breaks a word that is too long, such as ``organisation/model-name``, after separators."""
     while len(text) > width:
         at, used = 0, 0
         for piece in _SPLIT.findall(text):
@@ -142,9 +142,9 @@ def _split(text: str, width: int) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int, *, indent: int = 0, hang: int = 0) -> list[str]:
-    """``text`` in lines of at most ``width``: the first indented by ``indent``, the others by ``hang`` more.
+    """Wraps ``text`` to ``width``: the first line is indented by ``indent``, the others by ``hang`` more.
 
-    No quantity is broken between its number and its unit, and no word is broken at all.
+    Lines never break between a number and its unit, or inside a word.
     """
     kept = _QUANTITY.sub(_KEPT, text)
     lines = textwrap.wrap(

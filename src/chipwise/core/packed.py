@@ -1,4 +1,4 @@
-"""Packed files: refused by the sizes that they declare, before anything is unpacked."""
+"""Reads compressed files after checking the sizes that they declare, so that none unpacks to too much."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from chipwise.core.files import read_bytes
 from chipwise.errors import SpecError
 
 MOST_UNPACKED_BYTES = 2**31
-MOST_TIMES, SMALL_BYTES = 200, 2**26  # how much a file of more than so many bytes may grow; images grow by 20 at most
+MOST_TIMES, SMALL_BYTES = 200, 2**26  # largest growth of files above this size; images grow by at most 20
 
 
 def check_unpacked(unpacked: int, packed: int, *, file: str | Path) -> None:
-    """Checks a size that a packed file declares.
+    """Checks the unpacked size that a compressed file declares.
 
     Raises:
-        SpecError: It unpacks to too much, or to so much more than its own size that it is no data.
+        SpecError: It unpacks to too many bytes, or to implausibly many times its own size.
     """
     if unpacked > MOST_UNPACKED_BYTES:
         most = MOST_UNPACKED_BYTES / 2**30
         raise SpecError(f"unpacks to {unpacked / 2**30:,.1f} GiB; at most {most:g} GiB are read", file=str(file))
     if unpacked > max(SMALL_BYTES, MOST_TIMES * packed):
         times = unpacked // max(1, packed)
-        raise SpecError(f"unpacks to {unpacked / 2**20:,.0f} MiB, {times:,} times its size: not data", file=str(file))
+        raise SpecError(
+            f"unpacks to {unpacked / 2**20:,.0f} MiB, {times:,} times its size, which is implausible for data",
+            file=str(file),
+        )
 
 
 def read_npz(path: Path, names: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, AnyArray]:
     """The arrays ``names`` of an ``.npz`` file, and those of ``optional`` that it has. Nothing is unpickled.
 
     Raises:
-        SpecError: The file cannot be read, is no ``.npz``, lacks an array, or unpacks to too much.
+        SpecError: The file cannot be read, is not an ``.npz``, lacks an array, or unpacks to too many bytes.
     """
     content = read_bytes(path, most=MOST_UNPACKED_BYTES)
     try:
@@ -52,7 +55,7 @@ def read_npz(path: Path, names: Sequence[str], *, optional: Sequence[str] = ()) 
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             found = {name: file[name] for name in wanted}
     except (ValueError, KeyError, EOFError, OSError, SyntaxError, MemoryError, zipfile.BadZipFile) as error:
-        raise SpecError(f"not a whole .npz file: {error or type(error).__name__}", file=str(path)) from None
+        raise SpecError(f"not a complete .npz file: {error or type(error).__name__}", file=str(path)) from None
     for name, value in found.items():
         if not isinstance(value, np.ndarray):
             raise SpecError(f"{name!r} is not an array", file=str(path))

@@ -25,11 +25,11 @@ class Result:
         raise NotImplementedError
 
     def rows(self) -> Sequence[Row]:
-        """The result as a small table, one mapping a row, in SI units."""
+        """The result as a small table, one mapping per row, in SI units."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that the result holds, as plain values that JSON can store; SI units."""
+        """All data of the result as plain values that JSON can store, in SI units."""
         return dict(plain(self))
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""Distinct rows of integers: candidates of a space are compared by the hundred thousand."""
+"""Distinct rows of integers, fast enough for hundreds of thousands of candidates."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Rows = NDArray[np.int64]
 
 
 def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
-    """Each row once, in lexicographic order, and where it first occurs.
+    """Returns each row once, in lexicographic order, and the index of its first occurrence.
 
-    The same as ``np.unique(rows, axis=0, return_index=True)``. Small numbers share 64-bit words, which sort about ten
-    times as fast as whole rows.
+    Equals ``np.unique(rows, axis=0, return_index=True)``. Small numbers are packed into 64-bit words, which sort about
+    ten times as fast as whole rows.
 
     Args:
         rows: Numbers of at least 0, (n, columns).
     """
     words = _packed(rows)
-    order = np.lexsort(words[::-1])  # stable: of equal rows the first comes first
+    order = np.lexsort(words[::-1])  # stable, so that the first of equal rows is kept
     new = np.ones(len(rows), dtype=bool)
     if len(rows):
         new[1:] = np.any([word[order[1:]] != word[order[:-1]] for word in words], axis=0)

@@ -14,21 +14,21 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import MissingExtra
 
-Z90 = 1.645  # standard deviations to each side of a normal mean that hold nine of ten
-Z95 = NormalDist().inv_cdf(0.975)  # and 19 of 20
+Z90 = 1.645  # half-width of a normal 90 % interval, in standard deviations
+Z95 = NormalDist().inv_cdf(0.975)  # the same for 95 %
 
-LEAST_SHARE = 0.1  # of the samples in the smaller of two groups
-LEAST_RATIO = 1.15  # of the two groups' medians
+LEAST_SHARE = 0.1  # least share of the samples in the smaller group
+LEAST_RATIO = 1.15  # least ratio of the two groups' medians
 LEAST_SEPARATION = 4.0  # a normal distribution cut in half has 2.7, a uniform one 3.5
 
 
 def normal_density(z: npt.ArrayLike) -> Float64Array:
-    """Density of the standard normal distribution, of any shape."""
+    """Density of the standard normal distribution, elementwise."""
     return np.asarray(np.exp(-0.5 * np.square(z)) / math.sqrt(2 * math.pi))
 
 
 def normal_cdf(z: npt.ArrayLike) -> Float64Array:
-    """Probability that a standard normal variable is at most ``z``, of any shape.
+    """Probability that a standard normal variable is at most ``z``, elementwise.
 
     Raises:
         MissingExtra: scipy is not installed.
@@ -43,7 +43,7 @@ def normal_cdf(z: npt.ArrayLike) -> Float64Array:
 def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
     """The x ≥ 0 with the least ‖matrix @ x − target‖, (columns,). Columns may differ in size by many orders.
 
-    Of one or two columns every choice is tried; more need scipy.
+    With one or two columns every active set is tried; more columns need scipy.
 
     Raises:
         MissingExtra: scipy is not installed.
@@ -65,7 +65,7 @@ def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
 
 
 def _nnls_of_few(columns: Float64Array, target: Float64Array) -> Float64Array:
-    """The best non-negative solution with all columns, with one, or with none."""
+    """The best non-negative solution that uses all columns, one, or none."""
     count = columns.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for chosen in (chosen for size in range(1, count + 1) for chosen in combinations(range(count), size)):
@@ -92,11 +92,11 @@ def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
 def weighted_kendall_taus(
     first: npt.ArrayLike, second: npt.ArrayLike, weights: Float64Array, *, pairs: npt.NDArray[np.bool_] | None = None
 ) -> Float64Array:
-    """Tau-b of several weightings of the same rows, as a bootstrap needs them, (draws,); NaN where undefined.
+    """Tau-b of several weightings of the same rows, for example bootstrap weights, (draws,); NaN where undefined.
 
     Args:
         first: One value per row, (n,).
-        second: Likewise, (n,).
+        second: One value per row, (n,).
         weights: How often each row counts, (draws, n).
         pairs: Which pairs of rows count, (n, n), symmetric. Default: all.
     """
@@ -110,7 +110,7 @@ def weighted_kendall_taus(
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
-    """The least of ``values`` below or at which ``share`` of the weight lies; the largest where none reaches it."""
+    """The smallest of ``values`` at or below which at least ``share`` of the weight lies; else the largest."""
     ordered = np.asarray(values, np.float64)
     order = np.argsort(ordered)
     reached = np.cumsum(np.asarray(weights, np.float64)[order])
@@ -119,12 +119,12 @@ def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: floa
 
 
 def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: npt.ArrayLike | None = None) -> float:
-    """The least half width around a prediction that holds ``share`` of the truths, counting one more to come.
+    """Split-conformal half width: the smallest that covers ``share`` of the true values, counting one future value.
 
     Args:
-        misses: Truth less prediction, in the unit of the half width (often logarithms), (n,).
-        share: Of the truths to hold.
-        groups: Which group each miss belongs to; every group then weighs the same, however many misses it has.
+        misses: True value minus prediction, in the unit of the half width (often logarithms), (n,).
+        share: Share of true values to cover.
+        groups: The group of each miss; all groups have the same total weight, however many misses they have.
 
     References:
         Vovk, Gammerman and Shafer 2005, Algorithmic Learning in a Random World; Lei et al. 2018, Distribution-free
@@ -144,12 +144,14 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     share, z2 = successes / trials, Z95**2
     middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))  # rounding must not leave it out
+    return max(0.0, min(share, middle - half)), min(
+        1.0, max(share, middle + half)
+    )  # rounding must not exclude the share itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PercentileInterval:
-    """A percentile with its interval; an end is None where the samples do not bound it."""
+    """A percentile with its interval; an end is None if the samples do not bound it."""
 
     value: float
     low: float | None
@@ -161,9 +163,8 @@ def percentile_interval(samples: Sequence[float], share: float, *, confidence: f
     """The ``share`` percentile with a distribution-free interval between two order statistics.
 
     The true percentile lies above the k-th smallest of n samples with the probability that at least k of them fall
-    below it, which is binomial. Each end may miss with half of the probability that ``confidence`` leaves. Where even
-    the extreme sample misses more often, that end is open: at 95 % confidence 200 samples do not bound a P99 from
-    above, 368 do.
+    below it, which is binomial. Each end may miss with probability (1 - ``confidence``) / 2. If even the extreme sample
+    misses more often, that end is open: at 95 % confidence 200 samples do not bound a P99 from above, 368 do.
 
     Raises:
         ValueError: There are no samples.
@@ -206,7 +207,7 @@ class TwoSpeeds:
 
     @property
     def ratio(self) -> float:
-        """Slow median over fast median."""
+        """Slow median divided by fast median."""
         return self.slow / self.fast
 
 
@@ -214,11 +215,11 @@ OWN_SHARE, OWN_BAND = 0.05, 1.15
 
 
 def own_speed(seconds: Sequence[float]) -> float:
-    """Typical time in the moments when nothing slowed the machine: the median of the fastest of ``seconds``.
+    """Typical time when nothing slows the machine: the median of the fastest ``seconds``.
 
-    These are all up to 15 % above the 5th percentile. Where nothing disturbed, that is nearly the median of all.
-    Where a neighbour on the same core or chip slows the machine by half for parts of a second, medians of the same
-    work differ by 20 % from minute to minute, and this by 2 %, provided that one sample in twenty was undisturbed.
+    The fastest are those up to 15 % above the 5th percentile. On an undisturbed machine, this is nearly the median of
+    all. If other programs slow the machine by half for parts of a second, medians of the same work differ by 20 % from
+    minute to minute but this value by 2 %, provided that one sample in twenty was undisturbed.
     """
     found = np.asarray(seconds, np.float64)
     least = float(np.quantile(found, OWN_SHARE))
@@ -228,8 +229,8 @@ def own_speed(seconds: Sequence[float]) -> float:
 def two_speeds(samples: Sequence[float]) -> TwoSpeeds | None:
     """Splits positive ``samples`` into a fast and a slow group; None where they form one group.
 
-    The cut maximises the variance between the groups (Otsu), in logarithms. It is accepted where both groups hold a
-    tenth of the samples, their medians differ by at least 15 %, and they are separated (Ashman's D) by more than the
+    The cut maximises the variance between the groups (Otsu), in logarithms. It is accepted if both groups have at least
+    a tenth of the samples, their medians differ by at least 15 %, and they are separated (Ashman's D) by more than the
     halves of a normal or a uniform distribution would be.
 
     References:

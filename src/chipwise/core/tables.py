@@ -1,7 +1,7 @@
 """Tables of names: ``name -> "module:attribute"``, loaded when used, extended by entry points.
 
-Nothing registers itself on import: a table is plain text that one can read, and a third party adds a row with an
-entry point of the same group.
+Nothing registers itself on import: a table is a plain mapping in the code, and other packages add rows with entry
+points of the same group.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from chipwise.errors import UnknownName
 
 
 class Table:
-    """Names of one kind and where each lives.
+    """Names of one kind, and the object that each stands for.
 
     Args:
-        kind: What the names are, for messages (``runtime``, ``strategy``).
+        kind: Kind of the names, for messages (``runtime``, ``strategy``).
         group: Entry-point group by which other packages add rows.
         rows: The built-in rows, ``name -> "module:attribute"``.
-        hidden: Rows that can be loaded and are not listed, such as test doubles.
+        hidden: Rows that can be loaded but are not listed, such as test doubles.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Names as people type them, taken apart into words: ``llama3.1:8b`` and ``Llama-3.1-8B`` are the same three.
+"""Splits informal names into words, so that ``llama3.1:8b`` and ``Llama-3.1-8B`` have the same words.
 
 A word is a run of letters (``coder``), a number (``3.1``), a letter with its number (``r1``, ``v0.3``), a size (``8b``,
 ``8x7b``, ``a3b``, ``e4b``) or a memory (``64gb``). Names are compared as multisets of words, so that order, case and
-punctuation do not matter and no typed word is dropped without a decision.
+punctuation do not matter and no typed word is ignored silently.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _WORD = re.compile(
     r"|(?<![a-z])[a-z]\d+(?:\.\d+)*"  # r1, k2.5, v0.3, m4, a100
     r"|\d+(?:\.\d+)*"
     r"|[a-z]+"
-    r"|[^\s\-_:/.,()'\"®™]"  # whatever else is no punctuation: nothing of a name is dropped
+    r"|[^\s\-_:/.,()'\"®™]"  # any other character except punctuation, so that nothing is ignored
 )
-LEAST_SHARED = 0.34  # of a name's words, for it to be suggested
+LEAST_SHARED = 0.34  # share of a name's words that must match for a suggestion
 
 
 @cache
@@ -39,12 +39,12 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def left_of(words: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """The words without ``taken``, each removed as often as it occurs there."""
+    """Removes the words ``taken``, each as often as it occurs there."""
     return sorted((Counter(words) - Counter(taken)).elements())
 
 
 def memory_bytes(word: str) -> tuple[float, float] | None:
-    """Bytes that a word such as ``64gb`` means, counted in powers of ten and of two; None of any other word."""
+    """Bytes for a word such as ``64gb``, in powers of ten and of two; None for any other word."""
     if re.fullmatch(_MEMORY, word) is None:
         return None
     number = float(re.match(r"[\d.]+", word)[0])  # type: ignore[index]  # the pattern begins with a number

@@ -1,8 +1,8 @@
 """Quantities with units: the only module that knows both ``3.35 TB/s`` and ``3.35e12``.
 
-Inside the code everything is SI (seconds, bytes, watts, joules, FLOP/s, US dollars); files and screens use the units
-that people use. Prefixes are decimal: 1 MB is 1e6 bytes, 1 MiB is 2**20. Numbers are shown with three significant
-digits and without exponents.
+Inside the code everything is SI (seconds, bytes, watts, joules, FLOP/s, US dollars); files and screens use customary
+units. Prefixes are decimal: 1 MB is 1e6 bytes, 1 MiB is 2**20. Numbers are shown with three significant digits and
+without exponents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _table() -> dict[str, dict[str, float]]:
     per_million = {f"{currency}{tokens}": 1e-3 for currency in ("$", "USD") for tokens in (_MILLION, "/Mtok")}
     return {
         "time": time,
-        "duration": time | {"m": 60.0},  # of a job: nobody means milliseconds there
+        "duration": time | {"m": 60.0},  # for durations of jobs, where m means minutes
         "bytes": size,
         "bandwidth": {f"{unit}/s": factor for unit, factor in size.items()},
         "compute": {f"{p}{word}/s": f for p, f in _PREFIX.items() for word in ("FLOP", "OP")}
@@ -47,14 +47,14 @@ UNITS: Final = _table()
 _NUMBER: Final = re.compile(r"^\s*((?>[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?))\s*(\S.*?)?\s*$")
 _DOLLARS: Final = re.compile(r"^\s*(-?)\$\s*(\d{1,3}(?:,\d{3})+|\d[\d_]*)((?:\.\d+)?(?:[eE][+-]?\d+)?)(?!\d)(.*)$")
 _PARTS: Final = re.compile(r"^\s*(-?)(\d+ (?:d|h|min))((?: \d+ (?:h|min|s))+)\s*$")
-_LONGEST: Final = 60  # characters of a bad input that are repeated in the message
+_LONGEST: Final = 60  # characters of a bad input quoted in the message
 
 
 def parse(text: object, kind: str) -> float:
-    """The SI value of ``text``, a quantity of ``kind`` (``time``, ``bytes``, ``bandwidth``, …).
+    """Parses ``text``, a quantity of ``kind`` (``time``, ``bytes``, ``bandwidth``, …).
 
     Raises:
-        UnitError: No number, an unknown unit, a unit of another kind, or a missing unit where one is needed.
+        UnitError: There is no number, the unit is unknown or of another kind, or a required unit is missing.
 
     >>> parse("3.35 TB/s", "bandwidth")
     3350000000000.0
@@ -95,7 +95,7 @@ def parse_field(text: object, kind: str, field: str) -> float:
     """:func:`parse` of the value of a named option, argument or field.
 
     Raises:
-        SpecError: As :class:`UnitError` there; ``field`` is named.
+        SpecError: ``text`` is not such a quantity; the message names the field.
     """
     try:
         return parse(text, kind)
@@ -104,7 +104,7 @@ def parse_field(text: object, kind: str, field: str) -> float:
 
 
 def _dollars_last(match: re.Match[str]) -> str:
-    """``$1,200/h`` as ``1200 $/h``, which is read like every other unit."""
+    """Rewrites ``$1,200/h`` as ``1200 $/h``, which is read like any other unit."""
     return f"{match[1]}{match[2].replace(',', '')}{match[3]} ${match[4].rstrip()}"
 
 
@@ -138,7 +138,7 @@ _EXAMPLES: Final = {
 
 
 def show(value: float, kind: str, *, digits: int = 3) -> str:
-    """``value`` (SI) in the unit a person would choose.
+    """Formats ``value`` (SI) in a readable unit.
 
     >>> show(0.00123, "time")
     '1.23 ms'
@@ -165,7 +165,7 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
 
 
 def span(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """A value with its interval, in one unit unless the ends are far from the value.
+    """Formats a value with its interval, in one unit unless the ends are far from the value.
 
     >>> span(0.00586, 0.0048, 0.0072, "time")
     '5.86 ms (4.8 to 7.2)'
@@ -205,7 +205,7 @@ def signed_percent(share: float) -> str:
 
 
 def number(value: float, *, digits: int = 3) -> str:
-    """A bare number with ``digits`` significant digits, thousands separated, and never an exponent below 1e15.
+    """Formats a number with ``digits`` significant digits and thousands separators, without exponents below 1e15.
 
     >>> number(1994.3)
     '1,990'
@@ -238,7 +238,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
 
 
 def _scale(value: float, kind: str) -> tuple[float, str]:
-    """The largest unit that ``value`` reaches (once rounded), or the smallest there is."""
+    """The largest unit that the rounded ``value`` reaches, else the smallest unit."""
     scales = _SCALES[kind]
     if value == 0:
         return next(each for each in scales if each[0] == 1.0)
@@ -246,7 +246,7 @@ def _scale(value: float, kind: str) -> tuple[float, str]:
 
 
 def _minutes(value: float) -> str:
-    """A minute and more in two units: ``16 min 42 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Formats a minute or more in two units: ``16 min 42 s``, ``2 h 5 min``, ``3 d 4 h``."""
     sign, seconds = ("-" if value < 0 else ""), abs(value)
     for large, small, longest in (("min", "s", 3600.0), ("h", "min", 48 * 3600.0), ("d", "h", math.inf)):
         factor, size = UNITS["time"][large], UNITS["time"][small]
@@ -260,7 +260,7 @@ def _minutes(value: float) -> str:
 
 
 def _percent(percent: float, digits: int) -> str:
-    """At most one decimal; below 1 % one significant digit, since more is never known."""
+    """Formats a percentage with at most one decimal; below 1 % with one significant digit."""
     if abs(percent) < 0.95:
         return _round(percent, 1)
     if abs(percent) >= 99.95:
@@ -270,7 +270,7 @@ def _percent(percent: float, digits: int) -> str:
 
 
 def _dollars(value: float) -> str:
-    """Cents from ten cents on, two significant digits below, and three above a hundred dollars."""
+    """Formats dollars: whole cents from ten cents on, two significant digits below, three above $100."""
     sign, size = ("-" if value < 0 else ""), abs(value)
     if size >= 99.95 or size == 0:
         return f"{sign}${number(size)}"
@@ -278,7 +278,7 @@ def _dollars(value: float) -> str:
 
 
 def _round(value: float, digits: int) -> str:
-    """``value`` with ``digits`` significant digits, without an exponent and without zeros at its end."""
+    """``value`` with ``digits`` significant digits, without an exponent or trailing zeros."""
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))

@@ -1,8 +1,8 @@
-"""Child processes that do jobs: JSON objects, one per line, jobs to their standard input and events from their output.
+"""Child processes that run jobs. Jobs go to their standard input and events come from their output, as JSON lines.
 
 A worker ends when its input closes, even in the middle of a job, so it never outlives the process that started it. A
-worker that dies or stays silent costs its own job alone and is replaced. Jobs and results travel as data; nothing in
-them is executed.
+worker that dies or hangs is replaced and loses only its own job. Jobs and results are data; nothing in them is
+executed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Report = Callable[..., None]
 """Called by a job with keyword arguments: the fields of a progress event."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-_FAILED_STARTS = 3  # deaths in a row before a worker was ready, after which the pool gives up
-_LOOK_S = 0.25  # how often silent workers are looked for
+_FAILED_STARTS = 3  # consecutive failed starts after which the pool gives up
+_LOOK_S = 0.25  # interval between checks for silent workers
 
 
 # -- the parent's side -----------------------------------------------------------------------------------------------
@@ -37,8 +37,8 @@ _LOOK_S = 0.25  # how often silent workers are looked for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """News of a job: ``progress`` (what it reported), ``result`` (what it returned) or ``failed`` (its ``kind`` of
-    error and ``message``). ``died`` is true where not the job failed but its worker died or was silent for too long.
+    """Event of a job: ``progress`` (its report), ``result`` (its return value) or ``failed`` (the error's ``kind`` and
+    ``message``). ``died`` is true if the worker died or hung, instead of the job failing.
     """
 
     job: int
@@ -63,12 +63,12 @@ class WorkerPool:
     Args:
         command: Starts a worker, which must call :func:`serve`.
         count: Workers at the same time.
-        name: What a worker is called in messages.
-        silence_s: Seconds without a message after which a worker that has a job counts as hung. None: never.
+        name: Name of a worker in messages.
+        silence_s: A worker with a job counts as hung after this many seconds without a message. None: never.
         setup: Sent to each worker before its first job; see ``start`` of :func:`serve`.
         environment: Variables that differ from this process's.
-        echo: Whether what workers print appears on this process's standard error.
-        clock: Seconds that never go back.
+        echo: Whether to copy the workers' output to this process's standard error.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkerPool:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the jobs that workers have."""
+        """Numbers of the jobs that are running."""
         return sorted(worker.job for worker in self._workers if worker.job is not None)
 
     @property
@@ -119,7 +119,7 @@ class WorkerPool:
         return self._submitted
 
     def events(self, timeout_s: float | None = None) -> Iterator[Event]:
-        """Yields events until no job is unfinished, or none has come for ``timeout_s``.
+        """Yields events until all jobs are finished, or no event has come for ``timeout_s``.
 
         Raises:
             WorkerError: Workers cannot be started at all.
@@ -151,7 +151,7 @@ class WorkerPool:
                     break
                 continue
             if worker not in self._workers:
-                continue  # a late message of one that was replaced
+                continue  # a late message of a worker that was replaced
             worker.heard_at = self._clock()
             event = self._replace_dead(worker) if message is None else self._read(worker, message)
             found += [] if event is None else [event]
@@ -199,7 +199,9 @@ class WorkerPool:
 
     def _hand_out(self) -> None:
         for worker in self._workers:
-            able = worker.job is None and worker.ready and worker.process.poll() is None  # one may die between jobs
+            able = (
+                worker.job is None and worker.ready and worker.process.poll() is None
+            )  # a worker may die between jobs
             if self._waiting and able:
                 worker.job, job = self._waiting.popleft()
                 worker.heard_at = self._clock()
@@ -221,10 +223,10 @@ class WorkerPool:
         return Event(job=number, kind="failed", data=message)
 
     def _replace_dead(self, worker: _Worker) -> Event | None:
-        """Starts a new worker in the place of a dead one; the event of the job that it had."""
+        """Replaces a dead worker by a new one; returns the event of the job that it had."""
         code = worker.process.wait()
         if worker.complaints is not None:
-            worker.complaints.join(1.0)  # the last lines may still be on their way
+            worker.complaints.join(1.0)  # the last lines may not have arrived yet
         lines = _last("".join(worker.last_lines))
         _release(worker.process)
         if not worker.ready:
@@ -298,7 +300,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
         env={**os.environ, **environment},
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # Ctrl-C is for the parent, which then ends its workers
+        start_new_session=True,  # Ctrl-C goes only to the parent, which then ends its workers
     )
 
 
@@ -348,11 +350,11 @@ def serve(
     """Runs the jobs on standard input until it closes, then exits at once.
 
     Args:
-        run: A job's fields and a function that reports progress, to a result that JSON can hold.
-        start: Called with the pool's ``setup`` before the first job. A process in which it fails ends.
+        run: Function of a job's fields and of a progress callback; returns a result that JSON can hold.
+        start: Called with the pool's ``setup`` before the first job; if it fails, the process ends.
     """
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print must not mix with events
+    os.dup2(2, 1)  # output of libraries must not mix with events
     jobs: queue.SimpleQueue[Message] = queue.SimpleQueue()
 
     def watch() -> None:
@@ -379,12 +381,12 @@ def serve(
             send("error", number, kind=type(error).__name__, message=str(error))
         except MemoryError:
             send("error", number, kind="MemoryError", message="it did not fit into memory")
-        except Exception as error:  # a fault of one job must not cost the others
+        except Exception as error:  # an error in one job must not affect the others
             send("error", number, kind=type(error).__name__, message=f"{type(error).__name__}: {error}")
 
 
 def _parsed(line: str) -> Message:
-    """The object that a line holds; empty where it holds none."""
+    """The JSON object in a line; empty if there is none."""
     try:
         data = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
 """Chips and runtimes: data sheets, calibrated machines, names that people type, and suitable defaults.
 
-Facts alone, each with its source. What a model needs of a chip is computed in :mod:`chipwise.predict`.
+Only facts, each with its source. The cost of a model on a chip is computed in :mod:`chipwise.predict`.
 """

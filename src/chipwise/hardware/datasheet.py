@@ -1,8 +1,8 @@
 """Published facts of chips: one YAML file per device, every fact with its unit and its source.
 
 An unpublished fact is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
-need structured sparsity are never listed. Links are counted one way. What a machine was *measured* to do lives
-elsewhere; a figure here is measured only where its source says so.
+need structured sparsity are never listed. Link bandwidths are for one direction. Calibrated machines are not described
+here; a figure is a measurement only if its source says so.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from chipwise.hardware.taught import Teaching
 DATA = Path(__file__).parent / "data"
 _DTYPES = frozenset(DType)
 GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
-"""Share of a Mac's memory that macOS lets its GPU hold, below so many bytes of it: ``recommendedMaxWorkingSetSize`` as
-llama.cpp logs it (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues 1826 and 1870). macOS 26 allows more
-(107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl iogpu.wired_limit_mb=N`` sets it."""
-LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the arithmetic units outwards
+"""Share of a Mac's memory that macOS lets its GPU use, up to each size of memory in bytes:
+``recommendedMaxWorkingSetSize`` as llama.cpp logs it (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
+1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl
+iogpu.wired_limit_mb=N`` sets it."""
+LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the inside out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
 
-    ``units`` and ``fma_per_clock`` (of one unit, dense) are given where published; ``clock`` is the clock at which the
-    stated peaks hold. Where all three are known the peak follows from them.
+    ``units`` and ``fma_per_clock`` (for one unit, dense) are given if published; ``clock`` is the clock at which the
+    stated peaks hold. If all three are known, the peak follows from them.
     """
 
     name: str
@@ -80,8 +81,8 @@ class Engine:
 class MemoryLevel:
     """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
 
-    The bandwidth is that of all instances together; ``bytes_per_clock`` (of one instance) stands in its place where
-    makers publish that.
+    The bandwidth is for all instances together; ``bytes_per_clock`` (for one instance) is given instead if vendors
+    publish that.
     """
 
     name: Literal["registers", "l1", "l2", "l3", "dram", "host"]
@@ -94,7 +95,7 @@ class MemoryLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way out of the chip. The bandwidth is one way, all lanes of this device together."""
+    """A link to another device, the host or the network. The bandwidth is one way, over all lanes."""
 
     name: str
     to: Literal["device", "host", "network"]
@@ -103,7 +104,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfile:
-    """One chip, board or module, as published. ``family`` is the group that a leave-one-family-out test leaves out."""
+    """One chip, board or module, as published. Validation leaves out devices by ``family``."""
 
     name: str
     title: str
@@ -136,19 +137,19 @@ class DeviceProfile:
             raise SpecError("must hold the level dram, the device's own memory", field="memory")
 
     def __hash__(self) -> int:
-        """The hash of the name, since facts are mappings."""
+        """Hash of the name only, since facts are mappings and not hashable."""
         return hash(self.name)
 
     @property
     def label(self) -> str:
-        """Name of the device for users: taught, with the stated memory, as rented, or the sheet's."""
+        """Name shown to users: of the taught profile or cloud machine, else the sheet's, with any stated memory."""
         return self.taught.name if self.taught is not None else self.called or self.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
 
-        A system on a chip runs transformers on its GPU and CPU: its NPU counts only where ``part`` asks for it, or
-        where there is nothing else.
+        A system on a chip runs transformers on its GPU and CPU: its NPU counts only if ``part`` asks for it or if there
+            is nothing else.
 
         Args:
             dtype: A number format.
@@ -156,7 +157,7 @@ class DeviceProfile:
             part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` to ask only that part of a system on a chip.
 
         Raises:
-            Unsupported: No such engine has a published rate for it.
+            Unsupported: No such engine has a published rate for ``dtype``.
         """
         dtype = DType.named(dtype)
         among = self.general_engines if part is None else self.engines
@@ -173,7 +174,7 @@ class DeviceProfile:
 
     @property
     def general_engines(self) -> tuple[Engine, ...]:
-        """The engines that LLM runtimes use: all but the NPU of a system on a chip that has others."""
+        """The engines that LLM runtimes use: all except an NPU, unless there is nothing else."""
         others = tuple(engine for engine in self.engines if engine.part != "npu")
         return others if self.kind == "soc" and any(engine.dtypes() for engine in others) else self.engines
 
@@ -186,7 +187,7 @@ class DeviceProfile:
         """(m, n, k) of one matrix instruction or array in ``dtype``.
 
         Raises:
-            Unsupported: The file names no tile for it.
+            Unsupported: The file names no tile for ``dtype``.
         """
         dtype = DType.named(dtype)
         for engine in self.engines:
@@ -241,7 +242,7 @@ class DeviceProfile:
 
     @property
     def memory_said(self) -> str:
-        """Text such as ``24 GB``, or ``96 GB for its GPU (of 128 GB)`` of a Mac."""
+        """Text such as ``24 GB``, or for a Mac ``96 GB for its GPU (of 128 GB)``."""
         whole, usable = (units.show(size, "bytes") for size in (self.mem_capacity_bytes, self.usable_bytes))
         return whole if usable == whole else f"{usable} for its GPU (of {whole})"
 
@@ -272,7 +273,7 @@ class DeviceProfile:
 
     @property
     def launch_overhead_s(self) -> float:
-        """Seconds that one more kernel costs when its work is nothing."""
+        """Seconds that launching an empty kernel takes."""
         return self._number("launch_overhead", self.launch_overhead)
 
     @property
@@ -334,7 +335,7 @@ def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
 
 
 def names() -> list[str]:
-    """The names of all devices that ship, sorted."""
+    """The names of all bundled devices, sorted."""
     return sorted(_stems())
 
 
@@ -344,19 +345,18 @@ def _stems() -> frozenset[str]:
 
 
 def load(name: str) -> DeviceProfile:
-    """The device called ``name``: as its file names it, as people type it (``4070``, ``m4max``), or a YAML file's path.
+    """Loads the device ``name``: a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
 
-    A machine that was taught (``chipwise teach``) is its data sheet with what was learnt; ``name@2`` is its second
-    version.
+    A taught machine (``chipwise teach``) is its data sheet with learnt corrections; ``name@2`` is its second version.
 
-    ``p5.48xlarge`` and the like are machines of clouds (``hardware/instances.py``): one of their chips.
+    The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) gives one of its chips.
 
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
-    same sheet with the engines of that part alone. ``NAME:8-cores`` is the CPU with so many of its cores at work.
+    same sheet with only the engines of that part. ``NAME:8-cores`` is the CPU with only eight cores in use.
 
     Raises:
-        UnknownName: No device has this name, or the device no such part.
-        SpecError: The file is wrong.
+        UnknownName: No device has this name, or the device has no such part.
+        SpecError: The file breaks the schema.
     """
     if name.lower().endswith((".yaml", ".yml")):
         return read(name)
@@ -385,14 +385,14 @@ def load(name: str) -> DeviceProfile:
 
 @functools.lru_cache(maxsize=1024)
 def _of_typed(name: str, part: str) -> DeviceProfile:
-    """The device that a name means as people type it, such as ``rtx 3060 12gb`` or ``MacBook Pro M4 Max 64GB``."""
+    """The device for an informal name such as ``rtx 3060 12gb`` or ``MacBook Pro M4 Max 64GB``."""
     found = _meant(name)
     sheet = _part(found.stem, part) if part else _shipped(found.stem)
     return sheet if found.memory_bytes is None else with_memory(sheet, found.memory_bytes)
 
 
 def _rented(machine: instances.Instance) -> DeviceProfile:
-    """The chip of a cloud's machine, at its share of the machine's price."""
+    """The chip of a cloud machine, with its share of the machine's price."""
     price = None
     if machine.usd_per_h is not None:
         price = PriceRate(value=f"{machine.usd_per_h / machine.chips} USD/h", source=machine.source)
@@ -400,7 +400,7 @@ def _rented(machine: instances.Instance) -> DeviceProfile:
 
 
 def said_of(name: str) -> str | None:
-    """The sentence that says which device was taken for ``name``, where the name leaves it open or differs; else None.
+    """A sentence that says which device ``name`` was taken for, if the name is ambiguous or differs; else None.
 
     Raises:
         UnknownName: No device has this name.
@@ -412,18 +412,18 @@ def said_of(name: str) -> str | None:
     stem = _aliases().get(key)
     if stem is not None:
         others = [each for each in names() if each != stem and each.partition("-")[0] == key]
-        return f"{name} leaves open which: taken for {stem}, not {' or '.join(others)}" if others else None
+        return f"{name} is ambiguous: taken as {stem}, not {' or '.join(others)}" if others else None
     if (machine := instances.named(whole)) is not None:
         return machine.said
     found = _meant(whole)
     if found.memory_bytes is None:
         return None
     held = _shipped(found.stem).mem_capacity_bytes
-    return f"{name}: {found.stem} with {found.memory_bytes / 1e9:g} GB of memory in place of its {held / 1e9:g} GB"
+    return f"{name}: {found.stem} with {found.memory_bytes / 1e9:g} GB of memory instead of {held / 1e9:g} GB"
 
 
 def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
-    """``sheet`` with another amount of memory."""
+    """Returns ``sheet`` with another size of memory."""
     size = Size(value=f"{capacity_bytes / 1e9:g} GB", source="as named by the user")
     levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
     named = f"{sheet.name} {size.value}"
@@ -431,7 +431,7 @@ def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
 
 
 def _meant(name: str) -> typed.Meant:
-    """The chip that a typed name means; see :func:`typed.meant`."""
+    """The chip for an informal name; see :func:`typed.meant`."""
     return typed.meant(
         name, [*names(), *_aliases()], _entries(), _products(), lambda stem: _shipped(stem).mem_capacity_bytes
     )
@@ -465,7 +465,7 @@ def _part(stem: str, part: str) -> DeviceProfile:
 
 
 def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
-    """``sheet`` with the engines of one part alone; None where it has no such part."""
+    """Returns ``sheet`` with only the engines of one part; None if it has no such part."""
     engines = tuple(engine for engine in sheet.engines if engine.part == part)
     if not engines:
         return None
@@ -484,9 +484,9 @@ def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
 
 
 def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
-    """The CPU of ``sheet`` with ``count`` of its cores at work, the fastest first, or all where it has fewer.
+    """The CPU of ``sheet`` with ``count`` cores in use, the fastest first, or all if it has fewer.
 
-    What a part of the cores draws is unknown.
+    The power of a subset of cores is unknown.
 
     Raises:
         InputError: ``count`` is not positive.
@@ -514,13 +514,13 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
         name=f"{sheet.name.partition(':')[0]}:{used}-core{'s' if used > 1 else ''}",
         title=f"{sheet.title}, {used} core{'s' if used > 1 else ''}",
         engines=tuple(kept),
-        board_power=sheet.board_power if whole else None,  # nobody states what some of the cores draw
+        board_power=sheet.board_power if whole else None,  # the power of a subset of cores is not published
         idle_power=sheet.idle_power if whole else None,
     )
 
 
 def load_all() -> list[DeviceProfile]:
-    """All devices that ship, by name."""
+    """All bundled devices, by name."""
     return [_shipped(name) for name in names()]
 
 

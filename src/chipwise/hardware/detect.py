@@ -12,7 +12,7 @@ from chipwise.core.fields import later
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_INFO = Path("/proc/cpuinfo")
-INSTRUCTIONS = {  # by the flag in /proc/cpuinfo, the best for integer products first
+INSTRUCTIONS = {  # flag in /proc/cpuinfo -> name, the best for integer products first
     "amx_int8": "AMX-INT8",
     "avx512_vnni": "AVX512-VNNI",
     "avx_vnni": "AVX-VNNI",
@@ -23,12 +23,12 @@ INSTRUCTIONS = {  # by the flag in /proc/cpuinfo, the best for integer products 
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
-SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # sums of int8 products in 16 bits
+SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # these add int8 products in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One computer. A cache level is None where the system does not tell it."""
+    """One computer. A cache level is None if the system does not report it."""
 
     name: str
     cpu: str
@@ -40,7 +40,7 @@ class Machine:
 
 
 def detect() -> Machine:
-    """This machine."""
+    """Describes this machine."""
     cpu = _cpu_name()
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -56,7 +56,7 @@ def detect() -> Machine:
 
 
 def instructions(cpu_info: str | None = None) -> str | None:
-    """The best instruction set for integer products that the processor has; None where the system does not tell it.
+    """The processor's best instruction set for integer products; None if the system does not report it.
 
     ``cpu_info`` is the text of ``/proc/cpuinfo``, this machine's unless given.
     """

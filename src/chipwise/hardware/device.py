@@ -19,20 +19,20 @@ from chipwise.errors import SpecError, Unsupported, counted
 from chipwise.hardware.detect import Machine
 
 SCHEMA = "chipwise.machine/1"
-RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # fields of profiles that older versions wrote
-LARGE = ".large"  # ends the names of checks on models that do not fit in caches
+RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # old names of fields in stored profiles
+LARGE = ".large"  # suffix of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
-"""Standard deviation, in logarithms, that errors gain per factor of e by which a model's weights exceed the sizes that
-were checked. A change of cache level can cost a factor of two within a factor of four in size; smaller models have
-nothing new in them."""
+"""Growth of the standard deviation of log errors per factor of e by which a model's weights exceed the checked sizes. A
+change of cache level can cost a factor of two within a factor of four in size; smaller models behave as the checked
+ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Seconds per weight byte against the bytes that a whole pass streams: caches, then DRAM.
+    """Seconds per weight byte as a function of the bytes that a whole pass streams (caches, then DRAM).
 
-    Straight lines between knots over the logarithm of the working set; level beyond the ends.
+    Linear between knots in the logarithm of the working set; constant beyond the ends.
     """
 
     working_set_bytes: tuple[float, ...]
@@ -57,7 +57,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """Cost of a whole pass: ``scale`` times the sum of its operators, plus a call, plus choosing a token."""
+    """Cost of a whole pass: ``scale`` times the sum of its operators, plus a call and the choice of a token."""
 
     call_s: float
     per_logit_s: float
@@ -66,7 +66,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
-    """Peak resident memory: a base, and how often each stored byte is held (packing, loading)."""
+    """Peak resident memory: a base, plus the number of copies of each stored byte (packing, loading)."""
 
     base_bytes: float
     per_table_byte: float
@@ -75,7 +75,7 @@ class MemoryCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckError:
-    """Errors of predictions for whole models, each predicted by a fit that excluded it.
+    """Errors of predictions for whole models, each predicted by a fit without it.
 
     ``spread`` is the standard deviation of ln(measured / predicted), from which intervals come.
     """
@@ -84,7 +84,7 @@ class CheckError:
     mape: float  # mean absolute error as a share of the measured value
     spread: float
     kendall_tau: float | None = None
-    least_bytes: float | None = None  # of stored weights, among the checked models
+    least_bytes: float | None = None  # smallest stored weights among the checked models
     most_bytes: float | None = None
 
     def at(self, stored_bytes: float) -> CheckError:
@@ -94,7 +94,7 @@ class CheckError:
         return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * math.log(stored_bytes / self.most_bytes)))
 
     def sentence(self, name: str) -> str:
-        """One line for people."""
+        """One line of text about the check."""
         text = f"{label_of(name)}: mean error {units.show(self.mape, 'share')}"
         if self.kendall_tau is not None:
             text += f", rank correlation {self.kendall_tau:.2f}"
@@ -103,7 +103,7 @@ class CheckError:
 
     @property
     def megabytes(self) -> str:
-        """Least and most megabytes of the checked models' weights; empty where they are not known."""
+        """Smallest and largest weights of the checked models in megabytes; empty if unknown."""
         if self.least_bytes is None or self.most_bytes is None:
             return ""
         return f"{_megabytes(self.least_bytes)} to {_megabytes(self.most_bytes)}"
@@ -123,7 +123,8 @@ class Residual:
     """Correction fitted to whole models (``predict/cost/residual.py``): a factor for each part of a pass and a smooth
     residual.
 
-    ``points`` are the features of the models that it was fitted to, and ``weights`` their weights in the residual.
+    ``points`` are the features of the models that the correction was fitted to, ``weights`` their weights in the smooth
+    residual.
     """
 
     scales: Mapping[str, float]
@@ -137,9 +138,9 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRows:
-    """Calibration's whole models in one phase, one row each, so that later fits start from them.
+    """Calibration's whole models in one phase, one row each, kept for later fits.
 
-    Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; none in older profiles, in which
+    Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; empty in older profiles, where
     convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``. Models that
     were measured on a busy machine have no P99.
     """
@@ -155,11 +156,11 @@ class ModelRows:
 class Thermal:
     """Slowdown under sustained load: time per token rises from its cold value to ``1 / sustained_share`` times that.
 
-    It rises as ``1 - exp(-t / time_constant_s)``. ``throttle_s`` is the time until half of the rise, None where no
-    speed was lost.
+    It rises as ``1 - exp(-t / time_constant_s)``. ``throttle_s`` is the time until half of the rise; None if there was
+    no slowdown.
     """
 
-    sustained_share: float  # of the cold speed that remains under long load
+    sustained_share: float  # share of the cold speed that remains under long load
     time_constant_s: float
     throttle_s: float | None
     observed_s: float  # length of the measurement
@@ -200,20 +201,20 @@ class MachineProfile:
     passes: Mapping[str, PassCost]  # by phase
     memory: MemoryCost
     tails: Mapping[str, Tail]  # by phase
-    checks: Mapping[str, CheckError]  # "prefill", "decode_p99", "memory"; large models apart: "decode.large"
+    checks: Mapping[str, CheckError]  # "prefill", "decode_p99", "memory"; large models separately: "decode.large"
     roofs: Mapping[str, float] = field(default_factory=dict)  # bytes/s by level, as measured
     peaks: Mapping[str, float] = field(default_factory=dict)  # FLOP/s by weight format, best seen
     clean: bool = True
     notes: tuple[str, ...] = ()
-    reference_s: Mapping[str, float] = field(default_factory=dict)  # times of reference work, from which drift follows
+    reference_s: Mapping[str, float] = field(default_factory=dict)  # times of reference work, to compute drift
     residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
     calibration_models: Mapping[str, ModelRows] = field(default_factory=dict)  # by phase
-    learned_from: int = 0  # measured models beyond calibration's own
+    learned_from: int = 0  # measured models in addition to calibration's
     thermal: Thermal | None = None
 
     def __post_init__(self) -> None:
         for field_name in ("terms", "curves", "passes", "memory", "tails", "reference_s", "residuals", "checks"):
-            signed = field_name in ("residuals", "checks")  # weights of a residual, rank correlations
+            signed = field_name in ("residuals", "checks")  # residual weights and rank correlations may be negative
             for name, value in _numbers(plain(getattr(self, field_name)), field_name):
                 if not math.isfinite(value) or (value < 0 and not signed):
                     least = "" if signed else " of at least 0"
@@ -228,7 +229,7 @@ class MachineProfile:
         """The fitted rates of one kind of operator.
 
         Raises:
-            Unsupported: This profile has none.
+            Unsupported: This profile has no rates for it.
         """
         try:
             return self.terms[model]
@@ -249,7 +250,7 @@ class MachineProfile:
 
     @property
     def check_errors(self) -> str:
-        """Errors on models that were left out of the fit, one line for each phase and range of sizes."""
+        """Errors on models left out of the fit, one line for each phase and range of sizes."""
         return "\n".join(check.sentence(name) for name, check in self.checks.items())
 
     def save(self, path: str | Path) -> None:

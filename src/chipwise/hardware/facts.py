@@ -1,4 +1,4 @@
-"""Published figures of chips: a quantity as a file writes it, with where it is published."""
+"""Published figures of chips: a quantity as written in a file, with its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 from chipwise.core import units
 from chipwise.errors import SpecError
 
-LARGEST = 1e24  # of any fact in SI units: beyond this a figure is a slip of the pen
+LARGEST = 1e24  # largest plausible fact in SI units; beyond it a figure is a typing error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Fact:
 
     def __post_init__(self) -> None:
         if not self.source.strip():
-            raise SpecError("must name where the figure is published", field="source")
+            raise SpecError("must say where the figure is published", field="source")
         try:
             number = units.parse(self.value, self.kind)
         except OverflowError:
@@ -66,7 +66,7 @@ class Size(Fact):
 
 
 class Frequency(Fact):
-    """Clocks per second."""
+    """Clock cycles per second."""
 
     __slots__ = ()
     kind = "frequency"

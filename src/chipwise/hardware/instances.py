@@ -1,6 +1,6 @@
 """Cloud machines by their rental names: chip, number of chips, price.
 
-``p5.48xlarge`` is eight H100; with ``-spot`` behind the name it is priced as spot capacity.
+``p5.48xlarge`` is eight H100; the suffix ``-spot`` selects the spot price.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPOT = "-spot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine that is rented whole, and its dollars an hour where they are known."""
+    """A cloud machine, which is rented as a whole, with its dollars per hour if known."""
 
     name: str
     chip: str
@@ -34,7 +34,7 @@ class Instance:
         return f"{self.name}: {self.chips} x {self.chip}{together}, {price}"
 
     def rented(self, chips: int) -> int:
-        """Number of machines for so many chips."""
+        """Number of machines needed for this many chips."""
         return -(-chips // self.chips)
 
 
@@ -56,13 +56,13 @@ def _known() -> Mapping[str, Instance]:
 
 
 def named(name: str) -> Instance | None:
-    """The machine that is rented under ``name``; None where no cloud's machine is called so."""
+    """The cloud machine ``name``; None if there is none."""
     key = name.strip().lower()
     return _known().get(key) or _known().get(f"standard_{key}")
 
 
 def paid(device: str, chips: int) -> int:
-    """Chips to pay for if so many are used, in whole machines."""
+    """Number of chips that are paid for, since machines are rented whole."""
     machine = named(device)
     return chips if machine is None else machine.rented(chips) * machine.chips
 

@@ -1,17 +1,18 @@
-"""Watts of a device at most and idle: from its sheet, or for phones from small machines."""
+"""Maximum and idle power of a device: from its sheet, or for phones from similar small machines."""
 
 from __future__ import annotations
 
 from chipwise.hardware.datasheet import DeviceProfile
 
-FLOOR_SHARE = 0.25  # share of the board's limit while awake and waiting, where no idle power is published
-PHONE_BANDWIDTH = 90e9  # bytes/s: systems on a chip with at most this are phones', boards' and small laptops'
+FLOOR_SHARE = 0.25  # idle share of the board's limit, if no idle power is published
+PHONE_BANDWIDTH = 90e9  # bytes/s; systems on a chip up to this are in phones, boards and small laptops
 PHONE_LOAD_W, PHONE_IDLE_W, PHONE_LOG_HALFWIDTH = 11.1, 1.7, 0.64
-"""Watts at the wall of small machines with such chips, all cores busy and at rest, and a half-width, as a logarithm.
+"""Wall power of small machines with such chips, fully loaded and idle (watts), and their half-width in logarithms.
 
-Geometric means of the machines whose sheets say so: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange Pi 5 Max
-(RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (not at rest, where it draws most of what it does under load). One
-more such machine stays within the half-width nine times in ten by Student's t. Source: geerlingguy/sbc-reviews 968b675.
+Geometric means over the machines with published wall power: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange
+Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (not at rest, where it draws most of what it does under
+load). One more such machine stays within the half-width nine times in ten by Student's t. Source:
+geerlingguy/sbc-reviews 968b675.
 """
 
 
@@ -19,7 +20,7 @@ def limit_w(device: DeviceProfile) -> float:
     """Maximum watts of the device: its board power; for phone chips without one, that of small machines.
 
     Raises:
-        Unsupported: The device lists no board power, and is no phone's chip.
+        Unsupported: The device lists no board power and is not a phone chip.
     """
     if device.board_power is None and is_phone(device):
         return PHONE_LOAD_W
@@ -27,7 +28,7 @@ def limit_w(device: DeviceProfile) -> float:
 
 
 def floor_w(device: DeviceProfile) -> float:
-    """Watts of a device that is awake and waiting: its idle power, else ``FLOOR_SHARE`` of the board's limit.
+    """Watts of an idle device: its published idle power, else ``FLOOR_SHARE`` of the board's limit.
 
     Raises:
         Unsupported: As :func:`limit_w`.
@@ -38,5 +39,5 @@ def floor_w(device: DeviceProfile) -> float:
 
 
 def is_phone(device: DeviceProfile) -> bool:
-    """Whether the chip is one of phones and small boards, by its memory."""
+    """Whether the chip is for phones and small boards, judging by its memory bandwidth."""
     return device.kind == "soc" and device.mem_bandwidth_bytes_per_s <= PHONE_BANDWIDTH

@@ -1,4 +1,4 @@
-"""Runtimes: the chains of operators that they fuse, their batching, and the devices that they run on.
+"""Runtimes: the operators that they fuse, their batching, and the devices that they run on.
 
 Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
 Which chains are fused is taken from each project's own documentation and source, as of the version named here.
@@ -18,12 +18,12 @@ Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attenti
 """``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
 ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
 values without the scores in memory · ``experts``: the products of a mixture's experts, grouped (transformers 4, which
-PyTorch runs here, loops over the experts that are met: modeling_mixtral.py)."""
+the PyTorch runtimes stand for, loops over the experts in use: modeling_mixtral.py)."""
 Platform = Literal[
     "cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "tpu", "neuron", "gaudi", "hailo",
     "other",
 ]  # fmt: skip
-"""What a runtime must be written for, see :func:`platform_of`."""
+"""Platforms that a runtime may support, see :func:`platform_of`."""
 EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"})
 
 
@@ -31,11 +31,11 @@ EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "
 class Runtime:
     """One serving or inference runtime.
 
-    ``stack`` names whose kernels it runs, for kernel models that were fitted to several. ``graphs`` says whether decode
-    steps are captured and replayed, so that the host is not asked for every kernel. ``mixes`` says whether prompts are
-    taken in, in chunks, while other requests decode. ``prefill_tokens`` says how many positions of waiting prompts one
-    pass takes where prompts have passes of their own; 0 where they ride along with decode steps. ``python`` says
-    whether its scheduler is written in Python, ``vocabulary_multiple`` what it pads the head's rows to.
+    ``stack`` names the kernel library, for kernel models that were fitted to several. ``graphs`` says whether decode
+    steps are captured and replayed, so that the host does not launch each kernel. ``mixes`` says whether prompts are
+    processed in chunks together with decoding requests. ``prefill_tokens`` is the number of prompt positions per pass
+    if prompts have their own passes; 0 if they share passes with decode steps. ``python`` says whether the scheduler is
+    written in Python, and ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
     """
 
     name: str
@@ -46,29 +46,29 @@ class Runtime:
     mixes: bool = True
     prefill_tokens: int = 0
     python: bool = True
-    dispatch_s: float = 0.0  # host time per kernel where nothing is captured
+    dispatch_s: float = 0.0  # host time per kernel if steps are not captured
     vocabulary_multiple: int = 1
     aliases: tuple[str, ...] = ()
     runs_on: frozenset[Platform] = frozenset()
-    checked: bool = True  # whether any of its runs was seen; where none was, its interval is the widest
-    replayed_as: str = "a captured graph"  # what a decode step is submitted as where ``graphs`` holds
+    checked: bool = True  # whether any run was validated; if not, its interval is the widest
+    replayed_as: str = "a captured graph"  # what a captured decode step is called in messages
 
     @property
     def served(self) -> bool:
-        """Whether the constants of its host and kernels were fitted to served runs of this runtime."""
+        """Whether its host and kernel constants were fitted to serving runs of this runtime."""
         return self.name == self.stack and self.stack in SERVING
 
     @property
     def local(self) -> bool:
-        """Whether its kernels were fitted to measured runs of one user, on chips that people own."""
+        """Whether its kernels were fitted to single-user runs on consumer chips."""
         return self.stack not in (*SERVING, CORES)
 
     def fuses(self, chain: Chain) -> bool:
-        """Whether the chain is one kernel."""
+        """Whether the runtime runs this chain of operators as one kernel."""
         return chain in self.fused
 
 
-CORES = "cores"  # the stack of ONNX Runtime where it runs on the cores of a CPU
+CORES = "cores"  # the stack of ONNX Runtime on CPU cores
 SERVING = ("vllm", "sglang", "trtllm")
 """Stacks whose kernels and host were timed on data-centre GPUs, serving many requests at once."""
 
@@ -86,7 +86,7 @@ _ON_LLAMA_CPP = ("ollama", "lm-studio", "lmstudio", "koboldcpp", "gpt4all", "jan
 def _for_one_user(
     name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...] = (), *, checked: bool = True
 ) -> Runtime:
-    """A runtime for one user at a time, with its own fused kernels."""
+    """A single-user runtime with its own fused kernels."""
     return Runtime(
         name=name,
         title=title,
@@ -127,7 +127,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             title="SGLang",
             stack="sglang",
             fused=EVERY,
-            prefill_tokens=8192,  # --chunked-prefill-size as it is set by itself; --enable-mixed-chunk is off
+            prefill_tokens=8192,  # default of --chunked-prefill-size; --enable-mixed-chunk is off
             vocabulary_multiple=64,
             runs_on=frozenset({"cuda", "rocm", "cpu", "tpu", "other"}),
         ),
@@ -236,11 +236,11 @@ RUNTIMES: Mapping[str, Runtime] = {
 
 
 def runtime_named(name: str) -> Runtime:
-    """The runtime called ``name``, in any case, by its name or an alias.
+    """The runtime with this name or alias, ignoring case.
 
     Raises:
-        UnknownName: There is none.
-        Unsupported: It is a runtime that exists and is not modelled; the message names the nearest that is.
+        UnknownName: There is no such runtime.
+        Unsupported: The runtime exists but is not modelled; the message names the nearest one that is.
     """
     key = name.strip().lower()
     for runtime in RUNTIMES.values():
@@ -270,14 +270,14 @@ INSTEAD: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
-"""Runtimes that people name and that are not modelled, with the nearest that is."""
+"""Well-known runtimes that are not modelled, each with the nearest one that is."""
 
 
-_OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families below compute capability 7.0, or near it
+_OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families with compute capability below or near 7.0
 _BOARDS = frozenset({"Raspberry Pi", "Rockchip", "SiFive"})
 _PHONES = frozenset({"Qualcomm", "MediaTek", "Samsung", "Google"})
 ON_CORES: frozenset[Platform] = frozenset({"cpu", "board", "phone"})
-"""Where ONNX Runtime uses the CPU cores unless another provider is chosen."""
+"""Platforms on which ONNX Runtime uses the CPU cores by default."""
 _REPLAYED_AS: Mapping[Platform, str] = {
     "cuda": "a captured CUDA graph",
     "old cuda": "a captured CUDA graph",
@@ -327,18 +327,18 @@ _OF_ONNX = frozenset({"int8", "int4"})
 _OF_CHECKPOINTS = _OF_ONNX | {"w8a8", "int4_g32", "int4_g128", "fp8", "fp8_block", "nvfp4"}
 
 
-_GEFORCE = ("GeForce", "TITAN")  # in titles of the cards that NVIDIA makes for people
+_GEFORCE = ("GeForce", "TITAN")  # in the titles of NVIDIA's consumer cards
 
 
 def default_runtime(
     device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False, one_user: bool = True
 ) -> str:
-    """vLLM where servers run it, ONNX Runtime on Hailo's chips, llama.cpp on everything that people own.
+    """vLLM on server chips, ONNX Runtime on Hailo's chips, llama.cpp on consumer chips.
 
-    Weights in a format of GGUF or MLX files name the runtime that reads these, where it exists; those in formats of
-    served checkpoints (fp8, int4, …) are read by vLLM on a GeForce, and by ONNX Runtime on the cores of a CPU. Models
-    of ``images`` run in compiled PyTorch on GPUs, and in ONNX Runtime where there is one. What is not a decoder that
-    ``one_user`` runs, such as a fleet's server, is vLLM on a GeForce too.
+    A weight format of GGUF or MLX files implies the runtime that reads it, if it exists there. Formats of server
+    checkpoints (fp8, int4, …) imply vLLM on a GeForce and ONNX Runtime on CPU cores. Image models (``images``) run in
+    compiled PyTorch on GPUs, elsewhere in ONNX Runtime if it exists. On a GeForce, everything except a decoder for
+    ``one_user`` (such as the servers of a fleet) runs in vLLM.
     """
     platform = platform_of(device)
     if images:
@@ -366,10 +366,10 @@ def default_runtime(
 
 
 def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
-    """``runtime`` adapted to ``device``.
+    """Returns ``runtime`` adapted to ``device``.
 
     Raises:
-        Unsupported: The runtime does not exist there; names those that do.
+        Unsupported: The runtime does not exist there; the message names those that do.
     """
     platform = platform_of(device)
     if platform not in runtime.runs_on:

@@ -1,7 +1,6 @@
-"""Weight formats of a runtime and a chip: those that are read, those worth advising, the defaults, and how many
-chips one model is spread over.
+"""Weight formats of a runtime on a chip (readable, advisable, default), and the number of chips for one model.
 
-Messages, advice and defaults all read the tables here, so that none of them names a format that a runtime lacks.
+Messages, advice and defaults all use these tables, so that none names a format that a runtime lacks.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, platform_of
 
 OWN = "own"
-"""Stands for the format of the checkpoint where weights are named, as chips of data centres serve it by default."""
+"""As a weight format: the checkpoint's own format, which is the default on data-centre chips."""
 
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
 GGUF = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith(("q", "iq"))}
-"""Formats of llama.cpp's files; ``mxfp4`` is that of gpt-oss."""
+"""Formats of llama.cpp's files; ``mxfp4`` is used by gpt-oss."""
 MLX = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith("mlx_")}
 READS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), GGUF),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), MLX),
 }
-"""Runtimes with files of their own; the others are asked to read whatever the chip can hold."""
+"""Runtimes with their own file formats; the others are assumed to read any format that the chip supports."""
 
 _K_QUANTS = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
 _SERVED = ("fp8", "int8", "int4")
@@ -45,13 +44,21 @@ _USUAL: Mapping[str, str] = {
     **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), "q4_k_m"),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), "mlx_4bit"),
 }
-"""Formats that people run in these runtimes on chips of their own."""
+"""Usual formats in these runtimes on consumer chips."""
 
 _ALONE = frozenset({"board", "phone", "metal", "cpu", "hailo"})
-_INTEGRATED = ("Laptop", "Iris", "680M", "780M", "890M", "140V", "Meteor Lake")  # in titles of GPUs built into machines
+_INTEGRATED = (
+    "Laptop",
+    "Iris",
+    "680M",
+    "780M",
+    "890M",
+    "140V",
+    "Meteor Lake",
+)  # in the titles of integrated and laptop GPUs
 SPREADS = frozenset({"vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "deepspeed", "llama.cpp", "exllamav2"})
 """Runtimes that spread one model over several chips."""
-MOST_DEVICES = 8  # of one server
+MOST_DEVICES = 8  # devices per server
 
 
 def reads(runtime: Runtime, weights: str) -> bool:
@@ -64,7 +71,7 @@ def check_reads(runtime: Runtime, weights: str) -> None:
     """Checks that ``runtime`` loads weights in the format called ``weights``.
 
     Raises:
-        Unsupported: It does not; the message names the nearest format, and what else it reads.
+        Unsupported: The runtime does not; the message names the nearest format and all others that it reads.
     """
     if reads(runtime, weights):
         return
@@ -84,7 +91,7 @@ def nearest(runtime: Runtime, weights: str) -> str:
 def narrower(runtime: Runtime, weights: str | None) -> tuple[str, ...]:
     """Formats that ``runtime`` reads and that take fewer bits than ``weights``, widest first.
 
-    Weights that layers keep in formats of their own, and None, count as 16 bits.
+    None and formats that differ by layer count as 16 bits.
     """
     stored = None if weights is None else FORMATS.get(format_name(weights))
     bits = 16.0 if stored is None else stored.bits_per_weight
@@ -92,16 +99,16 @@ def narrower(runtime: Runtime, weights: str | None) -> tuple[str, ...]:
 
 
 def default_format(device: DeviceProfile, runtime: Runtime, stored: str | None, *, own: bool = False) -> str | None:
-    """The weights that a model is run with on ``device`` in ``runtime``; None for the checkpoint's own.
+    """The default weight format on ``device`` in ``runtime``; None for the checkpoint's own.
 
-    On chips that people own, whose usual runtime reads files in 4 bits, these; elsewhere the checkpoint's own. What a
-    runtime does not read becomes the nearest that it does.
+    On consumer chips whose usual runtime reads 4-bit files, a 4-bit format; elsewhere the checkpoint's own. A format
+    that the runtime cannot read is replaced by the nearest one that it can.
 
     Args:
         device: The chip.
-        runtime: What serves there.
-        stored: The format that the checkpoint is quantised to; None where it has 16 bits.
-        own: Whether weights of 16 bits stay as they are everywhere.
+        runtime: The runtime.
+        stored: The format of a quantised checkpoint; None if it has 16 bits.
+        own: Whether to keep 16-bit weights on every device.
     """
     if stored is not None:
         return stored if reads(runtime, stored) else nearest(runtime, stored)
@@ -114,7 +121,7 @@ def owned(device: DeviceProfile) -> bool:
 
 
 def most_devices(device: DeviceProfile, runtime: Runtime | None = None) -> int:
-    """The most chips that a model is sensibly spread over: 1 where a machine has one, 2 of cards that people own."""
+    """The largest sensible number of chips for one model: 1 for built-in chips, 2 for consumer cards."""
     if runtime is not None and runtime.name not in SPREADS:
         return 1
     alone = device.kind in ("soc", "cpu") or platform_of(device) in _ALONE

@@ -1,9 +1,8 @@
 """Taught profiles: corrections of predictions for one machine, learnt from a table of measured models, and their files.
 
-A taught profile stands on a data sheet (its ``base``) and corrects what the sheet predicts
-(``predict/served/taught_pass.py``
-has the arithmetic). Profiles are kept by the machine's name under the user's data folder, one file a version. A version
-is never written over: teaching again adds the next one.
+A taught profile corrects the predictions of a data sheet, its ``base`` (the arithmetic is in
+``predict/served/taught_pass.py``). Profiles are kept by machine name in the user's data folder, one file per version. A
+version is never overwritten: teaching again adds the next one.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtError:
-    """Errors on measured rows, each predicted by a fit without any row of its model. Shares of the measured value."""
+    """Errors on measured rows, as shares of the measured value; each row is predicted by a fit without its model."""
 
     rows: int
     mean: float
     median: float
     inside: float | None = None  # share of rows inside the 90 % interval
-    plain_mean: float | None = None  # mean error of a ridge regression on the raw choices, on the same folds
+    plain_mean: float | None = None  # mean error of a ridge regression on the raw columns, on the same folds
     sheet_mean: float | None = None  # mean error of the data sheet alone, on the same rows
 
 
@@ -44,25 +43,25 @@ class Teaching:
     """The posterior of one fit: a normal distribution over ``1 + terms + labels + points`` logarithms.
 
     Attributes:
-        name: The machine's.
-        version: Counted from 1.
+        name: Name of the machine.
+        version: Number of the version, from 1.
         created: ISO date and time.
-        base: The data sheet underneath.
-        rows: Measured rows that it learnt from.
+        base: The data sheet that is corrected.
+        rows: Number of measured rows used.
         terms: Names of the groups of operators whose seconds add up to a pass.
-        units: What a second of each group stands for before anything was learnt.
-        labels: Names of what shifts all of a pass: its phase, runtime, weight format or variant.
-        label_sd: Standard deviation of a label that no row had, in logarithms.
-        points: Passes that the smooth part is anchored at, by their figures.
+        units: Seconds of each group before learning.
+        labels: Names of factors on a whole pass: its phase, runtime, weight format or variant.
+        label_sd: Standard deviation of the logarithm for a label without rows.
+        points: Features of the passes on which the smooth part is defined.
         amplitude: Standard deviation of the smooth part far from all points, in logarithms.
-        reach: How far one measured pass speaks for others, in typical spreads of the figures.
-        mean: Of the logarithms.
-        covariance: Likewise.
+        reach: Length scale of the smooth part, in standard deviations of the features.
+        mean: Posterior mean of the logarithms.
+        covariance: Posterior covariance of the logarithms.
         noise: Standard deviation of one measured row, in logarithms.
-        widen: What the standard deviations are multiplied by, so that nine of ten rows left out lie inside.
+        widen: Factor on the standard deviations, chosen so that nine of ten left-out rows are inside the interval.
         variant: The variant (backend, threads, …) that predictions are for.
-        machine: What the table calls the machine; rows of another one are refused.
-        check: Cross-validated errors; None with too few rows.
+        machine: Name of the machine in the table; rows of another machine are refused.
+        check: Cross-validated errors; None if there are too few rows.
         source: Where the rows came from.
         records: The rows themselves, so that a later version can start from them.
     """
@@ -99,7 +98,7 @@ class Teaching:
         if len(self.units) != len(self.terms):
             raise SpecError("needs one unit for each term", field="units")
         if len(self.mean) != size or len(self.covariance) != size or any(len(row) != size for row in self.covariance):
-            raise SpecError(f"must be of {size} logarithms", field="mean")
+            raise SpecError(f"must have {size} logarithms", field="mean")
         numbers = (*self.mean, *self.units, self.noise, self.widen, self.amplitude, *map(sum, self.covariance))
         if not all(map(math.isfinite, numbers)) or min(self.noise, self.widen, self.reach) <= 0:
             raise SpecError("must be finite numbers, spreads above 0", field="mean")
@@ -132,16 +131,16 @@ class Teaching:
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                raise InputError(f"{path}: this version is there already, and versions are never written over")
+                raise InputError(f"{path}: this version exists already, and versions are never overwritten")
         write_json(path, {"schema": SCHEMA, **plain(self)})
         return path
 
 
 def key(name: str) -> str:
-    """A machine's name as its folder is called: lower case, words joined by dashes.
+    """The folder name for a machine: lower case, words joined by dashes.
 
     Raises:
-        InputError: Nothing is left of it.
+        InputError: The name has no letters or digits.
     """
     found = re.sub(r"[^a-z0-9.+]+", "-", name.strip().lower()).strip("-.")[:80]
     if not found:
@@ -172,7 +171,7 @@ def versions(name: str) -> list[int]:
 
 
 def revision(name: str) -> int:
-    """When a version was last added to a machine's profile, in nanoseconds; 0 where it has none."""
+    """Time in nanoseconds at which a machine's newest version was added; 0 if it has none."""
     wanted = name.partition("@")[0]
     if not wanted.strip() or "/" in wanted:
         return 0
@@ -183,10 +182,10 @@ def revision(name: str) -> int:
 
 
 def load(name: str) -> Teaching | None:
-    """The newest profile of a machine, or the one that ``name@2`` asks for; None where it was never taught.
+    """The newest profile of a machine, or version 2 for ``name@2``; None if it was never taught.
 
     Raises:
-        UnknownName: It was taught, but there is no such version.
+        UnknownName: The machine was taught, but has no such version.
         SpecError: The file is damaged.
     """
     wanted, _, number = name.partition("@")

@@ -1,8 +1,7 @@
-"""Finds the chip that a typed name means; every word must match: ``4070``, ``m4max``, ``rtx 3060 12gb``.
+"""Finds the chip for an informal name such as ``4070``, ``m4max`` or ``rtx 3060 12gb``; every word must match.
 
-A chip fits if each typed word is in its name or one of its other names, is its maker or a word such as ``gpu``, or is
-its memory. Of the chip's own words only those of its product line may be missing (``rtx``, ``core i7``): ``4070`` is
-no ``4070 ti``.
+A chip fits if each typed word is in its name or one of its other names, is its vendor or a word such as ``gpu``, or is
+its memory. Only words of the product line (``rtx``, ``core i7``) may be missing: ``4070`` does not match ``4070 ti``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LINES = frozenset({
     "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",
     "radeon", "raspberry", "rtx", "rx", "ryzen", "tesla", "threadripper", "xeon",
 })  # fmt: skip
-MAKERS: Mapping[str, frozenset[str]] = {  # words of a maker and its brands, by vendor as sheets name it
+MAKERS: Mapping[str, frozenset[str]] = {  # vendor in the sheets -> words for the vendor and its brands
     "NVIDIA": frozenset({"nvidia", "geforce"}),
     "AMD": frozenset({"amd", "radeon", "instinct"}),
     "Intel": frozenset({"intel"}),
@@ -34,13 +33,13 @@ PLAIN = frozenset({"card", "chip", "desktop", "edition", "graphics", "laptop", "
 APPLE_MACHINES = (("macbook", "pro"), ("macbook", "air"), ("mac", "studio"), ("mac", "mini"), ("mac", "pro"), ("imac",),
                   ("macbook",))  # fmt: skip
 MOST_SUGGESTED = 5
-AS_ROUNDED = 0.03  # of memory: sheets and people count in powers of ten or of two
+AS_ROUNDED = 0.03  # tolerance on memory, which is counted in powers of ten or of two
 _SCREEN = re.compile(r"\b1[3-6][- ]?inch\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name of a chip in words."""
+    """A chip's name split into words."""
 
     stem: str
     words: tuple[str, ...]
@@ -50,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """A chip, and the memory that was typed where it is not the sheet's (bytes)."""
+    """A chip, and the typed memory in bytes if it differs from the sheet's."""
 
     stem: str
     memory_bytes: float | None = None
@@ -63,18 +62,18 @@ def meant(
     products: Mapping[str, str | list[str]],
     memory_of: Callable[[str], float],
 ) -> Meant:
-    """The chip that ``name`` means.
+    """Finds the chip for ``name``.
 
     Args:
         name: What was typed.
         known: All names of all chips.
-        entries: The same in words.
-        products: What people call a machine, with the name of its chip or the chips that it was sold with.
-        memory_of: Bytes of the memory of a chip.
+        entries: The same names, split into words.
+        products: Names of products (such as laptops), each with the chips that it was sold with.
+        memory_of: Returns the memory of a chip in bytes.
 
     Raises:
-        AmbiguousName: It may be several chips.
-        UnknownName: It is none; the message names the nearest.
+        AmbiguousName: The name fits several chips.
+        UnknownName: The name fits no chip; the message names the nearest.
     """
     words = words_of(_SCREEN.sub(" ", name.lower()))
     sold = {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
@@ -110,7 +109,7 @@ def meant(
 
 
 def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
-    """``words`` without the kind of Mac, if a chip is named too."""
+    """Removes the kind of Mac from ``words`` if a chip is named too."""
     for machine in APPLE_MACHINES:
         for i in range(len(words) - len(machine)):
             if words[i : i + len(machine)] == machine:
@@ -121,7 +120,7 @@ def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fits(words: Sequence[str], entry: Entry, memory_of: Callable[[str], float]) -> Meant | None:
-    """The chip of an entry, if every typed word is accounted for and none but its product line is missing."""
+    """The chip of an entry if it has every typed word and lacks only words of its product line."""
     allowed = MAKERS.get(entry.vendor, frozenset()) | (PLAIN - {"laptop"}) | {"cpu" if entry.kind == "cpu" else "gpu"}
     words = ["laptop" if word == "mobile" else word for word in words]
     missing = left_of(entry.words, words)
@@ -143,7 +142,7 @@ def _may_be_missing(word: str, entry: Entry) -> bool:
 
 
 def _with_memory(entry: Entry, word: str, held: float) -> Meant | None:
-    """The chip with the typed memory: its own, or less of a chip that is sold with several."""
+    """The chip with the typed memory: the sheet's, or a smaller size in which it is sold."""
     asked = memory_bytes(word)
     assert asked is not None
     if any(abs(size / held - 1) <= AS_ROUNDED for size in asked):

@@ -172,7 +172,7 @@ def test_an_earlier_export_is_replaced_whole(model, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"to": "coreml"}, r"to \(--to\): nothing is exported as 'coreml'; known: gguf, onnx, hf"),
+        ({"to": "coreml"}, r"to \(--to\): unknown file type 'coreml'; known: gguf, onnx, hf"),
         ({"to": "gguf", "weights": "q4_k_m"}, r"weights \(--weights\): gguf is not written in 'q4_k_m'; it has fp32, "),
         ({"to": "onnx", "weights": "bf16"}, r"onnx is not written in 'bf16'; --to gguf can; it has fp32, int8, int4"),
         ({"to": "hf", "weights": "int8"}, "hf is not written in 'int8'"),

@@ -169,7 +169,7 @@ def test_wrong_requests_are_one_line(tmp_path: Path) -> None:
     assert not comes_in_parts("gpt2")
     with pytest.raises(InputError, match=r"has 128 positions; 66 tokens of what it reads"):
         measure_parts(model, images=2, image_size=(64, 64))
-    with pytest.raises(SpecError, match="does not hear"):
+    with pytest.raises(SpecError, match="does not take audio"):
         measure_parts(model, audio_s=1.0)
     with pytest.raises(SpecError, match=r"images: must be from 1"):
         measure_parts(model, images=0)
@@ -178,7 +178,7 @@ def test_wrong_requests_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"measure it in parts, with measure_parts\(\)"):
         api.measure(model)
     refused = CliRunner().invoke(app, ["measure", "gpt2", "--images", "2"])
-    assert "--images is for models that see with a tower" in " ".join(refused.output.split())
+    assert "--images only applies to models with a vision tower" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize(

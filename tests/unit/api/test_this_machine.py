@@ -89,7 +89,7 @@ def test_of_a_model_that_hears_and_writes_the_encoder_is_priced_here() -> None:
         (lambda: chipwise.estimate("moonshine-tiny", device="here"), "encoder of moonshine-tiny cannot be priced on"),
         (lambda: chipwise.explain("t5-small", device="here"), "a decoder that attends to an encoder is not built"),
         (lambda: chipwise.estimate("smolvlm-256m", device="here", images=1), "or time the parts here with chipwise me"),
-        (lambda: chipwise.estimate_pictures("FLUX.1-dev", device="here"), "pictures of published models are priced by"),
+        (lambda: chipwise.estimate_pictures("FLUX.1-dev", device="here"), "diffusion models are priced by"),
         (lambda: chipwise.explain_pictures("FLUX.1-dev", device="local"), "name another --device, such as h100-sxm"),
         (lambda: chipwise.estimate_parts("whisper_small", device="here"), "such as snapdragon-8-elite"),
     ],

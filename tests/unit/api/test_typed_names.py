@@ -100,8 +100,8 @@ def test_all_commands_refuse_what_one_refuses(name: str) -> None:
 
 def test_an_answer_says_what_was_taken_where_the_name_leaves_it_open() -> None:
     found = chipwise.estimate("gemma3", device="m4-max 64gb")
-    assert "gemma3 leaves open which: taken for google/gemma-3-4b-pt" in found.notes
-    assert "m4-max 64gb: apple-m4-max with 64 GB of memory in place of its 128 GB" in found.notes
+    assert "gemma3 is ambiguous: taken as google/gemma-3-4b-pt" in found.notes
+    assert "m4-max 64gb: apple-m4-max with 64 GB of memory instead of 128 GB" in found.notes
     assert not any("gemma3:4b" in note for note in chipwise.estimate("gemma3:4b", device="m4-max").notes)
     (row,) = estimate_rows([{**SMALL, "model": "gemma3"}])
     assert "taken for google/gemma-3-4b-pt" in str(row["provenance"])

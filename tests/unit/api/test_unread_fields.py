@@ -90,7 +90,7 @@ def test_a_name_is_not_read_as_a_family() -> None:
 
 
 def test_threads_are_this_machines() -> None:
-    with pytest.raises(chipwise.errors.InputError, match="threads: is for this machine"):
+    with pytest.raises(chipwise.errors.InputError, match="threads: only applies to this machine"):
         chipwise.explain("gpt2", device="l4", threads=4)
 
 

@@ -22,5 +22,5 @@ CONFIG = {"model_type": "llama", "vocab_size": 64, "hidden_size": 32, "intermedi
 def test_what_is_no_safetensors_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(SpecError, match=r"model\.safetensors: is no safetensors file"):
+    with pytest.raises(SpecError, match=r"model\.safetensors: is not a safetensors file"):
         exported_file(str(tmp_path), tmp_path, runtime="onnxruntime", weights=None, workload=Workload())

@@ -42,12 +42,12 @@ def test_a_table_is_not_written_over_itself(tmp_path: Path) -> None:
     link = tmp_path / "link.csv"
     link.symlink_to(table)
     for out in (table, link):
-        assert "this is the file that is read" in refused(
+        assert "this is the input file" in refused(
             "estimate", "--table", str(table), "--out", str(out), error=InputError
         )
     ops = tmp_path / "ops.csv"
     ops.write_text("op,device,m,n,k\ngemm,l4,1,2,3\n")
-    assert "this is the file that is read" in refused("ops", "--table", str(ops), "--out", str(ops), error=InputError)
+    assert "this is the input file" in refused("ops", "--table", str(ops), "--out", str(ops), error=InputError)
     assert table.read_text().startswith("row_id,model,device\n1,gpt2")
 
 

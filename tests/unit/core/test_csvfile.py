@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_answers_do_not_replace_the_table_or_a_device(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("kept")
-    with pytest.raises(InputError, match="the file that is read"):
+    with pytest.raises(InputError, match="this is the input file"):
         check_output(tmp_path / "." / "t.csv", source=table)
     with pytest.raises(StorageError, match="no folder"):
         write_rows(tmp_path / "no" / "t.csv", [], ("a",))

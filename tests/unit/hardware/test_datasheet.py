@@ -150,7 +150,7 @@ def test_every_fact_is_listed_with_its_path_and_source(toy: DeviceProfile) -> No
         (
             "1 GB, source: pencil",
             "1 GB, source: ''",
-            "memory[2].capacity.source: must name where the figure is published",
+            "memory[2].capacity.source: must say where the figure is published",
         ),
         ("{value: 50 W, source: pencil}", "{value: 50 W}", "board_power.source: this field is missing"),
         ("{value: 50 W, source: pencil}", "50 W", "board_power: must be a mapping of fields"),

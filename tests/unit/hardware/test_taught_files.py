@@ -65,7 +65,7 @@ def test_a_damaged_file_is_one_clear_error(content: str) -> None:
 
 
 def test_a_posterior_of_the_wrong_size_is_refused() -> None:
-    with pytest.raises(SpecError, match="mean: must be of 1 logarithms"):
+    with pytest.raises(SpecError, match="mean: must have 1 logarithms"):
         Teaching(name="x", version=1, created="", base="l4", rows=3, mean=(0.0, 0.0), covariance=((1.0,),), noise=0.1)
 
 

@@ -34,4 +34,4 @@ def command(
     else:
         notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error; wrote {out}")
         if own := own_columns(table, (*ASKED, *RENAMED, *ANSWERED)):
-            notices.print(f"note: columns that were copied as they are: {', '.join(own)}")
+            notices.print(f"note: columns copied unchanged: {', '.join(own)}")

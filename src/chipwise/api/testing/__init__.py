@@ -1,3 +1,3 @@
-"""Tools to test third-party parts: conformance suites, small models, strategies.
+"""Tools for testing third-party extensions: conformance suites, small models, hypothesis strategies.
 
 Needs pytest and hypothesis."""

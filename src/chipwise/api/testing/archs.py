@@ -1,4 +1,4 @@
-"""Small models of every kind with a stem, each choice of its blocks among them, for the checks of ``FormSuite``."""
+"""Small models of every kind with a stem, covering each choice of its blocks, for the checks of ``FormSuite``."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
 
 @st.composite
 def question_archs(draw: st.DrawFn) -> ArchSpec:
-    """Small models of questions about images: patches or convolutions, tokens apart, averaged or joined."""
+    """Small visual-question models: patches or convolutions, tokens separate, averaged or joined."""
     arch = draw(image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2))
     assert isinstance(arch.stem, ImageStem)
     stem = replace(arch.stem, prefix_tokens=0, bias=False)
@@ -116,7 +116,7 @@ def crossing_archs() -> st.SearchStrategy[ArchSpec]:
 
 
 def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
-    """``arch`` with cross-attention in the layers that ``which`` says, by number, or in all if it says none."""
+    """Returns ``arch`` with cross-attention in the layers ``which`` (by number), or in all if empty."""
     block = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
     chosen = [*which, *(False,) * len(arch.layers)][: len(arch.layers)]
     each = chosen if any(chosen) else [True] * len(arch.layers)
@@ -126,7 +126,7 @@ def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
 
 @st.composite
 def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
-    """Small denoisers of 16 x 16 pixels: every patch, square and feed-forward; with shortcuts, guided, or neither."""
+    """Small denoisers of 16 x 16 pixels: every patch, window and feed-forward; with shortcuts, guidance or neither."""
     arch = draw_from(
         image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2 and arch.pooling == "mean")
     )
@@ -212,7 +212,7 @@ def ranking_archs(draw: st.DrawFn) -> ArchSpec:
 
 @st.composite
 def sound_archs(draw: st.DrawFn) -> ArchSpec:
-    """Small transcribing models of 24 frames: every stride, stretch, module and feed-forward that is built."""
+    """Small speech recognisers of 24 frames: every stride, attention window, module and feed-forward that is built."""
     d_model = draw(st.sampled_from((8, 16)))
     convs = tuple(frame_conv(d_model, draw(st.sampled_from((1, 2)))) for _ in range(2))
     stem = SoundStem(seconds=FRAMES / 100, rate=100.0, channels=BANDS, convs=convs)

@@ -1,7 +1,7 @@
 """The contract of runtimes as tests: subclass :class:`BackendSuite`, name the runtime and give it a model.
 
-Where something writes models for the runtime (``deploy/export/exporters.py``), :class:`ExportedSuite` needs a design
-alone, and holds the logits against torch's.
+If there is an exporter for the runtime (``deploy/export/exporters.py``), :class:`ExportedSuite` needs only a design,
+and compares the logits with torch's.
 
 class TestMyRuntime(BackendSuite):
     runtime = "mine"
@@ -58,7 +58,7 @@ class BackendSuite:
         return np.random.default_rng(0).integers(0, session.vocab_size, (1, count))
 
     def test_it_has_a_name_and_a_version(self) -> None:
-        """The table's name is the runtime's own."""
+        """The runtime has the name under which the table lists it."""
         made: Runtime = RUNTIMES.load(self.runtime)()
         assert made.name == self.runtime, "the runtime's name must be the one under which the table lists it"
         assert made.version(), "version() must return the installed package's version"
@@ -86,7 +86,7 @@ class BackendSuite:
             )
 
     def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
-        """Equal tokens give equal logits, whatever ran before."""
+        """Equal tokens give equal logits, whatever prompt ran before."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         opened.decode(tokens[:, :1])
@@ -95,7 +95,7 @@ class BackendSuite:
         np.testing.assert_array_equal(again, first, err_msg="prefill must clear the cache of the prompt before")
 
     def test_the_last_token_matters(self, opened: Session) -> None:
-        """Other tokens give other logits."""
+        """A different last token gives different logits."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         tokens[0, -1] = (tokens[0, -1] + 1) % opened.vocab_size
@@ -103,13 +103,13 @@ class BackendSuite:
         assert not np.array_equal(changed, first), "logits ignore the last token: return those of the last position"
 
     def test_a_full_cache_is_an_error(self, opened: Session) -> None:
-        """Never a wrong number."""
+        """Decoding beyond the cache raises an error instead of returning wrong logits."""
         opened.prefill(self.tokens(opened, CAPACITY))
         with pytest.raises(MeasurementError):
             opened.decode(self.tokens(opened, 1))
 
     def test_what_is_no_model_is_refused(self, tmp_path: Path) -> None:
-        """A missing file and a broken one."""
+        """A missing file and a broken file are errors."""
         broken = tmp_path / "broken"
         broken.write_bytes(b"\x00not a model")
         for path in (broken, tmp_path / "missing"):
@@ -117,7 +117,7 @@ class BackendSuite:
                 self.open(path)
 
     def test_the_harness_measures_it(self, model: Path) -> None:
-        """In a fresh process, with every sample."""
+        """The measurement runs in a fresh process and keeps every sample."""
         workload = Workload(prompt_tokens=PROMPT, new_tokens=CAPACITY - PROMPT)
         found = measure(
             model,
@@ -138,7 +138,7 @@ class BackendSuite:
 class ExportedSuite(BackendSuite):
     """:class:`BackendSuite` for a runtime that designs are exported for, with random weights."""
 
-    parity: ClassVar[float] = 1e-4  # most error against torch, as a share of the logits' standard deviation
+    parity: ClassVar[float] = 1e-4  # largest error relative to torch, as a share of the logits' standard deviation
     design: ClassVar[Design]  # with room for at least 16 positions
 
     @pytest.fixture
@@ -154,11 +154,11 @@ class ExportedSuite(BackendSuite):
         return export_for(self.runtime, self.design, tmp_path, weights=weights)
 
     def expected(self, weights: dict[str, Any], tokens: Any) -> Any:
-        """Logits of every position, (1, tokens, vocab): torch's with the same weights."""
+        """Logits that torch computes with the same weights, at every position, (1, tokens, vocab)."""
         return torch_logits(self.design.arch, weights, tokens)
 
     def test_logits_are_those_of_torch(self, opened: Session, weights: dict[str, Any]) -> None:
-        """In prefill and in every step."""
+        """Logits equal torch's in prefill and in every decode step."""
         tokens = self.tokens(opened, CAPACITY)
         wanted = self.expected(weights, tokens)
         found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
@@ -168,7 +168,7 @@ class ExportedSuite(BackendSuite):
         assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
 
     def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
-        """Each gets the logits that it would get alone."""
+        """Each sequence gets the same logits as alone."""
         made: Runtime = RUNTIMES.load(self.runtime)()
         try:
             session = made.open(model, capacity=CAPACITY, batch=2, threads=1, options=self.options)
@@ -182,20 +182,20 @@ class ExportedSuite(BackendSuite):
         assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
 
     def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:
-        """The message says how many it has."""
+        """The message states the model's number of positions."""
         most = self.design.arch.max_tokens
         made: Runtime = RUNTIMES.load(self.runtime)()
         with pytest.raises(MeasurementError, match=f"{most} positions"):
             made.open(model, capacity=most + 1, batch=1, threads=1, options=self.options)
 
     def test_unknown_options_are_refused(self, model: Path) -> None:
-        """And named."""
+        """The message names the unknown option."""
         made: Runtime = RUNTIMES.load(self.runtime)()
         with pytest.raises(MeasurementError, match="colour"):
             made.open(model, capacity=CAPACITY, batch=1, threads=1, options={"colour": "red"})
 
     def test_a_missing_package_names_its_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As if it were not installed."""
+        """If the package is not installed, the error names the extra to install."""
         needs, known = NEEDS[self.runtime], type(RUNTIMES.load(self.runtime)()).__module__
         monkeypatch.setitem(sys.modules, needs.module, None)
         monkeypatch.delitem(sys.modules, known)

@@ -1,4 +1,4 @@
-"""BlockSuite: proof that a block's forms agree: its parameter count, its operators, its torch module, its ONNX nodes.
+"""BlockSuite: checks that a block's parameter count, operators, torch module and ONNX nodes agree.
 
 Subclass it in a test module, and return the models to try from ``archs``; pytest then runs every check on them::
 
@@ -49,7 +49,7 @@ class BlockSuite:
     examples = 15
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
-        """The models to try; any small one unless overridden."""
+        """The models to test; by default any small model."""
         return arch_specs()
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
@@ -60,7 +60,7 @@ class BlockSuite:
         self._each(check_parameters)
 
     def test_flops_agree(self) -> None:
-        """Operators count the FLOPs that torch counts, in prefill and in decode."""
+        """The operators' FLOPs equal those that torch counts, in prefill and in decode."""
         self._each(check_flops)
 
     def test_steps_through_the_cache_agree(self) -> None:
@@ -68,7 +68,7 @@ class BlockSuite:
         self._each(check_cache)
 
     def test_exported_graphs_agree(self) -> None:
-        """The ONNX graph gives the module's logits and has the operators that lowering says."""
+        """The ONNX graph gives the module's logits and has the operators that lowering lists."""
         self._each(check_export)
 
     def test_slices_agree(self) -> None:
@@ -77,13 +77,13 @@ class BlockSuite:
 
 
 def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
-    """A random model whose norms, biases and convolutions are not ones and zeros, so that a missing one shows."""
+    """A random model whose norms, biases and convolutions are not ones and zeros, so that omitting one is detected."""
     model: Transformer = build(arch, seed=seed)
     return shake(model, seed=seed, matrices=False)
 
 
 def shake(model: AnyModule, *, seed: int, by: float = 0.3, matrices: bool = True) -> AnyModule:
-    """``model`` in evaluation, with normal noise of deviation ``by`` on its parameters, matrices perhaps left out."""
+    """Puts ``model`` in evaluation mode and adds normal noise of deviation ``by``, optionally not to matrices."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -98,7 +98,7 @@ def random_tokens(arch: ArchSpec, *, length: int, batch: int = 1, seed: int = 0)
 
 
 def check_parameters(arch: ArchSpec) -> None:
-    """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
+    """Asserts that the module of ``arch`` has the parameters, names and shapes of its spec."""
     check_weights(Transformer, arch)
 
 
@@ -114,8 +114,8 @@ def check_weights(module: Callable[[ArchSpec], torch.nn.Module], arch: ArchSpec)
 def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: int = 2) -> None:
     """Asserts that lowering counts the matrix products and attention that torch runs.
 
-    Torch multiplies every query with every key, ours only with those that it may see; this is corrected by counting
-    our attention as if all were seen. In decode without windows both see all.
+    Torch multiplies every query with every key, but our count includes only the keys that the mask allows; so ours is
+    recounted without a mask. In decode without windows there is no difference.
     """
     design = Design(arch=arch)
     model = shaken(arch, seed=0)
@@ -162,7 +162,7 @@ def check_cache(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     """Asserts that a model on views of larger weights computes the same as with extracted weights.
 
-    Also that a step's gradients reach the larger model where those of the model alone are, and nowhere else.
+    Also checks that a step's gradients reach exactly the part of the larger model that the smaller one uses.
     """
     larger = wider(arch)
     whole = whole_of([arch, larger])
@@ -209,7 +209,7 @@ def _wider_attention(block: Attention) -> Attention:
 def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     """Asserts that the exported graph gives the module's logits, in prefill and step by step.
 
-    Also that it has one node for each matrix product and each attention that lowering lists, in the same places.
+    Also checks that it has one node for each matrix product and each attention that lowering lists, in the same places.
     """
     import onnx
 

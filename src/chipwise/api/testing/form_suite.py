@@ -51,7 +51,7 @@ from chipwise.model.walk.slicing import cuts, kept_layers
 from chipwise.model.walk.weights import weight_shapes
 
 FUSED = ((), USUALLY_FUSED, FUSIONS)  # nothing, what is usual, and all
-INT8_TOLERANCE = 0.1  # of the outputs' spread: the kernels of int8 round activations too
+INT8_TOLERANCE = 0.1  # share of the outputs' spread, since int8 kernels round activations too
 NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
 NODES: tuple[tuple[type | tuple[type, ...], set[str]], ...] = (
     (AttentionOp, {"MultiHeadAttention"}),
@@ -59,28 +59,28 @@ NODES: tuple[tuple[type | tuple[type, ...], set[str]], ...] = (
     (ConvOp, {"Conv"}),
     (PoolOp, {"ReduceMean"}),
 )
-FURTHER = (((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # of models that cut no image into squares
-FUNCTIONS = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))  # of models of sound
+FURTHER = (((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # for models without windowed attention
+FUNCTIONS = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))  # for audio models
 
 
 class FormSuite:
-    """The checks; each draws ``examples`` models from :meth:`archs`."""
+    """The checks; each runs on ``examples`` models from :meth:`archs`."""
 
     examples = 12
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
-        """The models to try, all of one kind."""
+        """The models to test, all of one kind."""
         raise NotImplementedError("override `archs`")
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
         check_each(check, self.archs(), examples=self.examples)
 
     def test_parameters_agree(self) -> None:
-        """The count of the spec is that of the module, weight by weight."""
+        """Spec and module have the same weights."""
         self._each(check_parameters)
 
     def test_flops_agree(self) -> None:
-        """The operators' FLOPs are those that torch counts; fewer where only some positions are carried to the end."""
+        """The operators' FLOPs equal those that torch counts, except if only some positions reach the end."""
         self._each(check_flops)
 
     def test_exported_graphs_agree(self) -> None:
@@ -88,14 +88,14 @@ class FormSuite:
         self._each(check_export)
 
     def test_slices_agree(self) -> None:
-        """Weights cut from a larger model's are a model with the larger's values, or are refused in one line."""
+        """Weights cut from a larger model keep its values, or cutting is refused with a one-line error."""
         self._each(check_slice)
 
 
 def shaken(arch: ArchSpec, *, seed: int) -> Any:
-    """A random model in which norms, biases and positions are not ones and zeros, so that forgetting one shows.
+    """A random model in which norms, biases and positions are not ones and zeros, so that omitting one is detected.
 
-    Nor is any parameter at its first value: a denoiser's modulations and head would hide the rest.
+    All other parameters change too, since a denoiser's initial modulations and head would hide the rest.
     """
     return shake(build(arch, seed=seed), seed=seed + 1, by=0.2)
 
@@ -122,10 +122,11 @@ def check_parameters(arch: ArchSpec) -> None:
 
 
 def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
-    """Asserts that the products, convolutions and attention that lowering counts are those that torch runs.
+    """Asserts that lowering counts the same products, convolutions and attention as torch.
 
-    Torch carries all positions to the end. So images are pooled by the mean, and after a ranking model's layers stands
-    one more attention: of its products the history's scores, values and output are all that lowering leaves out.
+    Torch computes all positions to the end, while lowering drops some. So images are pooled by the mean, and ranking
+    models are counted with one more attention, of which lowering leaves out only the history's scores, values and
+    output.
     """
     whole, left_out = arch, 0
     if isinstance(arch.stem, RankingStem):
@@ -162,7 +163,7 @@ def product_flops(graph: OpGraph) -> Size:
 
 
 def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
-    """Asserts that the exported graph gives the module's outputs, for one request and for three; int8 about the same.
+    """Asserts that the exported graph gives the module's outputs, for one request and for three; roughly for int8.
 
     Also that it has one node for each product, convolution, attention, mean, table and norm that lowering lists.
     """
@@ -192,7 +193,7 @@ def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def _designs(arch: ArchSpec) -> list[Design]:
-    """Exported variants of a model: int8 for few positions, and every way of fusing."""
+    """Variants of a model to export: int8 for few positions, and every kind of fusion."""
     if isinstance(arch.stem, RankingStem):
         return [Design(arch=arch, weights="int8"), *(Design(arch=arch, fused=names) for names in FUSED)]
     rounded = [Design(arch=arch, weights="int8")] if isinstance(arch.stem, SoundStem) else []
@@ -200,7 +201,7 @@ def _designs(arch: ArchSpec) -> list[Design]:
 
 
 def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
-    """Outputs of a file beside the expected ones: for batches, numbers of candidates, and images in several steps."""
+    """Pairs of a file's outputs and the expected ones, for several batches, candidates and denoising steps."""
     from chipwise.deploy.runtimes.onnx_session import load
     from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker
     from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
@@ -227,7 +228,7 @@ def _check_nodes(arch: ArchSpec, names: list[str], graph: OpGraph) -> None:
     def listed(kind: type | tuple[type, ...]) -> int:
         return sum(isinstance(placed.op, kind) for placed in graph)
 
-    scores = listed(RequestAttentionOp)  # times values is a product of its own
+    scores = listed(RequestAttentionOp)  # the product with the values is a separate node
     assert names.count("MatMul") == listed(Matmul) + scores
     squares = arch.denoiser is None and not isinstance(arch.stem, RankingStem | SoundStem)
     for kind, operators in (*NODES, *(() if squares else FURTHER)):
@@ -238,7 +239,7 @@ def _check_nodes(arch: ArchSpec, names: list[str], graph: OpGraph) -> None:
 
 
 def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
-    """Asserts that a ranking model scores candidates as it would one by one, and the history sees none of them."""
+    """Asserts that candidates get the same scores as one by one, and that the history does not attend to them."""
     model, (requests,) = shaken(arch, seed=0), inputs_of(arch, batch=2)
     history = model.history
     with torch.no_grad():
@@ -249,9 +250,9 @@ def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def check_slice(arch: ArchSpec) -> None:
-    """Asserts that the weights cut from a larger model are a model of ``arch``, with the larger's values.
+    """Asserts that weights cut from a larger model fit ``arch`` and keep the larger model's values.
 
-    Models of questions and of sound are refused.
+    Visual-question and speech models cannot be cut, and must be refused.
     """
     if arch.question is not None or isinstance(arch.stem, SoundStem):
         with pytest.raises(SpecError, match="share no weights"):
@@ -272,7 +273,7 @@ def check_slice(arch: ArchSpec) -> None:
 
 
 def wider(arch: ArchSpec) -> ArchSpec:
-    """A model of the same requests with every other size larger, and twice as deep."""
+    """A model for the same requests with every other size larger and twice the depth."""
     kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
     repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
     return replace(arch, d_model=arch.d_model + 8, stem=_wider_stem(arch.stem), layers=tuple(map(_wider, repeated)))

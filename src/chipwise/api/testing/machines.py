@@ -18,7 +18,7 @@ FUNCTIONS = ("relu", "gelu", "gelu_tanh", "silu", "mul", "add", "sin", "split", 
 
 
 def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineProfile:
-    """Each node 1 µs; a streamed byte 1 ns up to 1,024 bytes in all, 3 ns from 4,096; other features 1 ns."""
+    """A node costs 1 µs, a streamed byte 1 ns (3 ns from 4,096 bytes in total on), any other feature 1 ns."""
     unit = 1e-9
     attention = dict.fromkeys(("head", "score", "product", "value", "rotated"), unit) | {"node": US}
     check = CheckError(models=8, mape=0.1, spread=0.1)
@@ -46,7 +46,7 @@ def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineP
 
 
 def core_like() -> MachineProfile:
-    """Rates such as a CPU core has."""
+    """Rates typical of a CPU core."""
     check = CheckError(models=12, mape=0.1, spread=0.1)
     terms = _terms(
         matmul={"node": 2 * US, "in": 1e-10, "out": 2e-10, "products": 2e-11},
@@ -86,7 +86,7 @@ def shaken(profile: MachineProfile, generator: random.Random, *, off: float) -> 
 
 
 def _scaled(profile: MachineProfile, factor: Callable[[str, str], float]) -> MachineProfile:
-    """Every rate and every curve (feature ``byte``) times ``factor(kind of node, feature)``."""
+    """Multiplies every rate and curve (feature ``byte``) by ``factor(kind of node, feature)``."""
     terms = {
         model: {name: rate * factor(model, name) for name, rate in rates.items()}
         for model, rates in profile.terms.items()
@@ -105,7 +105,7 @@ def _terms(
     rows: Mapping[str, float],
     elementwise: Mapping[str, float],
 ) -> dict[str, dict[str, float]]:
-    """Rates of all kinds of nodes, without extra cost for products of one row."""
+    """Rates of all kinds of nodes; products of one row cost nothing extra."""
     terms: dict[str, dict[str, float]] = {}
     for weights in WEIGHTS:
         terms[f"matmul.{weights}.vector"] = {**matmul, "products": 0.0}

@@ -1,4 +1,4 @@
-"""Small models to test with: one by hand with round numbers, and hypothesis strategies for any others."""
+"""Small models for tests: one with round numbers, and hypothesis strategies for random ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_each(check: Callable[[ArchSpec], None], archs: st.SearchStrategy[ArchS
 
 
 def toy_arch(**changes: Any) -> ArchSpec:
-    """A model of 2 layers that differ, width 16, 20 tokens; ``changes`` replace its fields."""
+    """A model with 2 different layers, width 16 and 20 tokens; ``changes`` replace fields."""
     layers = (
         Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24)),
         Layer(
@@ -49,7 +49,7 @@ def toy_arch(**changes: Any) -> ArchSpec:
 
 @st.composite
 def attentions(draw: st.DrawFn, positions: Positions = "rope") -> Attention:
-    """Attention of any kind that suits ``positions``."""
+    """Attention of any kind that works with ``positions``."""
     rope, sizes = HEAD_SIZES[positions]
     kv_heads = draw(st.sampled_from((1, 2, 3)))
     return Attention(

@@ -28,13 +28,12 @@ _ROUNDS, _BATCH = 8, 5
 def toy_problem(
     *, values: int = 4, variables: int = 6, limit: float | None = 0.7, expensive_limit: bool = False
 ) -> Problem:
-    """Loss that falls and a cost that rises with every variable; the cost is free.
+    """A problem whose loss falls and whose cost rises with every variable; the cost is known without a trial.
 
     Args:
-        values: Of each variable.
-        variables: How many.
+        values: Number of values of each variable. variables: Number of variables.
         limit: Upper limit on the mean variable, as a share of its range; None for no limit.
-        expensive_limit: Only a trial tells whether the limit holds.
+        expensive_limit: Whether the limit is only known after a trial.
     """
     limits = () if limit is None else (Limit(name="size", free=not expensive_limit),)
 
@@ -68,8 +67,9 @@ class StrategySuite:
     """The checks. Override :meth:`make`, or set ``name`` (and ``options``) of a strategy in the table.
 
     Attributes:
-        name: The strategy's name, built in or of an entry point ``chipwise.strategies``.
-        options: What it is made with; a small population or few initial trials bring its ideas into the checks.
+        name: Name of a built-in strategy or of an entry point in ``chipwise.strategies``.
+        options: Constructor arguments; use a small population or few initial trials, so that the checks exercise the
+            algorithm.
     """
 
     name: str = ""
@@ -101,7 +101,7 @@ class StrategySuite:
         _assert_distinct(rows)
 
     def test_the_same_seed_replays(self) -> None:
-        """Seed and results decide everything."""
+        """Proposals depend only on the seed and the results."""
         first, second = (self._run(self.make(toy_problem(), 3)) for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)), (
             "two runs with one seed differ: draw every random number from a generator seeded with `seed`"
@@ -142,7 +142,7 @@ class StrategySuite:
             strategy.tell(rows, None)
 
     def test_expensive_limits_and_infeasible_trials(self) -> None:
-        """Rows that break a limit known from trials alone are learnt from and do not stop the search."""
+        """Rows that break a limit known only from trials are learnt from and do not stop the search."""
         problem = toy_problem(expensive_limit=True, limit=0.3)
         strategy, broken = self.make(problem, 6), 0
         for _ in range(_ROUNDS):
@@ -152,7 +152,8 @@ class StrategySuite:
             strategy.tell(rows, toy_objectives(rows), excess)
         total = _ROUNDS * _BATCH
         assert broken > 0, (
-            f"none of {total} rows broke a limit that only trials reveal, which random rows do: is it treated as free?"
+            f"none of {total} rows broke a limit that only trials reveal, although random rows would: is it "
+            f"treated as free?"
         )
         assert broken < total, (
             f"all of {total} rows broke a limit that only trials reveal: learn from the violations passed to tell, and "
@@ -160,7 +161,7 @@ class StrategySuite:
         )
 
     def test_nothing_but_infeasible_trials(self) -> None:
-        """Proposals continue, without repeats, when every trial broke the limit."""
+        """Proposals continue without repeats if every trial broke the limit."""
         strategy = self.make(toy_problem(expensive_limit=True), 3)
         seen = []
         for _ in range(_ROUNDS):
@@ -187,7 +188,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_a_told_row_is_not_asked_for(self) -> None:
-        """Rows of other searches count as known, also when they arrive twice."""
+        """Rows received from other searches are not proposed again, even if they arrive twice."""
         problem = toy_problem(values=2, variables=4, limit=None)
         strategy = self.make(problem, 1)
         given = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]])

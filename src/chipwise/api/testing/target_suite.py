@@ -6,7 +6,7 @@ Subclass it in a test module and return a target and its space from ``make``; py
         def make(self):
             return MyTarget(...), space
 
-What a target predicts of one design and of many rows at once must agree, and what it learns must not be forgotten.
+Predictions for one design and for many rows must agree, and learning must persist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TargetSuite:
         raise NotImplementedError("override `make`")
 
     def test_rows_and_designs_are_predicted_alike(self) -> None:
-        """Screening may be coarser than a design's own estimate, by a few percent."""
+        """Screening may differ from a design's own estimate by a few percent."""
         target, space = self.make()
         rows = space.sample(DESIGNS, np.random.default_rng(1))
         table = target.metrics(rows)
@@ -46,7 +46,7 @@ class TargetSuite:
                 assert table[metric][i] == pytest.approx(alone[metric], rel=0.05), metric
 
     def test_predictions_are_of_known_metrics_and_intervals_hold_their_values(self) -> None:
-        """A metric without a validated interval has no ends; it never has one end, or ends on one side."""
+        """An interval has two ends around the value, or none if it was not validated."""
         target, space = self.make()
         predicted = target.predict(space.design(space.sample(1, np.random.default_rng(2))[0]))
         assert set(predicted) <= set(METRICS)
@@ -57,12 +57,12 @@ class TargetSuite:
             assert low is None or high is None or low <= value <= high, metric
 
     def test_no_design_is_known_before_it_was_measured(self) -> None:
-        """Doubt is a share."""
+        """Novelty is between 0 and 1, and high before the first measurement."""
         target, space = self.make()
         assert 0.0 <= target.novelty(space.design(space.sample(1, np.random.default_rng(3))[0])) <= 1.0
 
     def test_learning_moves_predictions_towards_what_was_measured_and_can_be_undone(self) -> None:
-        """A machine that is 1.6 times as slow: after six measurements the next is at most half as far off."""
+        """On a machine that is 1.6 times as slow, six measurements at least halve the next error."""
         target, space = self.make()
         designs = [space.design(row) for row in space.sample(DESIGNS, np.random.default_rng(4))]
         before = [values_of(target.predict(design)) for design in designs]
@@ -78,7 +78,7 @@ class TargetSuite:
             assert values_of(target.predict(design))["tpot_p50"] == pytest.approx(first["tpot_p50"], rel=1e-9)
 
     def test_what_cannot_measure_says_so(self, tmp_path: Path) -> None:
-        """The error is one of measuring, with a way out."""
+        """The error is a measurement error that says what to do."""
         target, space = self.make()
         if target.measures:
             pytest.skip("it measures")
@@ -86,5 +86,5 @@ class TargetSuite:
             target.measure(space.design(space.sample(1, np.random.default_rng(5))[0]), tmp_path)
 
     def test_its_title_names_it(self) -> None:
-        """People see it in every report."""
+        """The title, shown in every report, names the target."""
         assert self.make()[0].title.strip()

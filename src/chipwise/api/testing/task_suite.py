@@ -7,7 +7,7 @@ Subclass it in a test module; pytest then runs every check on the task::
         space = {"d_model": [32], …}
         data = {"source": "files", "paths": ["mine.csv"]}
 
-The check that matters most: what is judged in training is what the exported file does.
+The most important check: the exported file scores the same as the model in training.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chipwise.training.loop.worker import TrainJob
 from chipwise.training.tasks.protocol import Exported, Task, TaskData
 
 STEPS = 6
-REFERENCES = 50  # of which designs are built
+REFERENCES = 50  # number of reference designs that are built
 
 
 class TaskSuite:
@@ -71,21 +71,21 @@ class TaskSuite:
         return Exported(design=design, weights=weights, folder=folder)
 
     def test_a_task_says_all_that_a_search_asks(self) -> None:
-        """Designs of its spaces are of the kinds of models that the task says it trains."""
+        """Designs of its spaces are of the kinds of models that the task declares."""
         assert form_of(self.design().arch).name in self.task.forms
 
     def test_a_loss_is_minimised_and_shown_in_the_tasks_words(self) -> None:
-        """The metric is no cost, a lower loss is shown as better, and designs are compared by a time."""
+        """The metric is not a cost, a lower loss is shown as better, and designs are compared by a latency."""
         metric = self.task.metric
-        assert metric.name not in METRICS, f"{metric.name} is a cost already; choose another name"
+        assert metric.name not in METRICS, f"{metric.name} is the name of a cost; choose another name"
         better, worse = metric.shown(0.1), metric.shown(0.2)
         assert (better > worse) == metric.more_is_better
         assert metric.text(0.1) != metric.text(0.2)
-        assert METRICS[self.task.latency_metric] == "time", "`latency_metric` is a metric of time"
-        assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` expects a loss of every size"
+        assert METRICS[self.task.latency_metric] == "time", "`latency_metric` must be a latency"
+        assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` must predict a loss for every size"
 
     def test_reference_designs_are_designs_and_each_has_a_family(self) -> None:
-        """There is at least one reference design, and equal spaces give equal ones."""
+        """There is at least one reference design, and equal spaces give equal designs."""
         spec = self.spec()
         found = list(self.task.references(spec))
         assert found, "there is no reference design: a search compares its winner with one"
@@ -95,7 +95,7 @@ class TaskSuite:
             assert design_of(choices, spec=spec, name="baseline").arch.parameters() > 0
 
     def test_data_is_prepared_once_and_described(self, tmp_path: Path) -> None:
-        """Preparing twice changes nothing; the summary is one that a record holds."""
+        """Preparing twice changes nothing; a record can store the summary."""
         data = self.opened(tmp_path)
         file = data.data(self.design().arch)
         before = Path(file.path).read_bytes()
@@ -104,15 +104,15 @@ class TaskSuite:
         assert Path(again.data(self.design().arch).path).read_bytes() == before
         summary = DataSummary(**data.summary())
         assert summary.licence, "state the licence, or that it is not stated"
-        assert summary.entries_train, "count the entries that are learnt"
-        assert summary.entries_test, "keep data apart that selects nothing"
+        assert summary.entries_train, "count the training entries"
+        assert summary.entries_test, "keep test data that is not used for selection"
         space = SearchSpace(self.spec())
         sizes = data.bytes_per_token(space, space.sample(3, np.random.default_rng(0)))
         assert sizes.shape == (3,)
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """Equal for equal arguments, different otherwise; examples lie along the first axis of every tensor."""
+        """Equal arguments give equal batches, others different ones; the first axis of every tensor is the example."""
         from chipwise.training.loop.trainer import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
@@ -152,7 +152,7 @@ class TaskSuite:
         assert math.isfinite(data.shown_loss(losses[0]))
 
     def test_trainings_end_with_a_judged_loss_and_go_on(self, tmp_path: Path) -> None:
-        """A worker's job gives a finite loss, also rounded; the same job again trains nothing."""
+        """A worker's job gives a finite loss, also with rounded weights; the same job does not train again."""
         arch, opened = self.design().arch, self.opened(tmp_path / "data")
         file = opened.data(arch)
         job = TrainJob(
@@ -176,7 +176,7 @@ class TaskSuite:
         assert again["spent_cpu_s"] == 0
 
     def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:
-        """Losses of the graph sum, entry by entry, to torch's loss on validation data."""
+        """The exported graph's losses per entry add up to torch's loss on validation data."""
         from chipwise.training.loop.evaluate import load_model
 
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
@@ -198,10 +198,10 @@ class TaskSuite:
                 assert section.name.isidentifier()
                 assert section.title
                 assert "<script" not in section.html
-        assert not self.task.report_sections({}), "a run that recorded no samples has no sections"
+        assert not self.task.report_sections({}), "a run that recorded no samples must have no sections"
 
     def test_what_is_shipped_can_be_read(self, tmp_path: Path) -> None:
-        """Weights and config of the ecosystem, and the files that the search adds."""
+        """The shipped weights, config and additional files can be read."""
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
         opened.ship(item, tmp_path / "winner", {"chipwise.json": "{}\n"})
         names = {path.name for path in (tmp_path / "winner").iterdir()}

@@ -6,7 +6,7 @@ Subclass it in a test module and return a trainer from ``make``; pytest then run
         def make(self, folder):
             return MyTrainer(Setup(on="mine", folder=folder, workers=2))
 
-The job of a trainer is to give what the same training gives on this machine, whatever dies meanwhile.
+A trainer must give the same result as the same training on this machine, even if workers die.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_text(path: Path) -> Path:
 
 
 def toy_job(folder: Path, name: str = "a", *, steps: int = STEPS, **changes: Any) -> TrainJob:
-    """A training of a toy model in ``folder/trainings/<name>``; ``changes`` replace fields of the job."""
+    """A job that trains a toy model in ``folder/trainings/<name>``; ``changes`` replace its fields."""
     tokens = folder / "corpus" / f"tokens-{VOCABULARY}.npz"
     if not tokens.exists():
         write_text(tokens)
@@ -70,14 +70,14 @@ def plain_result(job: TrainJob, folder: Path) -> dict[str, Any]:
 
 
 class TrainerSuite:
-    """The checks. Override :meth:`make`; and :meth:`run_elsewhere` where a person or a cluster runs jobs meanwhile."""
+    """The checks. Override :meth:`make`, and :meth:`run_elsewhere` if jobs are run outside the trainer."""
 
     def make(self, folder: Path) -> Trainer:
         """A fresh trainer for a run's folder, with two trainings side by side."""
         raise NotImplementedError("override `make`")
 
     def job_of(self, job: TrainJob) -> TrainJob:
-        """The job as a search gives it to this trainer; one that trains on devices names them."""
+        """The job in the form that this trainer expects; override it to name devices."""
         return job
 
     def run_elsewhere(self, folder: Path) -> None:
@@ -85,7 +85,7 @@ class TrainerSuite:
         raise NotImplementedError("override `run_elsewhere`: this trainer raised JobsMissing")
 
     def finish(self, trainer: Trainer, folder: Path, jobs: Sequence[TrainJob]) -> dict[int, Event]:
-        """The last event of each job, by its place, after as many rounds as the trainer takes."""
+        """The last event of each job by index, after as many rounds as the trainer needs."""
         ended: dict[int, Event] = {}
         for _ in range(4):
             try:
@@ -95,19 +95,19 @@ class TrainerSuite:
                 return ended
             except JobsMissing:
                 self.run_elsewhere(folder)
-        raise AssertionError("the trainer asks for jobs again and again: results that came back must be read")
+        raise AssertionError("the trainer keeps asking for jobs: it must read results that came back")
 
     def test_it_starts_nothing_for_nothing_and_states_what_it_accounts_for(self, tmp_path: Path) -> None:
-        """No jobs, no events; budgets are known by name, and tokens can be counted everywhere."""
+        """Without jobs there are no events; its budgets have known names and include tokens."""
         with self.make(tmp_path) as trainer:
             assert list(trainer.run([])) == []
             assert "tokens" in trainer.accounts, "every training counts its tokens: add it to `accounts`"
             assert trainer.accounts <= BUDGETS, f"unknown budgets in `accounts`: {trainer.accounts - BUDGETS}"
 
     def test_results_are_those_of_training_here_and_a_fault_of_one_spares_the_others(self, tmp_path: Path) -> None:
-        """Equal steps and seed give an equal loss; weights and result lie in the job's folder.
+        """Equal steps and seed give an equal loss; weights and result are in the job's folder.
 
-        A training that diverges is a failed event with its reason, and no exception.
+        A training that diverges gives a failed event with the reason, not an exception.
         """
         jobs = [
             toy_job(tmp_path, "a", formats=("int8",)),
@@ -116,26 +116,28 @@ class TrainerSuite:
         ]
         with self.make(tmp_path) as trainer:
             ended = self.finish(trainer, tmp_path, jobs)
-        assert sorted(ended) == [0, 1, 2], f"each job ends once, by its place; got {sorted(ended)}"
-        assert ended[1].kind == "failed", "a training that diverges fails"
+        assert sorted(ended) == [0, 1, 2], f"each job must end once, identified by its index; got {sorted(ended)}"
+        assert ended[1].kind == "failed", "a training that diverges must fail"
         assert ended[1].data["kind"] == "TrainingDiverged", ended[1].data
         assert "finite" in ended[1].data["message"]
         for place in (0, 2):
             job, event = jobs[place], ended[place]
             assert event.kind == "result", event.data
             known = plain_result(job, tmp_path / "plain" / job.arch.name)
-            assert event.data["loss"] == known["loss"], "not the same training as here"
+            assert event.data["loss"] == known["loss"], "the result differs from training here"
             assert event.data["quantised"] == known["quantised"]
             assert (event.data["steps"], event.data["tokens"]) == (STEPS, known["tokens"])
             weights = Path(event.data["weights"])
-            assert weights.parent == Path(job.folder), f"weights belong into the job's folder, not {weights.parent}"
-            assert weights.read_bytes() == Path(known["weights"]).read_bytes(), "other weights than training here gives"
+            assert weights.parent == Path(job.folder), f"weights must be in the job's folder, not in {weights.parent}"
+            assert weights.read_bytes() == Path(known["weights"]).read_bytes(), (
+                "the weights differ from those of training here"
+            )
             assert (Path(job.folder) / self.job_of(job).result_name).exists()
 
     def test_nothing_is_trained_twice_and_longer_trainings_go_on(self, tmp_path: Path) -> None:
-        """A job with a result is not trained again; another weight format of it is evaluated.
+        """A job with a result is not trained again; for another weight format it is only evaluated.
 
-        The state before the decay comes back with a result, and the longer training equals one that was never stopped.
+        The result includes the state before the decay, and a training continued from it equals an uninterrupted one.
         """
         with self.make(tmp_path) as trainer:
             (first,) = self.finish(trainer, tmp_path, [toy_job(tmp_path)]).values()

@@ -1,4 +1,4 @@
-"""The document: one HTML file that needs no network, with plotly's script once and figures as data."""
+"""One HTML file that needs no network: plotly's script is included once, figures are stored as data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 
 
 def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) -> str:
-    """Complete HTML page around ``body``. ``figures`` fill its elements ``plot-KEY``; the first view is shown first.
+    """Returns a complete HTML page around ``body``; ``figures`` fill the elements ``plot-KEY``.
 
-    A page without figures is without plotly.
+    Plotly is only included if there are figures.
 
     Raises:
         MissingExtra: plotly, whose script the page carries, is not installed.

@@ -32,9 +32,10 @@ def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, *
     """A figure in the page's style.
 
     Args:
-        traces: What is drawn.
+        traces: Plotly traces.
         height: Pixels.
-        legend_y: Top of the legend, in heights of the plot above its lower edge: below titles and tick labels.
+        legend_y: Top of the legend as a fraction of the plot's height; negative values are below tick labels and
+            titles.
         layout: Further plotly layout.
     """
     margin = {"l": 88, "r": 44, "t": 18, "b": 58}
@@ -124,7 +125,7 @@ def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 
 
 
 def linear_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 8) -> list[float]:
-    """Ticks at multiples of 1, 2 or 5 times a power of ten; of whole minutes or hours where times are long."""
+    """Ticks at multiples of 1, 2 or 5 times a power of ten; long times have ticks at whole minutes or hours."""
     raw = (high - low) / most
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw * 0.9999)

@@ -10,7 +10,7 @@ _QUANTITY = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[kMGT]?B)(?![A-Za-z]))")
 
 
 def safe(text: object) -> str:
-    """The text escaped, its quantities kept on one line."""
+    """Escapes text and keeps its quantities on one line."""
     return _QUANTITY.sub("\u00a0", html.escape(str(text)))
 
 

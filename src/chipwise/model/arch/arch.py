@@ -284,13 +284,13 @@ class ArchSpec(Result):
         """The model with requests of ``seconds`` of sound.
 
         Raises:
-            SpecError: It does not hear, or not so long at once.
+            SpecError: It does not take audio, or not so long at once.
         """
         if isinstance(self.stem, SoundStem):
             return replace(self, stem=replace(self.stem, seconds=float(seconds)))
         if self.encoder_stem is not None:
             return replace(self, encoder_stem=replace(self.encoder_stem, seconds=float(seconds)))
-        raise SpecError(f"{self.name} does not hear", field="audio_s")
+        raise SpecError(f"{self.name} does not take audio", field="audio_s")
 
     @property
     def encoder_width(self) -> int:

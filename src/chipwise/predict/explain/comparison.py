@@ -202,7 +202,7 @@ def requests_of(
 
     Raises:
         UnknownName: A device is unknown.
-        SpecError: Seconds of sound are given, and a model does not hear.
+        SpecError: Seconds of sound are given, and a model does not take audio.
     """
     sheets = {datasheet.load(device).label: device for device in devices}
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]

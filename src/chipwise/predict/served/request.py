@@ -94,7 +94,7 @@ def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str 
     Of a model that hears with a stem, the sound is the request; None is its usual length.
 
     Raises:
-        SpecError: It does not hear, or not so long at once.
+        SpecError: It does not take audio, or not so long at once.
     """
     if audio_s is None:
         return model, 0.0

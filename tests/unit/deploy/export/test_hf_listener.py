@@ -114,7 +114,7 @@ def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
     conformer = resolve("nvidia/parakeet-ctc-0.6b")
     with pytest.raises(Unsupported, match="cannot be exported"):
         LISTENER.require(conformer, work="exported")
-    with pytest.raises(Unsupported, match="it does not hear"):
+    with pytest.raises(Unsupported, match="it does not take audio"):
         LISTENER.require(resolve("gpt2"), work="exported")
     arch = resolve("facebook/wav2vec2-base-960h")
     layer = replace(arch.layers[0], attention=replace(arch.layers[0].attention, causal=True))

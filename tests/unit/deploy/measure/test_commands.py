@@ -71,7 +71,7 @@ def test_what_makes_no_sense_is_refused(spec: str, tmp_path) -> None:
     (tmp_path / "model.onnx").touch()
     for asked, said in (
         ([spec, "--sustained", "0 s"], "sustained_s: must be"),
-        ([str(tmp_path / "model.onnx"), "--weights", "int4"], "weights are exported already"),
+        ([str(tmp_path / "model.onnx"), "--weights", "int4"], "is already exported"),
     ):
         with pytest.raises(InputError, match=said):
             RUN.invoke(app, ["measure", *asked], catch_exceptions=False)

@@ -57,5 +57,5 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
 
     with pytest.raises(Unsupported, match="ranking models are measured in onnxruntime"):
         calibrate(runtime="llama.cpp", ranking=True)
-    with pytest.raises(InputError, match="each has a profile of its own"):
+    with pytest.raises(InputError, match="each has a separate profile"):
         chipwise.calibrate(images=True, ranking=True)

@@ -48,7 +48,7 @@ def test_centred_filters_are_not_priced_as_causal_ones() -> None:
 def test_one_calibration_is_for_one_kind() -> None:
     with pytest.raises(Unsupported, match="models of sound are measured in onnxruntime"):
         calibrate(runtime="llama.cpp", sounds=True)
-    with pytest.raises(InputError, match="each has a profile of its own"):
+    with pytest.raises(InputError, match="each has a separate profile"):
         chipwise.calibrate(sounds=True, ranking=True)
 
 

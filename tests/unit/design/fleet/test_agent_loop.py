@@ -109,4 +109,4 @@ def test_the_command_answers_for_the_example() -> None:
 
 def test_what_a_parts_device_was_taken_for_is_said_once() -> None:
     found = price_loop(loop({**THINK, "device": "m4 max 64GB"}, {**THINK, "name": "act", "device": "m4 max 64GB"}))
-    assert found.notes == ("m4 max 64GB: apple-m4-max with 64 GB of memory in place of its 128 GB",)
+    assert found.notes == ("m4 max 64GB: apple-m4-max with 64 GB of memory instead of 128 GB",)

@@ -108,7 +108,7 @@ SIMULATED: dict[str, Any] = {"device": "l4", "rate": "2/s", "prompt": 200, "new"
     ("fields", "message"),
     [
         ({"think_s": -1.0, "clients": 2, "rate": None}, "think_s: must be from 0 to 86,400 s, not -1 s"),
-        ({"think_s": 1.0}, "think_s: is what each of the clients waits"),
+        ({"think_s": 1.0}, "think_s: only applies to clients"),
         ({"link": "5 GB/s"}, "link: only valid for prefill and decode apart; name the decode_device"),
         ({"decode_tp": 2}, "decode_tp: only valid for prefill and decode apart"),
         ({"decode_replicas": 2}, "decode_replicas: only valid for prefill and decode apart"),
@@ -118,7 +118,7 @@ SIMULATED: dict[str, Any] = {"device": "l4", "rate": "2/s", "prompt": 200, "new"
         ({"prefixes": 10**12, "shared_tokens": 9}, "prefixes: must be at most 2,000,000"),
         ({"draft": "gpt2"}, "draft: needs drafted: the tokens drafted in each step"),
         ({"batching": "requests"}, "batching: gpt2 generates"),
-        ({"dp": 4}, "dp: copies of gpt2 share neither experts nor tables: they are replicas=4"),
+        ({"dp": 4}, "dp: replicas of gpt2 share neither experts nor tables; use replicas=4"),
         ({"request_s": 1e300}, r"request_s: must be from 0 to 86,400 s, not 1e\+300 s"),
         ({"step_scale": 1e300}, "step_scale: must be from 0.01 to 100"),
         ({"also": "a10:2:inf"}, "also: needs 1 to 100,000 replicas and a weight above 0"),

@@ -119,8 +119,8 @@ def test_the_command_prints_writes_and_gives_json(monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["a"], "one run named; two are compared"),
-        (["a", "b", "c"], "3 runs named; two are compared"),
+        (["a"], "one run named, but exactly two can be compared"),
+        (["a", "b", "c"], "3 runs named, but exactly two can be compared"),
         (["a", "gpt2"], "a is a run and gpt2 is not"),
         (["a", "./a"], "name two different runs"),
         (["a", "b", "--device", "l4"], "--device is for models"),

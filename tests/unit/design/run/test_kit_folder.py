@@ -210,7 +210,7 @@ def test_results_of_a_run_that_moved_are_filed_by_name(run: Path, tmp_path) -> N
     moved = run.rename(tmp_path / "moved")
     found = chipwise.import_measurements(path)
     assert found.run is None
-    assert "file them with --run FOLDER" in found.notes[0]
+    assert "name its folder with --run FOLDER" in found.notes[0]
     assert chipwise.import_measurements(path, run=moved).run == moved
     assert set(kit_results(moved)) == {0, 1}
 

@@ -89,7 +89,7 @@ def test_a_longer_sound_costs_more_and_one_too_long_is_refused() -> None:
     assert long.metrics["rtf"].value == pytest.approx(long.ttft_s / 20)
     with pytest.raises(SpecError, match="at most 30 s at once"):
         estimate("openai/whisper-tiny", device="l4", audio_s=31)
-    with pytest.raises(SpecError, match="does not hear"):
+    with pytest.raises(SpecError, match="does not take audio"):
         estimate("gpt2", device="l4", audio_s=3)
 
 

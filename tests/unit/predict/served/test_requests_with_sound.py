@@ -28,9 +28,9 @@ def test_explain_and_compare_hear_as_long_as_estimate(model: str) -> None:
 
 
 def test_a_model_that_does_not_hear_is_refused() -> None:
-    with pytest.raises(SpecError, match="gpt2 does not hear"):
+    with pytest.raises(SpecError, match="gpt2 does not take audio"):
         api.explain("gpt2", device="l4", audio_s=3.0)
-    with pytest.raises(SpecError, match="gpt2 does not hear"):
+    with pytest.raises(SpecError, match="gpt2 does not take audio"):
         api.compare([WHISPER, "gpt2"], devices=["l4"], audio_s=3.0)
     with pytest.raises(InputError, match="training step"):
         api.explain(WHISPER, device="l4", audio_s=3.0, train=True)
@@ -55,7 +55,7 @@ def test_a_table_has_columns_of_images_and_sound(tmp_path: Path) -> None:
         assert float(row["ttft_s"]) == pytest.approx(single.ttft_s, rel=1e-5)
     assert rows[1]["image_size"] == "1280x720"
     assert "image_size: must be a width and a height" in rows[3]["error"]
-    assert "does not hear" in rows[4]["error"]
+    assert "does not take audio" in rows[4]["error"]
     assert "must be a number of seconds" in rows[5]["error"]
     path.write_text(f"model,device,isl,osl\n{QWEN},l4,100,8\n")
     api.estimate_table(path, out)

@@ -128,7 +128,7 @@ class SoundSpace(Choices):
         return self.size // int(chosen["stride"])
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Whether ``arch`` does not hear."""
+        """Whether ``arch`` does not take audio."""
         return "" if arch.reads == "sound" else f"{arch.name} reads no sound, but {run} has sounds"
 
 

@@ -42,7 +42,7 @@ def frame_conv(channels: int, stride: int) -> SoundConv:
 def _departures(arch: ArchSpec) -> Iterator[str]:
     stem: object = arch.stem
     if not isinstance(stem, SoundStem):
-        yield "it does not hear"
+        yield "it does not take audio"
         return
     yield from unbuilt(arch, free=_FREE)
     if arch.head != "ctc":

@@ -49,7 +49,7 @@ def encoder_alone(arch: ArchSpec) -> ArchSpec:
 def _departures(arch: ArchSpec) -> Iterator[str]:
     stem: object = arch.stem
     if not isinstance(stem, SoundStem):
-        yield "it does not hear"
+        yield "it does not take audio"
         return
     yield from unbuilt(arch, free=_FREE)
     if arch.head not in ("ctc", "none"):

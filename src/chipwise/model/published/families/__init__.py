@@ -26,7 +26,7 @@ _WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the f
 )
 
 _SAID = {  # of nicknames, by their section
-    "usual": "{name} leaves open which: taken for {found}",
+    "usual": "{name} is ambiguous: taken as {found}",
     "distilled": "{name} is {found}, a smaller model that was taught by DeepSeek-R1",
     "decoder": "{name} is answered with its decoder, {found}",
 }
