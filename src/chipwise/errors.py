@@ -95,7 +95,7 @@ class UnknownName(InputError):
         known: The names that exist.
         listed_by: The command that lists them, where they are many.
         near: Those that are most like it, best first, where more than spelling tells.
-        said: The half sentence in place of suggestions.
+        said: The half sentence instead of suggestions.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class DiskFull(StorageError):
 
     Args:
         path: The file that was to be written.
-        resumable: Whether the command can go on with ``--resume``.
+        resumable: Whether the command can continue with ``--resume``.
     """
 
     def __init__(self, path: object, *, resumable: bool = False) -> None:
@@ -186,7 +186,7 @@ class WorkerError(ChipwiseError):
 
 
 class Unreachable(ChipwiseError):
-    """A machine cannot be reached, or lacks a tool for measuring. It is no fault of the model, so the caller ends."""
+    """A machine cannot be reached, or lacks a tool for measuring. This is not the model's fault, so the caller ends."""
 
 
 class JobsMissing(ChipwiseError):

@@ -99,9 +99,9 @@ def explain(
     """Explains where the time of ``model`` goes on a chip, and what each change would gain.
 
     Args:
-        model: As in :func:`estimate`.
+        model: See :func:`estimate`.
         device: A data sheet, or ``here`` for this machine, once calibrated.
-        runtime: As in :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
+        runtime: See :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
         weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
@@ -121,7 +121,7 @@ def explain(
         threads: Threads of this machine's runtime.
         every: Also include advice whose gain is uncertain.
         other_chips: Also suggest other devices.
-        like: As in :func:`estimate`.
+        like: See :func:`estimate`.
 
     Raises:
         InputError: This machine was not calibrated in this runtime, or arguments contradict each other.

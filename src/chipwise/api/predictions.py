@@ -269,7 +269,7 @@ def estimate_training(
     """Predicts one optimiser step: seconds, tokens per second, MFU, memory of the fullest device.
 
     Args:
-        model: As in :func:`estimate`.
+        model: See :func:`estimate`.
         device: A data sheet's name, alias or file.
         runtime: ``torch-compile`` or ``torch-eager``.
         prompt: Tokens per sequence.
@@ -327,7 +327,7 @@ def compare(
     """Compares models side by side on ``devices`` (default: all bundled ones).
 
     Args:
-        models: As in :func:`estimate`, two or more.
+        models: See :func:`estimate`, two or more.
         devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread. runtime: Inference
             runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.

@@ -50,7 +50,7 @@ def candidates(
         model: A winner's folder, a spec file, or an :class:`ArchSpec` that ranks candidates.
         device: A data sheet's name, alias or file; ``here`` is this machine, calibrated for ranking.
         counts: Numbers of candidates.
-        runtime: As in :func:`chipwise.estimate`.
+        runtime: See :func:`chipwise.estimate`.
         weights: Weight format. Default: the winner's own, else the device's usual one.
         shards: Devices over which the tables are sharded; each answers its own requests. Default: the model's own
             number.

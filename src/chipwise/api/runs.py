@@ -435,7 +435,7 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     """Predicts the loss after training ``model``, with its interval, by a published scaling law or by a run's own.
 
     Args:
-        model: As in :func:`estimate`.
+        model: See :func:`estimate`.
         tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
         run: The folder of a search, to use a scaling law of its own trainings (in bits per byte of its text, or in its
             task's loss).

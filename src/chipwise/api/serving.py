@@ -89,7 +89,7 @@ def simulate(
     True
 
     Args:
-        model: As in :func:`estimate`.
+        model: See :func:`estimate`.
         device: A data sheet's name, alias or file.
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
         clients: Number of clients in a closed loop, each sending one request after another; replaces ``rate``.
@@ -102,7 +102,7 @@ def simulate(
         prefixes: Number of different shared texts. arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Requests to replay for each seed; a trace is replayed in full.
-        runtime: As in :func:`estimate`.
+        runtime: See :func:`estimate`.
         weights: Weight format; what suits the chip by default, as in :func:`estimate`.
         kv: KV-cache dtype.
         tp: Tensor-parallel degree.

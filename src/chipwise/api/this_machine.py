@@ -84,7 +84,7 @@ def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked:
     """Estimates ``model`` on this machine with one thread, by its calibration.
 
     Args:
-        model: As in :func:`chipwise.estimate`.
+        model: See :func:`chipwise.estimate`.
         runtime: The calibrated runtime. Default: ``onnxruntime``.
         asked: ``weights``, ``batch``, ``prompt_tokens``, ``new_tokens``, ``tp``, ``pp``, ``ep``, ``dp`` and ``kv``.
 

@@ -18,7 +18,7 @@ def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | No
     """The law of whole runs that prices a model on a device; None where its kernels are priced.
 
     Args:
-        model: As in :func:`estimate`.
+        model: See :func:`estimate`.
         device: As there.
         part: The requested part of a model on a phone's chip.
 
@@ -90,7 +90,7 @@ def explain_pictures(
     1.0
 
     Args:
-        model: As in :func:`estimate_pictures`.
+        model: See :func:`estimate_pictures`.
         device: A data sheet's name, alias or file.
         steps: Denoising steps. Default: the model's usual number.
         batch: Images or videos generated together.

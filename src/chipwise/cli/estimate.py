@@ -281,7 +281,7 @@ def read_by(found: api.CostEstimate) -> str:
 
 
 def energy_of(found: api.CostEstimate) -> api.predictions.Predicted | None:
-    """Energy of a token, an image or a sound; None where it is not known."""
+    """Energy of a token, an image or a sound; None if it is not known."""
     return found.metrics.get(f"joules_per_{read_by(found)}")
 
 

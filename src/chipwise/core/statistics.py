@@ -78,7 +78,7 @@ def _nnls_of_few(columns: Float64Array, target: Float64Array) -> Float64Array:
 
 
 def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Kendall's rank correlation (tau-b, which corrects for ties) of two columns; NaN where one column is constant.
+    """Kendall's rank correlation (tau-b, which corrects for ties) of two columns; NaN if one column is constant.
 
     >>> round(kendall_tau([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]), 3)
     0.333
@@ -92,7 +92,7 @@ def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
 def weighted_kendall_taus(
     first: npt.ArrayLike, second: npt.ArrayLike, weights: Float64Array, *, pairs: npt.NDArray[np.bool_] | None = None
 ) -> Float64Array:
-    """Tau-b of several weightings of the same rows, for example bootstrap weights, (draws,); NaN where undefined.
+    """Tau-b of several weightings of the same rows, for example bootstrap weights, (draws,); NaN if undefined.
 
     Args:
         first: One value per row, (n,).
@@ -227,7 +227,7 @@ def own_speed(seconds: Sequence[float]) -> float:
 
 
 def two_speeds(samples: Sequence[float]) -> TwoSpeeds | None:
-    """Splits positive ``samples`` into a fast and a slow group; None where they form one group.
+    """Splits positive ``samples`` into a fast and a slow group; None if they form one group.
 
     The cut maximises the variance between the groups (Otsu), in logarithms. It is accepted if both groups have at least
     a tenth of the samples, their medians differ by at least 15 %, and they are separated (Ashman's D) by more than the

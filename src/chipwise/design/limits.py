@@ -31,7 +31,7 @@ DERIVED = {
     for each in (Metric(name="rtf", title="real-time factor", short="RTF", of=_real_time, requires="sound"),)
 }
 """Metrics that follow from other costs of a request."""
-METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is no cost
+METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is not a cost
     "ttft_p50": "time",
     "ttft_p99": "time",
     "tpot_p50": "time",
@@ -89,7 +89,7 @@ class Constraint:
         return value <= self.limit if self.op == "<=" else value >= self.limit
 
     def excess(self, value: float) -> float:
-        """Excess of ``value`` over the limit, as a share of the limit; at most 0 where it is met."""
+        """Excess of ``value`` over the limit, as a share of the limit; at most 0 if it is met."""
         return (value / self.limit - 1.0) * (1 if self.op == "<=" else -1)
 
     def show(self, value: float) -> str:
@@ -348,7 +348,7 @@ def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
 
 
 def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
-    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 where they meet them."""
+    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 if they meet them."""
     paid = 0.0
     for item in constraints:
         if item.penalty is not None and item.metric in values:

@@ -31,7 +31,7 @@ def floor_w(device: DeviceProfile) -> float:
     """Watts of an idle device: its published idle power, else ``FLOOR_SHARE`` of the board's limit.
 
     Raises:
-        Unsupported: As :func:`limit_w`.
+        Unsupported: See :func:`limit_w`.
     """
     if device.idle_power is not None:
         return device.idle_power.number

@@ -219,7 +219,7 @@ class StrategySuite:
         assert len(strategy.ask(100)) == 8, "ask(100) of a space of 8 rows must return all 8"
 
     def test_a_space_of_one_row(self) -> None:
-        """A space of a single row is no error."""
+        """A space of a single row is not an error."""
         strategy = self.make(toy_problem(values=1, variables=3, limit=None), 0)
         assert strategy.ask(2).tolist() == [[0, 0, 0]]
         strategy.tell(np.zeros((1, 3), int), [[1.0, 2.0]])

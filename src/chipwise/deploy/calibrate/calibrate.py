@@ -97,7 +97,7 @@ def calibrate(
         seed: Of the random models.
         on_progress: Called with the name of the step and the share that is done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
-        partial: A file that keeps what is measured until all is: a calibration that was stopped goes on where it was.
+        partial: A file that keeps what is measured until all is: a calibration that was stopped continues where it was.
         images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
         ranking: Calibrate for ranking models, likewise.
         sounds: Calibrate for models of sound, as for ranking models.
@@ -106,7 +106,7 @@ def calibrate(
             rank one candidate each, many requests at once.
 
     Raises:
-        InputError: ``seconds`` is no positive number, or there are more threads than cores.
+        InputError: ``seconds`` is not a positive number, or there are more threads than cores.
         MeasurementError: A measuring process failed.
         UnknownName: There is no such runtime.
         Unsupported: No exporter writes models for it.

@@ -74,7 +74,7 @@ class Observed(Protocol):
 
     @property
     def peak_memory_bytes(self) -> float | None:
-        """Peak resident memory; None where it could not be read."""
+        """Peak resident memory; None if it could not be read."""
         ...
 
 
@@ -93,7 +93,7 @@ class Sample:
 
     @property
     def peak_memory_bytes(self) -> float | None:
-        """Peak resident memory; None where it could not be read."""
+        """Peak resident memory; None if it could not be read."""
         return self.measured.peak_memory_bytes
 
     def seconds(self, phase: Phase, share: float) -> float:
@@ -137,7 +137,7 @@ class PhaseTable:
     parts: Float64Array  # (n, parts) seconds
     figures: Float64Array  # (n, figures)
     median_s: Float64Array  # (n,) measured
-    p99_s: Float64Array  # (n,) measured; NaN where the machine was busy
+    p99_s: Float64Array  # (n,) measured; NaN if the machine was busy
 
     def __getitem__(self, rows: Any) -> PhaseTable:
         return PhaseTable(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
@@ -273,7 +273,7 @@ def fit_residual(table: PhaseTable) -> Residual:
 
 
 def fit_tail(table: PhaseTable) -> Tail | None:
-    """The 99th percentile as a function of the median, nowhere below it; None where no P99 is known."""
+    """The 99th percentile as a function of the median, nowhere below it; None if no P99 is known."""
     table = table[~np.isnan(table.p99_s)]
     if not len(table.p99_s):
         return None

@@ -197,7 +197,7 @@ def _arch(file: GgufFile) -> ArchSpec:
 
 
 def _each(value: Any, count: int) -> list[int]:
-    """One number a layer, of a field that may hold one for all."""
+    """One number per layer, of a field that may hold one for all."""
     return [int(item) for item in value] if isinstance(value, Sequence) else [int(value)] * count
 
 

@@ -64,7 +64,7 @@ class GgufTokenizer:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any], *, file: str) -> GgufTokenizer | None:
-        """The tokenizer of a file with these fields; None where it has none.
+        """The tokenizer of a file with these fields; None if it has none.
 
         Raises:
             SpecError: A field is damaged.

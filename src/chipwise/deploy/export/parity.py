@@ -82,7 +82,7 @@ def tokens_of(tokenizer: Path) -> list[int]:
     """The tokens of a short English text by a ``tokenizer.json``.
 
     Raises:
-        SpecError: It is no tokenizer.
+        SpecError: It is not a tokenizer.
     """
     from tokenizers import Tokenizer
 

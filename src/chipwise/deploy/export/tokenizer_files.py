@@ -99,7 +99,7 @@ def added_tokens(data: Mapping[str, Any], *, file: str) -> list[AddedToken]:
     """The tokens that a tokenizer.json adds to its vocabulary.
 
     Raises:
-        SpecError: ``added_tokens`` is no list of tokens, each with its text and number.
+        SpecError: ``added_tokens`` is not a list of tokens, each with its text and number.
     """
     held = data.get("added_tokens", [])
     if not isinstance(held, list):

@@ -660,7 +660,7 @@ def _bench(command: list[str]) -> dict[str, Any]:
 
 
 class Meter:
-    """A source of power: ``read`` gives joules since some moment (``counts``), or watts now; None where it fails."""
+    """A source of power: ``read`` gives joules since some moment (``counts``), or watts now; None if it fails."""
 
     def __init__(self, name: str, read: Callable[[], float | None], *, counts: bool = False) -> None:
         self.name, self.read, self.counts = name, read, counts
@@ -711,7 +711,7 @@ class _Watch:
 
 
 def mean_w(looks: Sequence[tuple[float, float]], start: float, end: float, *, counts: bool) -> float | None:
-    """Mean watts between two moments, from readings (moment, joules or watts); None where they are too few.
+    """Mean watts between two moments, from readings (moment, joules or watts); None if they are too few.
 
     A counter that starts again from zero in between has wrapped: what it counted then is left out.
     """

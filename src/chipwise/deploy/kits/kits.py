@@ -49,7 +49,7 @@ class KitModel:
     name: str
     design: str  # digest
     weights: str = "fp32"
-    arch: Mapping[str, Any] | None = None  # None where the file does not tell its design
+    arch: Mapping[str, Any] | None = None  # None if the file does not tell its design
     role: Role = "model"
     trial: int | None = None  # of its run
     made_from: Mapping[str, str] = field(default_factory=dict)  # file of the run's folder -> its SHA-256 when packed
@@ -118,7 +118,7 @@ class Kit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitMachine:
-    """The machine that the script ran on, as its system describes it; None where it does not."""
+    """The machine that the script ran on, as its system describes it; None if it does not."""
 
     name: str
     cpu: str
@@ -298,7 +298,7 @@ def results_of(data: object, *, file: str) -> KitResults:
     """The results in ``data``, as JSON gave it.
 
     Raises:
-        SpecError: As of :func:`read_results`.
+        SpecError: See :func:`read_results`.
     """
     if isinstance(data, Mapping) and data.get("schema") == SCHEMA:
         raise SpecError("this is the kit's own list; import what its script wrote, kit-results.json", file=file)

@@ -162,7 +162,7 @@ def measurements_of(
 
 
 def format_of(test: BenchTest) -> str | None:
-    """The weight format that ``model_type`` names (``llama 1B Q4_K - Medium``); None where it names none that is known.
+    """The weight format that ``model_type`` names (``llama 1B Q4_K - Medium``); None if it names none that is known.
 
     >>> format_of(BenchTest(model_filename="", samples_ns=(), n_prompt=1, n_gen=0, n_threads=1, model_type="x Q8_0"))
     'q8_0'

@@ -151,7 +151,7 @@ def make_request(
 
 
 def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
-    """The readings that the verdict judges: the worker's own, and those from its samples and reference work."""
+    """The readings that the verdict evaluates: the worker's own, and those from its samples and reference work."""
     steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
     if not steps:  # an encoder: what repeats is its pass over the text
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
@@ -178,7 +178,7 @@ def measure_alternately(
 
     Models with fewer than ``rounds`` clean measurements are measured again, for at most ``extra_rounds``. Then each
     model's ``rounds`` quietest measurements are joined; the result is clean when all of them are. A model that fails
-    once gets its error in place of a measurement and is not tried again. ``settings`` go to :func:`measure`.
+    once gets its error instead of a measurement and is not tried again. ``settings`` go to :func:`measure`.
     """
     found: list[list[Measurement]] = [[] for _ in models]
     failed: dict[int, MeasurementError] = {}

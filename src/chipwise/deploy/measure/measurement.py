@@ -52,7 +52,7 @@ class Measurement(Result):
     clean: bool
     reasons: tuple[str, ...] = ()  # why it is not clean
     environment: Mapping[str, Any] = field(default_factory=dict)
-    drift: Drift | None = None  # since calibration; None where there was nothing to compare with
+    drift: Drift | None = None  # since calibration; None if there was nothing to compare with
     own_drift: Drift | None = later(None)  # noqa: RUF009  (of the machine's own speed, undisturbed)
     steps_per_sample: int = later(1)  # decode steps that one ``tpot`` sample is the mean of
 
@@ -82,7 +82,7 @@ class Measurement(Result):
         return f"{self.name} in {self.runtime} on {self.device} ({quiet})"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a metric that could be measured, in SI units."""
+        """One row per metric that could be measured, in SI units."""
         known = [name for name in METRICS if not (self.encodes and name.startswith("tpot"))]
         if self.steps_per_sample > 1:
             known = [name for name in known if name not in ("tpot_p95", "tpot_p99")]
@@ -154,7 +154,7 @@ class Measurement(Result):
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
         """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's uncertainty.
 
-        A bound is None where the samples do not bound the percentile, or for peak memory.
+        A bound is None if the samples do not bound the percentile, or for peak memory.
 
         Raises:
             UnknownName: There is no such metric.

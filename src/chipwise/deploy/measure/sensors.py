@@ -1,4 +1,4 @@
-"""Readings of the machine while it works: load, memory, clock, temperature, energy. None where it has no such sensor.
+"""Readings of the machine while it works: load, memory, clock, temperature, energy. None if it has no such sensor.
 
 Loaded inside the measured process, so it imports nothing heavy. ``root`` replaces ``/`` in tests.
 """
@@ -132,7 +132,7 @@ class EnergyCounters:
 
 
 def energy(*, root: Path = ROOT) -> EnergyCounters:
-    """The package counters now; empty where there are none or they are not readable.
+    """The package counters now; empty if there are none or they are not readable.
 
     References:
         Linux kernel documentation, power/powercap/powercap.rst: ``energy_uj`` and ``max_energy_range_uj``. Domains

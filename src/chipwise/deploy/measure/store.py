@@ -291,7 +291,7 @@ def _folder_name(machine: str) -> str:
 
 
 def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
-    """This machine's profile, or None where it has not been calibrated in this runtime.
+    """This machine's profile, or None if it has not been calibrated in this runtime.
 
     Profiles of older versions, which named no machine, count if they are of this one.
 

@@ -63,7 +63,7 @@ class Facts(TypedDict, total=False):
 class Session(Protocol):
     """One loaded model with its KV cache.
 
-    ``prefill`` starts new sequences; ``decode`` goes on with one token each and may be called until the cache holds
+    ``prefill`` starts new sequences; ``decode`` continues with one token each and may be called until the cache holds
     ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
     the next call. Equal tokens give equal logits, however often the session was used before.
 

@@ -128,7 +128,7 @@ class LlamaCppSession:
         return self._view[1]
 
     def _metadata(self, key: str) -> str | None:
-        """A string of the file's metadata; None where it has no such key."""
+        """A string of the file's metadata; None if it has no such key."""
         size = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), ctypes.create_string_buffer(1), 1)
         if size < 0:
             return None

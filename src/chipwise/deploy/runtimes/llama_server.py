@@ -123,7 +123,7 @@ def ask(
         most_tokens: Of them, from the first on.
         positions: Of the text, spread evenly; ``places`` of the answer has them, ``log_probabilities`` what follows.
         new: Tokens to write; ``text`` of the answer continues the first words with them.
-        cache: As of :class:`LlamaServer`.
+        cache: See :class:`LlamaServer`.
 
     Raises:
         MissingExtra: xllamacpp is not installed.

@@ -34,7 +34,7 @@ class Taught(Result):
 
     Attributes:
         teaching: The profile.
-        path: Its file; None where it was not kept.
+        path: Its file; None if it was not kept.
         columns: How the table's columns were read, one line per field.
         problems: Line -> why it could not be used.
         flags: Rows that contradict the others, worst first.

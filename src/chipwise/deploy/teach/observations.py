@@ -208,7 +208,7 @@ def observe(
 
 
 def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
-    """Why a time cannot be of this model on this chip; empty where it can."""
+    """Why a time cannot be of this model on this chip; empty if it can."""
     least_s = answer.least_s
     if not seconds < IMPOSSIBLE * least_s:
         return ""
@@ -223,7 +223,7 @@ def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
 class _Answer:
     sheet_s: float
     halfwidth: float
-    least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 where it lists none
+    least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 if it lists none
     passes: tuple[tuple[float, Float64Array, Float64Array, tuple[str, ...]], ...]
 
 

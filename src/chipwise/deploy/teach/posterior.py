@@ -123,7 +123,7 @@ class Frame:
 
 
 def label_matrix(seen: Observations, labels: Sequence[str]) -> Float64Array:
-    """(passes, labels): 1 where a pass has the label."""
+    """(passes, labels): 1 if a pass has the label."""
     place = {name: i for i, name in enumerate(labels)}
     found = np.zeros((len(seen.labels), len(labels)))
     for p, names in enumerate(seen.labels):

@@ -29,7 +29,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import from_config, resolve
 
-STORE = "measurements"  # names the user's own store in place of a file
+STORE = "measurements"  # names the user's own store instead of a file
 FILE_FORMATS = {
     "f16": "fp16", "f32": "fp32", "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit",
     "mlx-8bit": "mlx_8bit",

@@ -48,7 +48,7 @@ class LoopPart:
     cached: int = 0  # tokens of the prompt that are kept from one turn to the next
     new: int = 1
     calls: int = 1  # in a turn
-    time: str | None = None  # of a part that is no model, such as 20 ms
+    time: str | None = None  # of a part that is not a model, such as 20 ms
     instead: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class PartCost:
 class LoopCost(Result):
     """Cost of one turn by part, and what would fit.
 
-    ``fitting`` are the alternatives nearest to what was asked for with which a turn fits; empty where it fits as it is,
+    ``fitting`` are the alternatives nearest to what was requested with which a turn fits; empty if it fits as it is,
     or where nothing does (``least`` is then the fastest turn that was found).
     """
 
@@ -183,7 +183,7 @@ class LoopCost(Result):
         return f"a turn takes {shown} and {held} into {budget}; {self.largest.part.name} takes {share} of it"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a part."""
+        """One row per part."""
         return [
             {
                 "part": cost.part.name,
@@ -294,7 +294,7 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
 
 
 def _whole(part: LoopPart, first: Predicted, after: Predicted | None, end: str) -> float | None:
-    """Seconds of a part's calls at one end of the intervals; None where there is none."""
+    """Seconds of a part's calls at one end of the intervals; None if there is none."""
     prefill, step = getattr(first, end), 0.0 if after is None else getattr(after, end)
     if prefill is None or step is None:
         return None

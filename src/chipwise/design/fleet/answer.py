@@ -40,7 +40,7 @@ SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 class SecondPool:
     """The second pool of a fleet: deployment, number of replicas and devices of each.
 
-    ``share`` is the part of the requests that the router gives it; 1 where it writes all that the first pool reads.
+    ``share`` is the part of the requests that the router gives it; 1 if it writes all that the first pool reads.
     """
 
     arrangement: Arrangement
@@ -459,7 +459,7 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
 
 
 def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
-    """Joules of all devices for one output token, the prompt's share included; None where watts are unknown.
+    """Joules of all devices for one output token, the prompt's share included; None if watts are unknown.
 
     With prefill and decode apart nothing says how they differ in watts: unknown.
     """

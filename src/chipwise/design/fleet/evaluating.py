@@ -1,7 +1,7 @@
 """Evaluates arrangements: a replica's step times once, then replays of one lane at each number of replicas.
 
 Replays are kept by what was asked, so that a question asked twice (without one of its limits, at another quantile of
-the step times) costs nothing, and so that a plan that was interrupted goes on where it stopped.
+the step times) costs nothing, and so that a plan that was interrupted continues where it stopped.
 """
 
 from __future__ import annotations

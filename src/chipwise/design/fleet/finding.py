@@ -193,7 +193,7 @@ class Finder:
     def rank_confidence(self, first: Fleet, second: Fleet, limits: Times, *, seed: int) -> float | None:
         """The probability that ``first`` is the cheaper of two, each with as many replicas as its own errors need.
 
-        Draws of one device are the same in both; None where a price is unknown.
+        Draws of one device are the same in both; None if a price is unknown.
         """
         if first.usd_per_s is None or second.usd_per_s is None:
             return None

@@ -116,7 +116,7 @@ class Holding:
         return fleet.usd_per_s is not None and fleet.usd_per_s <= question.usd_per_s * (1 + 1e-9)
 
     def most_replicas(self, candidate: Candidate) -> int:
-        """Replicas that devices, power and budget allow; 0 where they allow none."""
+        """Replicas that devices, power and budget allow; 0 if they allow none."""
         question = self.question
         most = question.most_devices // candidate.arrangement.devices
         if question.power_w is not None:
@@ -164,7 +164,7 @@ class Holding:
         return not self.overloaded(fleet, z) and exceeded(self.metrics(fleet, z), limits) <= 1.0
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas of one arrangement that hold; None where not even ``most`` do."""
+        """The fewest replicas of one arrangement that hold; None if not even ``most`` do."""
         most = self.most_replicas(candidate) if most is None else most
         if not self.can(candidate, z, limits):
             return None
@@ -221,7 +221,7 @@ class Holding:
 
 
 def fewest_of(holds: Callable[[int], bool], *, least: int, most: int) -> int | None:
-    """The least number from ``least`` to ``most`` that holds, where every larger one does too; None where none does.
+    """The least number from ``least`` to ``most`` that holds, where every larger one does too; None if none does.
 
     A few are tried one by one; beyond, steps grow, and the last step is halved until the border is found.
     """

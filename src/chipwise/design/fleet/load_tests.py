@@ -50,7 +50,7 @@ class PredictionCheck:
 
     @property
     def meets_limit(self) -> bool | None:
-        """Whether the limit held; None where there was none."""
+        """Whether the limit held; None if there was none."""
         return None if self.limit is None else self.measured <= self.limit
 
 
@@ -61,7 +61,7 @@ class Check(Result):
     tool: str
     option: str
     rows_held: tuple[PredictionCheck, ...]
-    rate_planned_per_s: float | None  # None where a trace said when requests arrive
+    rate_planned_per_s: float | None  # None if a trace said when requests arrive
     rate_measured_per_s: float | None
     step_scale: float | None
     request_s: float | None
@@ -108,10 +108,10 @@ def read_load_test(path: Path) -> LoadTest:
 
 
 def _measured(value: object, field: str, *, most: float, what: str) -> float | None:
-    """A number above zero that a test measured; None where there is none.
+    """A number above zero that a test measured; None if there is none.
 
     Raises:
-        SpecError: It is no number, or out of range.
+        SpecError: It is not a number, or out of range.
     """
     if value is None:
         return None
@@ -122,7 +122,7 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
 
 
 def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field: str = "") -> float | None:
-    """Seconds of a row's value; none where no request had a second token, for which tools write a TPOT of 0."""
+    """Seconds of a row's value; none if no request had a second token, for which tools write a TPOT of 0."""
     value = row.get(name)
     if measure == "tpot" and value == 0 and not isinstance(value, bool):
         return None
@@ -131,10 +131,10 @@ def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field:
 
 
 def _row(data: Mapping[str, Any], name: str, field: str = "") -> Mapping[str, Any]:
-    """The figures of one measure; none where there is no such measure.
+    """The figures of one measure; none if there is no such measure.
 
     Raises:
-        SpecError: It is no mapping.
+        SpecError: It is not a mapping.
     """
     row = data.get(name)
     if row is not None and not isinstance(row, Mapping):

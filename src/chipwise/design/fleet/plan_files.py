@@ -45,7 +45,7 @@ def read_plan(path: Path) -> PlanFile:
     """Contents of a plan's file.
 
     Raises:
-        SpecError: It is no plan's file, or a field of it is wrong; names it.
+        SpecError: It is not a plan's file, or a field of it is wrong; names it.
     """
     try:
         held = read_mapping(path)
@@ -149,7 +149,7 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Differences between two plans (name, before, after): questions first, then the best options.
 
     Raises:
-        SpecError: One is no plan's file.
+        SpecError: One is not a plan's file.
     """
     held = [read_plan(path) for path in (first, second)]
     questions: list[dict[str, Any]] = [plain(each.question) for each in held]

@@ -55,7 +55,7 @@ def seconds_of(text: object, field: str) -> float:
     """A limit on a time, in seconds; text such as ``500ms``, or a number of seconds.
 
     Raises:
-        SpecError: It is no time, or not above zero.
+        SpecError: It is not a time, or not above zero.
     """
     try:
         value = (
@@ -98,7 +98,7 @@ class FleetQuestion:
     Attributes:
         model: A known model, a file or a folder.
         rate_per_s: Requests per second, of all classes.
-        classes: What is asked for, and how often.
+        classes: What is requested, and how often.
         limits: On times, in seconds by metric; of all requests.
         class_limits: On times of single classes, by class name and metric.
         devices: Data sheets to choose from; empty for all with a price.
@@ -109,10 +109,10 @@ class FleetQuestion:
         ep: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
         dp: Data-parallel degrees of mixtures' attention to choose from.
         speculation: Ways of speculative decoding that may be used; none is always among the choices.
-        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two sorts of
+        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two kinds of
             devices behind one router.
         link_bytes_per_s: Between prefill and decode; that of the prefill devices' links unless given.
-        prices: Dollars an hour of a device, in place of the data sheet's: spot or reserved prices.
+        prices: Dollars an hour of a device, instead of the data sheet's: spot or reserved prices.
         most_devices: In one plan.
         power_w: Of all boards together, at most.
         usd_per_s: Of all devices together, at most.
@@ -120,7 +120,7 @@ class FleetQuestion:
         arrivals: How requests arrive, see :func:`chipwise.predict.load.load.generate_load`.
         burstiness: Of gamma arrivals.
         requests: That one lane is replayed with.
-        trace: A file of requests, in place of classes and rate.
+        trace: A file of requests, instead of classes and rate.
         kv: Format of the cache.
         seed: Of the load.
     """
@@ -283,7 +283,7 @@ def _devices(named: Sequence[object]) -> list[str]:
     """Devices by their names in plans.
 
     Raises:
-        SpecError: One is no text, or named twice.
+        SpecError: One is not a text, or named twice.
         UnknownName: No data sheet has a name.
     """
     found: dict[str, str] = {}
@@ -322,7 +322,7 @@ def mapping(value: object, field: str) -> dict[str, Any]:
     """``value``, where it is a mapping, with text for keys.
 
     Raises:
-        SpecError: It is none.
+        SpecError: There is none.
     """
     if not isinstance(value, Mapping):
         raise SpecError(f"must be a mapping, not {short(value)}", field=field)

@@ -86,7 +86,7 @@ class Simulation(Result):
         return f"{self.label}: {', '.join(parts)}{full}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a measure: mean and percentiles in seconds."""
+        """One row per measure: mean and percentiles in seconds."""
         return [
             {"measure": measure, **{name: self.times[f"{measure}_{name}"].value for name in STATISTICS}}
             for measure in MEASURES

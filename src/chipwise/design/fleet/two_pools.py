@@ -60,7 +60,7 @@ class TwoPools:
         self.looked_at = 0
 
     def found(self, below: float = math.inf) -> Fleet | None:
-        """The cheapest fleet that holds and costs less than ``below`` dollars a second; None where none does."""
+        """The cheapest fleet that holds and costs less than ``below`` dollars a second; None if none does."""
         pairs = self.pairs(below)
         if len(pairs) > MOST_LISTED:
             return self._chosen(pairs, below)
@@ -118,7 +118,7 @@ class TwoPools:
     # one pair
 
     def cheapest(self, pair: Pair, below: float = math.inf) -> Fleet | None:
-        """The cheapest fleet of a pair that holds and costs less than ``below``; None where none does."""
+        """The cheapest fleet of a pair that holds and costs less than ``below``; None if none does."""
         if not self._can(pair):
             return None
         self.looked_at += 1

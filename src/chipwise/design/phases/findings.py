@@ -141,7 +141,7 @@ def _growth(
 
 
 def rankings(items: Sequence[Candidate], workload: Workload, *, pace: str = "tpot_p50") -> tuple[Ranking, ...]:
-    """One table per training length, longest first; empty where too few candidates had it."""
+    """One table per training length, longest first; empty if too few candidates had it."""
     found = []
     for rung in sorted({one.rung for item in items for one in item.rungs}, reverse=True):
         trained = [item for item in items if item.after(rung) is not None and item.format_of is None]
@@ -169,7 +169,7 @@ def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] |
     """Kendall's τ-b between two columns, with the 95 % interval over resampled candidates.
 
     Args:
-        judged: The lower, the better; NaN where a candidate was not judged, (n,).
+        evaluated: The lower, the better; NaN if a candidate was not evaluated, (n,).
         truth: Likewise, (n,).
         pairs: Which pairs count, (n, n); all unless given.
 

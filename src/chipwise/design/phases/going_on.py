@@ -1,8 +1,8 @@
 """Continues a run with other limits, another budget or another seed: which decisions are made again, what is kept.
 
 Finished trainings and measurements are kept and count as far as they go: a training that is as long as a rung of the
-new plan stands for it, a shorter one is continued where its candidate is promoted. Limits are judged anew by what was
-measured. Reference designs are chosen anew, because the largest within other limits is another one.
+new plan stands for it, a shorter one is continued where its candidate is promoted. Limits are evaluated anew by what
+was measured. Reference designs are chosen anew, because the largest within other limits is another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None)
     Args:
         study: The run's study.
         trials: Its trials.
-        spec: The run as it shall go on.
+        spec: The run as it shall continue.
         before: The run so far, where the folder holds another one. What the study itself remembers comes first: a
             search that was killed while it was taken up is taken up again.
 

@@ -127,7 +127,7 @@ class Halving:
         workers: Trainings side by side.
         propose: Proposes first-rung candidates; the chooser unless given.
         on_phase: Called with the name of each phase.
-        score: Supernet scores of rows, for the notes of new trials; NaN where there are none.
+        score: Supernet scores of rows, for the notes of new trials; NaN if there are none.
         penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
         allowance: What trainings are charged in, and how much a full one is.
         left: What of it is left for trainings; no limit unless given.

@@ -74,7 +74,7 @@ class FinishedRun:
         return cls(path=folder, spec=spec, identity=str(held["identity"]), record=load(folder / "record.json"))
 
     def design(self, trial: int) -> Design | None:
-        """The design of a trial; None where the run has no such trial, or the record does not tell its design."""
+        """The design of a trial; None if the run has no such trial, or the record does not tell its design."""
         found = self.record.trial(trial)
         winner = self._winner()
         if trial == self.record.winner and winner is not None:
@@ -323,7 +323,7 @@ def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
 
 
 def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str | None:
-    """Why results of a model do not count any more: it has changed since it was packed. None where it has not."""
+    """Why results of a model do not count any more: it has changed since it was packed. None if it has not."""
     change = _changed(run, model)
     if change is None:
         return None
@@ -334,7 +334,7 @@ def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str
 
 
 def _changed(run: FinishedRun, model: KitModel) -> str | None:
-    """Difference of a packed model from the run's; None where there is none."""
+    """Difference of a packed model from the run's; None if there is none."""
     design = None if model.trial is None else run.design(model.trial)
     if design is None:
         return "the run has no such trial now"

@@ -35,7 +35,7 @@ def no_slower_than(
 ) -> tuple[Constraint, ...]:
     """The limit that a winner is no slower than the slowest of the reference designs, by the metric ``pace``.
 
-    There is none where a soft limit allows exceeding that time. Where nothing is
+    There is none if a soft limit allows exceeding that time. Where nothing is
     ``measured``, predicted times are compared.
     """
     times = [item.costs[pace] for item in references if item.measured or not measured]

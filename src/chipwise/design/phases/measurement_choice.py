@@ -167,7 +167,7 @@ def next_to_measure(
     Args:
         low: Low ends of the objectives' intervals, (n, m).
         high: High ends, (n, m); what is known exactly has both alike.
-        measured: Measured objectives, (n, m), NaN where not measured.
+        measured: Measured objectives, (n, m), NaN if not measured.
         limits: Most of each objective, (m,); infinity where there is none.
         reference: The corner of the hypervolume, (m,).
         tolerance: Share of the front's hypervolume that a measurement must be able to add.

@@ -79,7 +79,7 @@ class CandidateMeasurer:
     def _judge(self, number: int) -> bool:
         """Whether a candidate keeps the limits of today, as measured or, where it was not, as predicted.
 
-        A final measurement is judged without headroom. A busy machine proves nothing against a candidate: the final
+        A final measurement is evaluated without headroom. A busy machine proves nothing against a candidate: the final
         measurement decides.
         """
         item = self._trials[number]
@@ -162,7 +162,7 @@ def metrics_of(
 
 
 def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
-    """The 95 % interval of each percentile, on the footing of ``measured``; None where samples do not bound it."""
+    """The 95 % interval of each percentile, on the footing of ``measured``; None if samples do not bound it."""
     found: dict[str, list[float | None]] = {}
     for name in PERCENTILES:
         try:
@@ -206,7 +206,7 @@ def measurement_notes(
 
 
 def measured_w(measurement: Measurement) -> float | None:
-    """Mean watts of the processor's packages while samples were taken; None where no counter was read."""
+    """Mean watts of the processor's packages while samples were taken; None if no counter was read."""
     rounds = measurement.environment.get("rounds", [measurement.environment])
     walls = [part.get("wall_s") for part in rounds]
     if measurement.energy_j is None or None in walls:

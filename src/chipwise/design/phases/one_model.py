@@ -100,7 +100,7 @@ def other_than_text(data: object) -> RunSpec | None:
 def run_of(folder: str | Path, data: object) -> RunSpec | None:
     """The run whose data a folder's model is cut on: the one in ``data``, else the one that it won.
 
-    None where that is text, or ``data`` names no run file of another task and the folder is no winner of one.
+    None if that is text, or ``data`` names no run file of another task and the folder is not a winner of one.
     """
     if (named := other_than_text(data)) is not None:
         return named
@@ -243,7 +243,7 @@ def _folder_of(model: str | Path) -> Path:
     """The folder of a model with weights.
 
     Raises:
-        InputError: It is none.
+        InputError: There is none.
     """
     folder = Path(model)
     if not has_weights(folder):

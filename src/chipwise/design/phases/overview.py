@@ -94,7 +94,7 @@ def overview(
     Args:
         space: The space.
         metrics: What is known of candidates without training, by name, for rows.
-        constraints: The limits; those on metrics that are not known are named, not judged.
+        constraints: The limits; those on metrics that are not known are named, not evaluated.
         priced_by: What the metrics come from.
         seed: Of what is drawn.
         draws: Candidates drawn for the share and the extremes.

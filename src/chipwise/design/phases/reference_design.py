@@ -66,7 +66,7 @@ def largest_within(
 ) -> Candidate | None:
     """The largest reference design of one family that is measured within the limits, and that training can fill.
 
-    It is given with what was measured of it just now, so that a search goes on alike when it is resumed.
+    It is given with what was measured of it just now, so that a search continues alike when it is resumed.
 
     One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over, and
     so is one that is predicted to break one on ``others``.

@@ -43,7 +43,7 @@ class RunBudget:
 
     @property
     def supernet_s(self) -> float:
-        """CPU seconds of the supernet's training; 0 where there is none."""
+        """CPU seconds of the supernet's training; 0 if there is none."""
         return self._spec.quality.shared_s(self.allowance.total)
 
     @property

@@ -32,7 +32,7 @@ class Screened:
 
 
 def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Array]) -> Float64Array:
-    """Largest excess over any hard limit on free metrics, (n,); at most 0 where all hold."""
+    """Largest excess over any hard limit on free metrics, (n,); at most 0 if all hold."""
     count = len(next(iter(metrics.values())))
     worst = np.full(count, -1.0)
     for item in constraints:

@@ -139,7 +139,7 @@ class SupernetPrior:
         self._model = QualityModel(problem, seed=seed, encoder=encoder).fit(rows, values)
 
     def __call__(self, rows: Rows) -> Float64Array:
-        """Above 0 where the supernet's loss is higher than the law predicts, (n,)."""
+        """Above 0 if the supernet's loss is higher than the law predicts, (n,)."""
         return np.asarray(self._model.predict(rows)[0] - self._centre)
 
     def trust(self, rows: Rows, residuals: ArrayLike) -> float:

@@ -57,7 +57,7 @@ class TrainingPlan(Result):
     mfu: float
     memory_bytes: float  # of the fullest device
     device_hours: Predicted
-    usd: Predicted | None  # None where the data sheet states no price
+    usd: Predicted | None  # None if the data sheet states no price
     loss: ExpectedQuality
     notes: tuple[str, ...] = ()
 
@@ -71,7 +71,7 @@ class TrainingPlan(Result):
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a quantity, with its interval where it is predicted."""
+        """One row per quantity, with its interval where it is predicted."""
         found: list[tuple[str, Predicted | None]] = [
             ("step_s", self.step), ("device_hours", self.device_hours), ("usd", self.usd), ("loss", self.loss.loss),
         ]  # fmt: skip

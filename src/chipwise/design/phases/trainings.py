@@ -38,7 +38,7 @@ class Trainings:
         folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
         data: What the run asks of models, with its data.
         seed: Of initialisation and data order, the same for all candidates unless it was changed on the way.
-        allowance: What trainings are charged in; those of the full budget are judged on all of the validation data.
+        allowance: What trainings are charged in; those of the full budget are evaluated on all of the validation data.
         train: The run's choice of device and precision.
         on_progress: Called with the running trials and their progress, about once a second.
     """

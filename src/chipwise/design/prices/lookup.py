@@ -34,7 +34,7 @@ class BlockPrices:
     last_attention: Float64Array
     ffn: Float64Array
     last_ffn: Float64Array
-    cache: Float64Array | None  # like attention: another layer that shares weights; None where sharing is not possible
+    cache: Float64Array | None  # like attention: another layer that shares weights; None if sharing is not possible
     ends_room: Float64Array  # like ends: bytes of the head's activations, without the columns
     attention_room: Float64Array  # of each block's, likewise
     ffn_room: Float64Array

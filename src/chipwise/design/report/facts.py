@@ -58,7 +58,7 @@ class Check:
     measured: float | None
     status: Status
     shown: tuple[str, str]  # promised and measured, with their intervals
-    chance: float | None = None  # that a limit on something not measured holds; None where unknown
+    chance: float | None = None  # that a limit on something not measured holds; None if unknown
 
 
 def by_law(record: RunRecord) -> bool:
@@ -195,7 +195,7 @@ def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
 
 
 def paid(record: RunRecord, trial: Trial) -> str:
-    """A sentence on the penalised loss of the trial where it exceeds soft limits; empty where none is soft."""
+    """A sentence on the penalised loss of the trial where it exceeds soft limits; empty if none is soft."""
     if all(item.hard for item in record.constraints):
         return ""
     loss = "the share of errors counts" if words.task().metric.more_is_better else f"{words.task().metric.title} count"
@@ -336,7 +336,7 @@ def as_good(record: RunRecord) -> str:
 
 
 def caveats(record: RunRecord) -> str:
-    """Caveats of a comparison of winner and reference design, in sentences; empty where there are none."""
+    """Caveats of a comparison of winner and reference design, in sentences; empty if there are none."""
     found = []
     contenders = [trial for number in (record.winner, record.baseline) if (trial := record.trial(number))]
     unclean = [name(record, trial) for trial in contenders if trial.clean is False]
@@ -352,7 +352,7 @@ def caveats(record: RunRecord) -> str:
 
 
 def broken_limits(record: RunRecord, trial: Trial) -> str:
-    """The constraints that a trial breaks, by their short names; empty where it breaks none."""
+    """The constraints that a trial breaks, by their short names; empty if it breaks none."""
     return ", ".join(words.short(item.constraint.metric) for item in checks(record, trial) if item.status == "broken")
 
 

@@ -40,7 +40,7 @@ def told(law: ByLaw) -> dict[str, str]:
 
 
 def section_of(record: RunRecord) -> str:
-    """The page's section on the winner's training; empty where the run trains."""
+    """The page's section on the winner's training; empty if the run trains."""
     if record.law is None:
         return ""
     rows = "".join(f"<dt>{safe(name)}</dt><dd>{safe(text)}</dd>" for name, text in told(record.law).items())
@@ -49,7 +49,7 @@ def section_of(record: RunRecord) -> str:
 
 
 def opening(record: RunRecord) -> str:
-    """The winner's expected loss as a clause; empty where the run trains."""
+    """The winner's expected loss as a clause; empty if the run trains."""
     winner = record.trial(record.winner)
     if winner is None or not facts.by_law(record):
         return ""

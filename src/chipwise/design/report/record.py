@@ -29,7 +29,7 @@ How = Literal["predicted", "measured"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A prediction with the ends of its 90 % interval; None where no interval was validated."""
+    """A prediction with the ends of its 90 % interval; None if no interval was validated."""
 
     value: float
     low: float | None
@@ -67,7 +67,7 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Kendall's rank correlation of a predictor with trainings; ``tau`` is None where there is too little data."""
+    """Kendall's rank correlation of a predictor with trainings; ``tau`` is None if there is too little data."""
 
     candidates: int
     pairs: int
@@ -118,7 +118,7 @@ class Budget:
     (cpu or gpu), or tokens.
     """
 
-    cpu_s: float | None = None  # None where trainings alone count
+    cpu_s: float | None = None  # None if trainings alone count
     spent: dict[str, float] = field(default_factory=dict)  # phase -> CPU seconds here, in the order in which phases ran
     unit: str = "cpu"
     allowed: float | None = None  # of trainings, where they alone count
@@ -298,7 +298,7 @@ class Relaxed:
     best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (as it is, relaxed)
     gain: float | None = None  # hypervolume of the expected front that it adds, as a share; None: there was none before
     std: float | None = None  # of bits per byte at the design that adds most
-    summary: str | None = None  # of that design; None where relaxing adds none
+    summary: str | None = None  # of that design; None if relaxing adds none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,7 +444,7 @@ class RunRecord(Result):
         return f"{self.name}, {self.status}: {len(self.trials)} trials, {winner}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a trial."""
+        """One row per trial."""
         names = sorted({name for trial in self.trials for name in trial.measured or ()})
         return [
             {

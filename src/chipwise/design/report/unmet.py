@@ -35,7 +35,7 @@ class Unmet:
 
 @words.in_its_words
 def unmet(record: RunRecord) -> tuple[Unmet, ...]:
-    """The hard limits that the winner of a search does not keep; empty where it keeps all, or there is none yet."""
+    """The hard limits that the winner of a search does not keep; empty if it keeps all, or there is none yet."""
     winner = record.trial(record.winner)
     if winner is None or record.start is not None:
         return ()

@@ -53,7 +53,7 @@ class RunFolder:
         resume: Go on with what the folder holds.
         restart: Put what the folder holds aside, under a name with the time, and begin anew.
         storage: Where trials are kept instead of in the folder: a database's URL, or another journal's path. A resumed
-            run goes on where it was kept.
+            run continues where it was kept.
 
     Raises:
         StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another kind.

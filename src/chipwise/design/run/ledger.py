@@ -80,7 +80,7 @@ class Ledger:
 
 
 def _read(file: Path | None) -> dict[str, float]:
-    """Reads a file that :meth:`Ledger.save` wrote; empty where it is missing or damaged."""
+    """Reads a file that :meth:`Ledger.save` wrote; empty if it is missing or damaged."""
     if file is None or not file.exists():
         return {}
     try:

@@ -36,7 +36,7 @@ class Status:
 
     @property
     def left_s(self) -> float:
-        """Seconds of waiting left on idle cores, if the whole budget is used; NaN where the budget is no time."""
+        """Seconds of waiting left on idle cores, if the whole budget is used; NaN if the budget is not a time."""
         return math.nan if self.unit == "tokens" else max(0.0, self.budget - self.spent) / self.workers
 
 

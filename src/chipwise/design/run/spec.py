@@ -44,7 +44,7 @@ MOST_THREADS = 1024  # more than any machine's cores that this was tried on
 MOST_DEVICES = 1024
 MOST_PLANNED = 1_000_000
 EXPECTED_LOSS = "expected_loss"
-FORMATS = ("fp32", "int8", "int4")  # that trained weights are rounded to and judged in
+FORMATS = ("fp32", "int8", "int4")  # that trained weights are rounded to and evaluated in
 CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
 _LATER = {  # fields after the first release, as it did it
@@ -253,7 +253,7 @@ class QualitySpec:
         return "short-training" if self.method == "auto" else self.method
 
     def shared_s(self, cpu_s: float) -> float:
-        """CPU seconds of the supernet's training, of a whole budget of ``cpu_s``; 0 where there is none."""
+        """CPU seconds of the supernet's training, of a whole budget of ``cpu_s``; 0 if there is none."""
         if self.chosen != "supernet":
             return 0.0
         return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
@@ -332,7 +332,9 @@ class RunSpec:
     search: StrategySpec = field(default_factory=StrategySpec)
     targets: tuple[AlsoOn, ...] = ()
     across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
-    profiling: Literal["simulated", "measured", "hybrid"] = "hybrid"  # which candidates are measured before they go on
+    profiling: Literal["simulated", "measured", "hybrid"] = (
+        "hybrid"  # which candidates are measured before they continue
+    )
     tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)

@@ -26,7 +26,7 @@ from chipwise.model.ops.workload import Workload
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 STEERING = (*TIMES, "peak_memory", "parameters")  # limits that a cut is chosen by
-ORIGINAL = "original"  # the task that an encoder's cut is judged on: to find texts as alike as the original does
+ORIGINAL = "original"  # the task that an encoder's cut is evaluated on: to find texts as alike as the original does
 _MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weights (the format it is served in)"
 _NOT_HERE = {
     "space": f"what can be cut follows from the model of start_from; leave it out. What may be given: {_MAY_GIVE}",

@@ -16,7 +16,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-Prediction = Sequence[float | None]  # value, and the ends of its 90 % interval, None where it has none
+Prediction = Sequence[float | None]  # value, and the ends of its 90 % interval, None if it has none
 Predictions = Mapping[str, Prediction]  # by metric
 Role = Literal["candidate", "baseline"]  # stored; a "baseline" is a reference design
 

@@ -28,7 +28,7 @@ class ChipClock:
     weights: str
     device: str
     runtime: str | None = None  # the device's own
-    generates: bool = True  # of the original: a cut of an encoder without attention is no decoder
+    generates: bool = True  # of the original: a cut of an encoder without attention is not a decoder
 
     @property
     def about(self) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """One run from a pretrained model: original, cut, and first layers alone are healed, evaluated and measured equally.
 
 The stages are those of :mod:`chipwise.design.shrink.stages`, which leave their files in ``state/``; what was found
-of each contender is in ``state/contenders.json``. A run that was killed goes on from both.
+of each contender is in ``state/contenders.json``. A run that was killed continues from both.
 
 ::
 

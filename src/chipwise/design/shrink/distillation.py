@@ -1,7 +1,7 @@
 """Training cuts of a model towards the original: one cut (healing), or many that share weights.
 
 A step takes one batch and the cuts that are its turn; their gradients add. Tables stay as they are: tokens or items
-that the data lacks keep their meaning. A killed training goes on from its last checkpoint with the batches that come
+that the data lacks keep their meaning. A killed training continues from its last checkpoint with the batches that come
 next.
 """
 
@@ -182,7 +182,7 @@ class Distiller:
         write_state(self.path, SCHEMA, self.key, tensors, facts)
 
     def _resume(self) -> bool:
-        """Continues from the checkpoint; False where there is none of this training that can be read."""
+        """Continues from the checkpoint; False if there is none of this training that can be read."""
         found = read_state(self.path, SCHEMA, self.key)
         if found is None:
             return False

@@ -104,7 +104,7 @@ def autocast(precision: Precision) -> Any:
 def distance(
     arch: ArchSpec, found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor, heads: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Distance of a cut from the original on a batch; 0 where they agree.
+    """Distance of a cut from the original on a batch; 0 if they agree.
 
     An encoder: mean of the states' squared error over the original's variance, plus one minus the cosine of the texts'
     embeddings, plus the squared error of the cosines between the batch's texts. A decoder: the divergence of the next

@@ -52,7 +52,7 @@ class Comparison(Protocol):
         ...
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
-        """Distance of a cut from the original, differentiable; 0 where they agree."""
+        """Distance of a cut from the original, differentiable; 0 if they agree."""
         ...
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:

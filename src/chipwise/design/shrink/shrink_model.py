@@ -45,7 +45,7 @@ class Shrunk:
     limit_s: float | None
     predicted_s: float  # of a request
     workload: Workload
-    latency: Measurement | None  # None where it was not to be measured
+    latency: Measurement | None  # None if it was not to be measured
     original_latency: Measurement | None
     loss_before: float  # on held-out data as cut, and after healing: the distance from the original, or the task's loss
     loss_after: float

@@ -1,6 +1,6 @@
 """The stages of a cut: data, importance, costs, block losses, choice, healing, files, measuring.
 
-Every stage leaves a file in ``state/`` and finds it again, so a run that was killed goes on, and another method or
+Every stage leaves a file in ``state/`` and finds it again, so a run that was killed continues, and another method or
 limit pays only for what is its own.
 """
 

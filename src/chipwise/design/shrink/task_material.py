@@ -132,7 +132,7 @@ class TaskMaterial:
         folder: Where the data is kept.
 
     Raises:
-        InputError: The folder is no model that is cut, or does not fit the data.
+        InputError: The folder is not a model that is cut, or does not fit the data.
         Unsupported: A model that makes images in steps.
     """
 

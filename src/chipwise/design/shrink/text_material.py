@@ -31,7 +31,7 @@ class TextMaterial:
         longest: Tokens that a text is cut to.
 
     Raises:
-        InputError: The folder is no model that is cut, or there are too few texts.
+        InputError: The folder is not a model that is cut, or there are too few texts.
     """
 
     held_out = "distance from the original, held-out text"

@@ -164,7 +164,7 @@ def make_targets(
 ) -> Targets:
     """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
 
-    A computation that was stopped goes on after the last batch that it finished.
+    A computation that was stopped continues after the last batch that it finished.
 
     BF16 as the ``precision`` of matrix products changes a thousandth of what a cut does.
     """
@@ -197,7 +197,7 @@ def make_targets(
 
 
 def _finished(part: Path, count: Path, about: Mapping[str, Any]) -> int:
-    """Batches of a stopped computation that are in its file; 0 where it is of something else, or damaged."""
+    """Batches of a stopped computation that are in its file; 0 if it is of something else, or damaged."""
     if not (part.exists() and count.exists()):
         return 0
     try:

@@ -153,7 +153,7 @@ def most_informative(
 
     Args:
         mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
-        std: Their standard deviations, 0 where free, (n, m).
+        std: Their standard deviations, 0 if free, (n, m).
         covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in an expensive objective.
         observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
         count: How many to choose.

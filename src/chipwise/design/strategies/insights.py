@@ -40,7 +40,7 @@ class SweetSpot:
 
 
 def sweet_spot(history: History) -> SweetSpot | None:
-    """The knee of the trials within all hard limits, and why; None where the front has no bend.
+    """The knee of the trials within all hard limits, and why; None if the front has no bend.
 
     Soft limits that are broken count in the first objective.
 
@@ -89,7 +89,7 @@ class Relaxation:
             penalties of soft limits.
         gain: Hypervolume of the expected front that the relaxation adds, as a share; with one objective the share of
             the objective's size by which its best value improves.
-        row: The design that adds most, (d,); None where none adds anything.
+        row: The design that adds most, (d,); None if none adds anything.
         std: Standard deviation of the first objective that is not free, at that row.
     """
 

@@ -46,7 +46,7 @@ class SearchResult:
     Attributes:
         rows: Evaluated rows, (n, d).
         objectives: In the goals' directions, (n, m).
-        violations: At most 0 where a limit holds, (n, k).
+        violations: At most 0 if a limit holds, (n, k).
         front: Indices of the non-dominated ones among those that meet every hard limit at full fidelity. Penalties of
             soft limits are added to the first objective.
         failed: How many evaluations failed.

@@ -75,7 +75,7 @@ def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int |
 
     Args:
         points: (n, m), to be minimised.
-        violations: Total violation of each point, (n,), at most 0 where feasible. Infeasible points rank behind all
+        violations: Total violation of each point, (n,), at most 0 if feasible. Infeasible points rank behind all
             feasible ones, by their violation.
         most: Later layers are not distinguished.
     """
@@ -162,7 +162,7 @@ def knee(points: ArrayLike) -> int | None:
     """The point where giving up a little of one objective stops buying much of another.
 
     After each objective is scaled to 0 … 1 over the front, this is the point farthest from the chord (with three and
-    more objectives the plane) through the extremes, on the side of the ideal. None where there is no front with a bend:
+    more objectives the plane) through the extremes, on the side of the ideal. None if there is no front with a bend:
     fewer than three points, or an objective in which all agree.
     """
     F = np.asarray(points, float)

@@ -50,7 +50,7 @@ class Pool:
 
     @property
     def excess(self) -> Float64Array:
-        """Total free violation of each row, 0 where all limits hold."""
+        """Total free violation of each row, 0 if all limits hold."""
         return np.asarray(np.maximum(self.violations, 0).sum(axis=1))
 
     def seed(self, count: int) -> None:

@@ -36,7 +36,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One constraint: its violation is at most 0 where it holds, a share of the limit where it does not.
+    """One constraint: its violation is at most 0 if it holds, a share of the limit where it does not.
 
     Args:
         name: Name of the limited quantity.
@@ -230,7 +230,7 @@ class Strategy(Protocol):
 
         Args:
             rows: (n, d).
-            objectives: (n, m) in the goals' order and directions; None where the trials failed, or NaN in single rows.
-            violations: (n, k) in the limits' order, at most 0 where a limit holds; None where all limits are free.
+            objectives: (n, m) in the goals' order and directions; None if the trials failed, or NaN in single rows.
+            violations: (n, k) in the limits' order, at most 0 if a limit holds; None if all limits are free.
         """
         ...

@@ -145,11 +145,11 @@ class Study:
             self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
 
     def finish(self, number: int, values: tuple[float, ...]) -> bool:
-        """Ends a trial with its objectives' values; False where it had ended already with others, or failed."""
+        """Ends a trial with its objectives' values; False if it had ended already with others, or failed."""
         return self._end(number, "COMPLETE", [float(value) for value in values])
 
     def fail(self, number: int, reason: str, **notes: Any) -> bool:
-        """Ends a trial that could not be finished, with its reason; False where it had ended already."""
+        """Ends a trial that could not be finished, with its reason; False if it had ended already."""
         if self.trial(number).state != "running":
             return False
         self.note(number, reason=reason, **notes)

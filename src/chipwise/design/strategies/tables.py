@@ -39,7 +39,7 @@ class MeasuredTable:
         values: Values of each variable, by name, in the order of their integers.
         rows: The table's architectures as integers, (n, d).
         objectives: Measured objectives, in the goals' directions, (n, m).
-        violations: At most 0 where a limit holds, a share of the limit where it does not, (n, k).
+        violations: At most 0 if a limit holds, a share of the limit where it does not, (n, k).
     """
 
     problem: Problem
@@ -84,8 +84,8 @@ def problem_from_table(
             lookup table or a cost model gives.
 
     Raises:
-        SpecError: The file is missing or not a table, lacks a column, holds a cell that is no number, or has two lines
-            of one architecture with different measurements.
+        SpecError: The file is missing or not a table, lacks a column, holds a cell that is not a number, or has two
+            lines of one architecture with different measurements.
         InputError: An argument is wrong.
     """
     goals = dict(objectives) if isinstance(objectives, Mapping) else dict.fromkeys(objectives, "minimize")

@@ -14,11 +14,11 @@ from statistics import NormalDist
 from chipwise.core.statistics import Z90
 from chipwise.design.limits import Constraint
 
-Bounds = Sequence[float | None]  # a value and the ends of its 90 % interval, None where it has none
+Bounds = Sequence[float | None]  # a value and the ends of its 90 % interval, None if it has none
 
 
 def spread_of(bounds: Bounds) -> float | None:
-    """The standard deviation of the logarithm; None where there is no interval."""
+    """The standard deviation of the logarithm; None if there is no interval."""
     value, low, high = bounds
     if low is None or high is None or value is None or low <= 0:
         return None
@@ -26,7 +26,7 @@ def spread_of(bounds: Bounds) -> float | None:
 
 
 def chance(limit: Constraint, bounds: Bounds) -> float | None:
-    """The probability that ``limit`` holds of a prediction; None where it has no interval.
+    """The probability that ``limit`` holds of a prediction; None if it has no interval.
 
     The median of the distribution is the middle of the interval in logarithms.
     """

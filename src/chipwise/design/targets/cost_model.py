@@ -145,7 +145,7 @@ class CostModel:
         return {**predicted, "parameters": [count, count, count], **costs}
 
     def novelty(self, design: Design) -> float:
-        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
+        """Novelty of a design: 0 if it was measured, 1 far from all measured ones."""
         figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, {})]).tables
         residuals = self.profile.residuals
         found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]

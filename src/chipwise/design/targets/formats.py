@@ -42,7 +42,7 @@ def format_there(weights: str, runtime: str) -> str:
 
 
 def suffix_there(runtime: str) -> str:
-    """Suffix of the file that ``runtime`` loads; empty where it loads the winner's Hugging Face folder."""
+    """Suffix of the file that ``runtime`` loads; empty if it loads the winner's Hugging Face folder."""
     name = runtime_named(runtime).name
     if name.startswith("llama.cpp"):
         return ".gguf"

@@ -144,7 +144,7 @@ def _calibrated(
 
 
 def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
-    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 where it is begun or not needed."""
+    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 if it is begun or not needed."""
     if not spec.target.local or folder.profile.exists() or folder.calibrating.exists():
         return 0.0
     nodes = spec.target.runtime in NODES_TIMED

@@ -137,7 +137,7 @@ class SheetTarget:
     def _joules(self) -> Float64Array | None:
         """Joules of a new token by the seconds of its share of the prompt's pass and of its step, (2,).
 
-        None where the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
+        None if the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
         is known now; decisions on single designs use their own estimates.
         """
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))

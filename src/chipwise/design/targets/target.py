@@ -70,7 +70,7 @@ class Target(Protocol):
         ...
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric's predicted value and the ends of its 90 % interval, None where no interval was validated."""
+        """Each metric's predicted value and the ends of its 90 % interval, None if no interval was validated."""
         ...
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
@@ -78,7 +78,7 @@ class Target(Protocol):
         ...
 
     def novelty(self, design: Design) -> float:
-        """Novelty of a design: 0 where it was measured, 1 far from all measured ones."""
+        """Novelty of a design: 0 if it was measured, 1 far from all measured ones."""
         ...
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:

@@ -351,7 +351,7 @@ class ArchSpec(Result):
         return f"{self.name}, {self.parameters():,} parameters, {len(self.layers)} layers of width {self.d_model}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a layer: its blocks and their parameters."""
+        """One row per layer: its blocks and their parameters."""
         return [
             {
                 "layer": number,

@@ -35,7 +35,7 @@ class Attention:
     gate: bool = later(False)  # results times a sigmoid of a second query-wide projection (Qwen3-Next)
     sinks: bool = later(False)  # a learned score per head that attends to nothing (gpt-oss)
     softcap: float | None = later(None)  # scores are bounded to ±softcap (Gemma 2)
-    relative_buckets: int = later(0)  # rows of a table of position biases, one column a head (T5, Swin)
+    relative_buckets: int = later(0)  # rows of a table of position biases, one column per head (T5, Swin)
     values_from_keys: bool = later(False)  # the projection of keys gives the values too (Gemma 4's full layers)
     reuses_cache: bool = later(False)  # no keys and values of its own: reads those of an earlier layer (Gemma 4)
     square: int | None = later(None)  # patches see those of their own square of this many on each side (Swin, ViTDet);

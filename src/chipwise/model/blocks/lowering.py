@@ -35,10 +35,10 @@ class Pass:
         layers: Those of the layers' matrices, by number.
         fused: What is one operator (:data:`chipwise.model.arch.design.FUSIONS`).
         batch: Sequences, images, sounds or requests.
-        tokens: Positions of each that go on.
+        tokens: Positions of each that continue.
         past: Positions of each that a cache holds.
         last_only: Whether only the last position's output is needed.
-        last: The block after which only some positions go on; None where all do.
+        last: The block after which only some positions continue; None if all do.
         skip: Whether the last block's result is still to be added to the residual stream.
         placed: The operators so far.
     """
@@ -100,8 +100,8 @@ class Operators:
         attend: The operators of attention: of the layer's number, the block, the format of its matrices, and whether
             it is the last.
         head: Lists what follows the layers.
-        last: The block after which only some positions go on; None where all do.
-        kept: How many go on after it.
+        last: The block after which only some positions continue; None if all do.
+        kept: How many continue after it.
         norm: The operators before each block.
         gate: Those after it.
     """

@@ -38,11 +38,11 @@ class Stream:
         logits: The positions of a decoder's output.
         output: What an encoder of text gives.
         padded: Whether an encoder takes texts of several lengths.
-        last: The block after which only some positions go on; None where all do.
+        last: The block after which only some positions continue; None if all do.
         before: What stands in front of the layers' names.
         x: The stream, without the last block's result.
         skip: That result.
-        positions: How many positions go on, where the head must know.
+        positions: How many positions continue, where the head must know.
         read: What cross-attention sees, or the mask of texts, or what went into a ranking model's layers.
         parts: Vectors that modulate each layer, by name.
     """
@@ -86,11 +86,11 @@ class Nodes:
     Attributes:
         stem: Adds what comes before the layers.
         attend: Scores and values of normed positions, given the layer's number, the block, the positions, the name of
-            its weights, and whether only some positions go on after it.
+            its weights, and whether only some positions continue after it.
         head: Adds what follows the layers.
         metadata: What the file's metadata say of this kind alone.
-        logits: The positions that its output is of; None where an export chooses.
-        drop: Takes the positions that do not go on from the stream, and from what a block computes of it.
+        logits: The positions that its output is of; None if an export chooses.
+        drop: Takes the positions that do not continue from the stream, and from what a block computes of it.
         norm: The input of a block, of its place, where it stands in the graph, and the name of its weights.
         gate: What a block's result is made into before it is added.
         weights: The weights as the graph has them.

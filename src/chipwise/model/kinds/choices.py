@@ -66,20 +66,20 @@ class Choices(ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Rows of the head's matrix; 0 where they are a choice of the space."""
+        """Rows of the head's matrix; 0 if they are a choice of the space."""
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of sound in a request; None where it holds none."""
+        """Seconds of sound in a request; None if it holds none."""
         return None
 
     @property
     def off_sheets(self) -> str:
-        """What keeps the models from being priced by data sheets; empty where those price them."""
+        """What keeps the models from being priced by data sheets; empty if those price them."""
         return ""
 
     def unfit_norm(self, norm: Norm) -> str:
-        """What keeps the models from having this norm; empty where nothing does."""
+        """What keeps the models from having this norm; empty if nothing does."""
         return ""
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
@@ -124,6 +124,6 @@ class Choices(ABC):
 
 
 def other_sizes(arch: ArchSpec, *, run: str, got: Mapping[str, int], wanted: Mapping[str, int]) -> str:
-    """Sizes of the input of ``arch`` that differ from those of a run's data; empty where none do."""
+    """Sizes of the input of ``arch`` that differ from those of a run's data; empty if none do."""
     off = [f"{name} {got[name]}, not {wanted[name]}" for name in wanted if wanted[name] != got[name]]
     return f"{arch.name} reads other data than {run} has: {'; '.join(off)}" if off else ""

@@ -122,7 +122,7 @@ class Form:
         name: What messages call such a model.
         matches: Whether a model is of this kind, whether all of it is built or not.
         weights: Names and shapes of the weights before the layers, and of those behind them.
-        operators: What tells its operators from another kind's; None where none are listed.
+        operators: What tells its operators from another kind's; None if none are listed.
         graph: The module of ``chipwise.model.kinds`` that makes ONNX nodes of it.
         module: The module of ``chipwise.model.kinds`` with its torch module.
         modelling: What loads a folder of it that transformers has no code for; None where nothing is saved.

@@ -26,7 +26,7 @@ class Work:
 
     @property
     def intensity(self) -> Size:
-        """Arithmetic intensity, FLOPs per byte moved; 0 where nothing moves."""
+        """Arithmetic intensity, FLOPs per byte moved; 0 if nothing moves."""
         moved = self.bytes
         if isinstance(moved, np.ndarray):
             return np.divide(self.flops, moved, out=np.zeros(moved.shape), where=moved > 0)

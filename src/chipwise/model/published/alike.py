@@ -28,7 +28,7 @@ def named(model: Model, like: str | None) -> Model | str:
     """The name of ``model``, read as one of the family ``like``; ``model`` itself where none is given.
 
     Raises:
-        SpecError: It is no file or folder.
+        SpecError: It is not a file or folder.
     """
     if like is None:
         return model

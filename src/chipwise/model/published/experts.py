@@ -18,7 +18,7 @@ def _expert(fields: Fields, width: str = "moe_intermediate_size", *, bias: bool 
 
 
 def read_mixtral(fields: Fields) -> dict[str, Any]:
-    """Mixtral: eight experts in place of each feed-forward."""
+    """Mixtral: eight experts instead of each feed-forward."""
     mixture = MixtureOfExperts(
         experts=fields.size("num_local_experts", 8),
         active=fields.size("num_experts_per_tok", 2),

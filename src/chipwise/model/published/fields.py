@@ -100,7 +100,7 @@ class Fields:
         return value
 
     def size_or_none(self, name: str) -> int | None:
-        """The field as a whole number of at least 1; None where it is missing or null."""
+        """The field as a whole number of at least 1; None if it is missing or null."""
         self._read.add(name)
         return None if self._config.get(name) is None else self.size(name)
 
@@ -111,7 +111,7 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[Any] | None:
-        """The field as a list; None where it is missing, null or empty."""
+        """The field as a list; None if it is missing, null or empty."""
         value = self.maybe(name)
         if value is not None and not isinstance(value, list | tuple):
             raise SpecError(f"must be a list, not {short(value)}", field=name)

@@ -49,7 +49,7 @@ class Reading:
     unread: tuple[str, ...] = ()
 
     def remark(self) -> str | None:
-        """The note of an answer on fields that were not read and may cost something; None where there are none."""
+        """The note of an answer on fields that were not read and may cost something; None if there are none."""
         rest = [name for name in self.unread if name.rpartition(".")[2] not in COSTLESS]
         return f"config.json fields not read: {', '.join(short(name, quoted=False) for name in rest)}" if rest else None
 
@@ -104,7 +104,7 @@ def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
     """``config``, whose ``model_type`` is unknown, as one of the family ``like``; only the text part of a nested one.
 
     Raises:
-        SpecError: ``like`` is no family, or the config's own type is known.
+        SpecError: ``like`` is not a family, or the config's own type is known.
     """
     if like not in READERS:
         raise SpecError(f"no family has this name; {nearest(like, READERS)}", field="like")

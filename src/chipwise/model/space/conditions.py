@@ -154,7 +154,7 @@ class Conditions:
         return left
 
     def left(self, name: str, chosen: Mapping[str, Index], count: int) -> Flags | None:
-        """Mask of values of ``name`` that are allowed given ``chosen``, (count, values); None where all are.
+        """Mask of values of ``name`` that are allowed given ``chosen``, (count, values); None if all are.
 
         Args:
             name: The choice.

@@ -75,7 +75,7 @@ def _global_givens(choices: tuple[str, ...], conditions: Conditions, group: tupl
 def _per_slot(
     conditions: Conditions, group: tuple[str, ...], givens: list[str]
 ) -> Counter[tuple[tuple[int, ...], int]] | None:
-    """Number of combinations of a group by (given choices, slot); None where no condition limits them."""
+    """Number of combinations of a group by (given choices, slot); None if no condition limits them."""
     if not any(conditions.rules[name] for name in group):
         return None
     by_layer = any("layer" in rule.when for name in group for rule in conditions.rules[name])

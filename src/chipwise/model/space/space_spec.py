@@ -197,7 +197,7 @@ class SpaceSpec:
 
     @property
     def sound_s(self) -> float | None:
-        """Seconds of sound in a request; None where it holds none."""
+        """Seconds of sound in a request; None if it holds none."""
         return self.kind.seconds
 
     def _read_own(self, own: Choices) -> None:

@@ -26,7 +26,7 @@ def require_built(arch: ArchSpec, *, work: str) -> None:
 
 
 def task_of(arch: ArchSpec) -> str | None:
-    """The task of a run file whose data trains such a model; None where chipwise trains none like it."""
+    """The task of a run file whose data trains such a model; None if chipwise trains none like it."""
     form = form_of(arch)
     return form.task(arch) if form.task is not None and form.builds(arch) else None
 

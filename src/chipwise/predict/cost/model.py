@@ -57,7 +57,7 @@ class Predicted:
 
     @property
     def log_halfwidth(self) -> float | None:
-        """The logarithm of how many times the upper end is above the value; None where there is no interval."""
+        """The logarithm of how many times the upper end is above the value; None if there is no interval."""
         return None if self.high is None else math.log(self.high / self.value)
 
 
@@ -139,7 +139,7 @@ class CostEstimate(Result):
         return 0.0 if self.decode_step_s is None else max(0.0, self.tpot_s - self.decode_step_s)
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a metric, with its 90 % interval."""
+        """One row per metric, with its 90 % interval."""
         return [
             {"metric": name, "value": item.value, "low": item.low, "high": item.high}
             for name, item in self.metrics.items()

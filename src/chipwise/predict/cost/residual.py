@@ -40,7 +40,7 @@ def factors(parts: Float64Array, figures: Float64Array, residual: Residual, name
 
 
 def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
-    """Standard deviation (n,) of the smooth residual, in logarithms: 0 where much was measured, AMPLITUDE far away."""
+    """Standard deviation (n,) of the smooth residual, in logarithms: 0 if much was measured, AMPLITUDE far away."""
     if not residual.points:
         return np.full(figures.shape[:-1], AMPLITUDE)
     near = _kernel(figures, np.asarray(residual.points))

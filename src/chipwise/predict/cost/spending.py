@@ -18,7 +18,7 @@ from chipwise.predict.cost.request import request_total, throughput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Power and price of a device's time; None where unknown."""
+    """Power and price of a device's time; None if unknown."""
 
     power_w: float | None = None
     usd_per_s: float | None = None

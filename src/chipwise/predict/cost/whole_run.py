@@ -19,7 +19,7 @@ class RunEstimate(Result):
 
     model: str
     part: str = ""  # of the model; empty for all of it
-    setting: str  # what was asked for: sizes, formats
+    setting: str  # what was requested: sizes, formats
     device: str
     runtime: str
     devices: int = 1
@@ -43,7 +43,7 @@ class RunEstimate(Result):
         return f"{own} on {several}{self.device}, {self.runtime}: {between}; {self.provenance}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a metric, with its 90 % interval."""
+        """One row per metric, with its 90 % interval."""
         return [
             {"model": self.model, "part": self.part, "metric": name}
             | {"value": item.value, "low": item.low, "high": item.high}

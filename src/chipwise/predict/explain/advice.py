@@ -23,7 +23,7 @@ class Proposal:
         how: How to apply it.
         changed: The question after the change.
         headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
-        quality: What it may cost or gain in quality, and what would have to be trained; empty where nothing.
+        quality: What it may cost or gain in quality, and what would have to be trained; empty if nothing.
         source: Where the advice comes from: a paper, a white paper, a measurement of ours.
         urgent: Whether the model does not run without the change.
     """

@@ -47,7 +47,7 @@ def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None =
 
 
 def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
-    """A Hugging Face config that reads back as ``arch``; None where there is none."""
+    """A Hugging Face config that reads back as ``arch``; None if there is none."""
     try:
         new = to_config(arch)
     except Unsupported:

@@ -38,7 +38,7 @@ class Winner:
     device: str
     metric: str
     model: str
-    times_better: float | None  # factor over the next best; None where no other has an answer
+    times_better: float | None  # factor over the next best; None if no other has an answer
     sure: bool  # whether the intervals of the two do not overlap
     why: str
 

@@ -45,7 +45,7 @@ class Shared:
 
 
 def shared_context(case: Case) -> Shared | None:
-    """The curve for the question's prompt as the context; None where nothing is cached, or on this machine."""
+    """The curve for the question's prompt as the context; None if nothing is cached, or on this machine."""
     if case.sheet is None or not case.generates or case.arch.encoder:
         return None
     context, count = case.question.prompt_tokens, np.array(CANDIDATES, dtype=np.int64)
@@ -77,7 +77,7 @@ def shared_context(case: Case) -> Shared | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Seconds and bytes of a training step, with and without checkpointing; None where memory is too small."""
+    """Seconds and bytes of a training step, with and without checkpointing; None if memory is too small."""
 
     sequences: int
     tokens: int
@@ -88,14 +88,14 @@ class Checkpointing:
 
     @property
     def slower(self) -> float | None:
-        """Slowdown of a step by checkpointing; None where only one of the two fits."""
+        """Slowdown of a step by checkpointing; None if only one of the two fits."""
         if self.kept_s is None or self.recomputed_s is None:
             return None
         return self.recomputed_s / self.kept_s
 
 
 def checkpointing(case: Case) -> Checkpointing | None:
-    """Prices both variants; None where the chip has no data sheet or training cannot be priced."""
+    """Prices both variants; None if the chip has no data sheet or training cannot be priced."""
     question, sheet = case.question, case.sheet
     if sheet is None:
         return None
@@ -151,7 +151,7 @@ class PowerDraw:
 
 
 def power_draw(case: Case) -> PowerDraw | None:
-    """Power while serving; None where the board's limit is unpublished, and for models that do not generate."""
+    """Power while serving; None if the board's limit is unpublished, and for models that do not generate."""
     energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
         return None

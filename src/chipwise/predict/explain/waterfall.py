@@ -190,7 +190,7 @@ def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
 
 
 def _scales(case: Case) -> Scales:
-    """Ratio of each kernel class's time in serving to its time alone; None where the host launches kernels."""
+    """Ratio of each kernel class's time in serving to its time alone; None if the host launches kernels."""
     runtime = case.question.served_by
     return constants().scales(runtime) if runtime.graphs else None
 

@@ -47,7 +47,7 @@ def factor_text(gain: Gain) -> str:
 
 
 def side_effects(advice: Advice) -> str:
-    """Text of the other changes, such as ``TTFT -46 %, price +240 %``; empty where there are none."""
+    """Text of the other changes, such as ``TTFT -46 %, price +240 %``; empty if there are none."""
     changes = [(gain.metric, gain.after / gain.before - 1) for gain in advice.gains if gain != advice.headline]
     return ", ".join(
         f"{metric_name(metric)} {units.signed_percent(change)}"

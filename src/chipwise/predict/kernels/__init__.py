@@ -46,7 +46,7 @@ def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | 
         op: The operator.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, ``cores``, or one of ``local.STACKS``.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.

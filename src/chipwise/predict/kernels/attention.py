@@ -30,7 +30,7 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
         op: Attention; sizes may be arrays.
         device: Any data sheet.
         stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device has no rate for the format of the products.
@@ -66,7 +66,7 @@ def answer(
         device: Any data sheet.
         stack: Whose kernels.
         lane: The kernel design.
-        fold: As in :func:`times`.
+        fold: See :func:`times`.
 
     Raises:
         Unsupported: The device has no rate for the format of the products.

@@ -143,7 +143,7 @@ def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
 
 @functools.cache
 def load(kind: str) -> Fitted | None:
-    """The shipped fit of ``kind``; None where there is none."""
+    """The shipped fit of ``kind``; None if there is none."""
     path = DATA / f"{kind}.json"
     if not path.is_file():
         return None

@@ -100,7 +100,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
         op: The collective.
         device: Any data sheet with a link.
         stack: The stack whose all-reduce runs; all stacks use NCCL's other collectives.
-        fold: None for what ships, else the model fitted without a device or family.
+        fold: None for the bundled values, else the model fitted without a device or family.
 
     Raises:
         Unsupported: The device has no link; the fold is unknown.

@@ -10,8 +10,8 @@ seconds from memory are summed first and what caches save is subtracted last.
 
 Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
 models of one to thirty megabytes, ONNX Runtime 1.31.1). GPT-2 on a core of a Zen 5 server
-(``benchmarks/claims-cpu.csv``) was seen before two of them were chosen, so it is no independent check. Several threads
-were never measured.
+(``benchmarks/claims-cpu.csv``) was seen before two of them were chosen, so it is not an independent check. Several
+threads were never measured.
 
 References:
     Intel 64 and IA-32 Architectures Optimization Reference Manual (caches of a core); Fog, Instruction tables.

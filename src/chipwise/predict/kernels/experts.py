@@ -88,7 +88,7 @@ def times(
         op: Experts, or one grouped product alone (a third of the floor, no network).
         device: Any data sheet.
         stack: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for what ships, else the model fitted without a device or family.
+        fold: None for the bundled values, else the model fitted without a device or family.
         routing: ``uniform``, ``balanced`` or ``power_law_A``.
 
     Raises:

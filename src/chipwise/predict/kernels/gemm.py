@@ -2,7 +2,7 @@
 
 Where the kernels of the device, stack and format were measured, the network knows them by name. Elsewhere a second,
 smaller network knows only the device's class (its siblings) or, for a device without siblings in the fit, none; its
-correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes what ships.
+correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes the bundled values.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
         op: The product.
         device: Any data sheet.
         stack: The stack whose kernels run; one that was not measured counts as ``vllm``.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device has no rate for the format that is multiplied, or there is no such fold.
@@ -221,7 +221,7 @@ def distance(device: DeviceProfile, seen: Mapping[str, Any]) -> float:
 
 
 def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
-    """The measured stack and path in place of unmeasured ones: another stack first, then another path."""
+    """The measured stack and path instead of unmeasured ones: another stack first, then another path."""
     stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
     stacks = (stack, *STACKS) if stack in STACKS else STACKS
     near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}

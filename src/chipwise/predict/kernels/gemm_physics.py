@@ -39,7 +39,7 @@ class Machine:
     units: float
     clock_hz: float
     bandwidth_bytes_per_s: float
-    cache_bytes: float  # shared by all units; 0 where none is published
+    cache_bytes: float  # shared by all units; 0 if none is published
     launch_ratio: float  # time of an empty kernel over that of a GPU
     power_ratio: float  # watts per FLOP over those needed, see _power_ratio
     least_rows: int  # rows that one instruction multiplies: 16 for matrix engines, 1 for vector engines
@@ -72,7 +72,7 @@ def _cache_bytes(device: DeviceProfile) -> float:
 
 
 def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
-    """Power available per FLOP of the path over the power needed; 1 where the board's power is unknown.
+    """Power available per FLOP of the path over the power needed; 1 if the board's power is unknown.
 
     FLOPs of narrower formats need less, in proportion to their bytes. Wider units spread the cost of moving operands
     over more FLOPs: the power per FLOP falls with the root of the FLOPs per clock. The ratio is at most 1.

@@ -59,7 +59,7 @@ def times(op: LatentAttentionOp, device: DeviceProfile, *, stack: str = "vllm", 
         op: Latent attention; sizes may be arrays.
         device: Any data sheet.
         stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device has no rate for the format of the products.

@@ -287,7 +287,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         op: The operator.
         device: Any data sheet.
         stack: One of ``STACKS``.
-        constants: Those that ship unless given.
+        constants: Those that are bundled unless given.
 
     Raises:
         Unsupported: The device lists no arithmetic rate.
@@ -387,7 +387,7 @@ def _fastest(device: DeviceProfile, part: str) -> float:
 
 @functools.cache
 def shipped() -> Constants:
-    """The constants that ship."""
+    """The constants that are bundled."""
     return constants_of(json.loads(DATA.read_text(encoding="utf-8")))
 
 

@@ -161,7 +161,7 @@ def _vector_engines(device: DeviceProfile, part: str) -> list[Engine]:
 
 
 def clock_hz(device: DeviceProfile, part: str) -> float | None:
-    """Clock of the part's vector units; None where the sheet has none."""
+    """Clock of the part's vector units; None if the sheet has none."""
     clocks = [each.clock.number for each in _vector_engines(device, part) if each.clock is not None]
     return max(clocks) if clocks else None
 
@@ -234,7 +234,7 @@ def cores(device: DeviceProfile) -> float:
 
 
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
-    """Power of the chip over the vector rate of the part; None where no such power is published.
+    """Power of the chip over the vector rate of the part; None if no such power is published.
 
     Of systems on a chip only NVIDIA's and AMD's sheets have it: the others have that of a whole machine at the wall.
     """

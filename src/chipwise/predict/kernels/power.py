@@ -58,10 +58,10 @@ def power(
         device: A data sheet with a board power.
         latency_s: Seconds of one call, measured or predicted.
         routing: How tokens are distributed over experts.
-        fold: None for what ships; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
-        Unsupported: The device lists no board power (and is no phone's chip), or no rate for the operator's format.
+        Unsupported: The device lists no board power (and is not a phone's chip), or no rate for the operator's format.
         SpecError: A latency is not above zero.
     """
     limit = limit_w(device)

@@ -132,7 +132,7 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
 
 
 def _constants(fitted: Fitted | None, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
-    """Constants fitted to ``device`` (a name, empty where left out), else to all; of this stack or vLLM."""
+    """Constants fitted to ``device`` (a name, empty if left out), else to all; of this stack or vLLM."""
     default = CONV_DEFAULTS if name.startswith("conv") else DEFAULTS
     if fitted is None:
         return default

@@ -257,7 +257,7 @@ class _Engine:
     def _begin(self, i: int, total: int) -> int | None:
         """Takes the blocks for the ``total`` positions of request ``i``.
 
-        Returns the positions that the cache holds already; None where there is no room.
+        Returns the positions that the cache holds already; None if there is no room.
         """
         size = self.size
         key = -1 if self.prefix is None else self.prefix[i]

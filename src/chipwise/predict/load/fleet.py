@@ -52,7 +52,7 @@ class Replica:
 
 
 def draft_of(request: Request, policy: Policy) -> Request | None:
-    """The request to the model that drafts for ``request``'s, whole on each of its devices; None where none does.
+    """The request to the model that drafts for ``request``'s, whole on each of its devices; None if none does.
 
     Raises:
         SpecError: It has another vocabulary.

@@ -17,7 +17,7 @@ Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
 """Of one load: beyond this a replay takes minutes and gigabytes."""
 MOST_SPREAD = 10.0
-"""Of token counts: beyond this the mean of thousands of draws is far from the mean that was asked for."""
+"""Of token counts: beyond this the mean of thousands of draws is far from the mean that was requested."""
 MOST_WAIT_S = 86_400.0
 """Of a client that thinks and of what HTTP adds to a request: a day."""
 
@@ -27,7 +27,7 @@ WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests in order of arrival. All arrays have one value a request.
+    """Requests in order of arrival. All arrays have one value per request.
 
     ``prefix`` numbers the text that a prompt begins with (-1: a text of its own), of ``prefix_tokens``. Prompts marked
     ``prefilled`` have their cache already: they came from another machine, and their first token was given there.
@@ -98,7 +98,7 @@ class Load:
 class RequestClass:
     """A class of requests. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
 
-    ``shared_tokens`` of each prompt are one of ``prefixes`` texts, such as a system prompt; 0 where nothing is shared.
+    ``shared_tokens`` of each prompt are one of ``prefixes`` texts, such as a system prompt; 0 if nothing is shared.
     """
 
     name: str = "requests"
@@ -174,7 +174,7 @@ def generate_load(
     The same seed gives the same requests at every rate, only sooner or later: differences between rates are not luck.
 
     Args:
-        classes: What is asked for.
+        classes: What is requested.
         count: Requests.
         rate_per_s: Requests per second; None with ``clients``.
         arrivals: ``constant`` gaps, ``poisson``, or ``gamma`` gaps.

@@ -16,7 +16,7 @@ from chipwise.hardware.runtime import Runtime
 from chipwise.predict.load.load import MOST_WAIT_S
 
 NGRAM = "ngram"
-"""In place of a model that drafts: drafts are copied from the text."""
+"""Instead of a model that drafts: drafts are copied from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class StepTimes:
     host_s: float
     sequence_host_s: float
     decode_halfwidth: float  # of 90 % intervals, in logarithms
-    prompt_halfwidth: float | None  # None where it was not validated
+    prompt_halfwidth: float | None  # None if it was not validated
     provenance: str = ""
     width: int = 1
     draft: StepTimes | None = None

@@ -58,7 +58,7 @@ class Constants:
         return {"matmul": self.kernel_scale, "attention": self.kernel_scale, "experts": experts}
 
     def device_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
-        """Seconds of one pass on the device: with gaps in place of launches in a captured graph, else with launches."""
+        """Seconds of one pass on the device: with gaps instead of launches in a captured graph, else with launches."""
         return self.spaced_s(self.busy_s(times, runtime), times.kernels, runtime)
 
     def busy_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:

@@ -47,7 +47,8 @@ class Deployment:
         """The degrees of parallelism, checked.
 
         Raises:
-            SpecError: A degree is no whole number from 1 to 1,024, or the groups of experts do not divide the devices.
+            SpecError: A degree is not a whole number from 1 to 1,024, or the groups of experts do not divide the
+                devices.
         """
         return Plan(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp)
 

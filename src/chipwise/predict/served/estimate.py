@@ -123,7 +123,7 @@ def waiting(fitting: int, asked: int) -> str:
 
 
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
-    """Number of each row's concurrent requests that fit in the devices' memory; 0 where not even one does."""
+    """Number of each row's concurrent requests that fit in the devices' memory; 0 if not even one does."""
     asked, plan = group.in_flight, group.setting.plan
     free = group.device.usable_bytes - memory.weights - memory.activations - memory.runtime
     each = memory.cache / group.sequences

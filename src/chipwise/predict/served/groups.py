@@ -65,7 +65,7 @@ class Group:
 
     @property
     def together(self) -> npt.NDArray[np.int64]:
-        """Waiting prompts that share a pass; 1 where each has its own or is computed within decode steps."""
+        """Waiting prompts that share a pass; 1 if each has its own or is computed within decode steps."""
         others = self.in_flight // self.setting.plan.dp - 1
         fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
         together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
@@ -143,7 +143,7 @@ class GroupCost:
     step_s: Float64Array
     tpot_s: Float64Array
     log_halfwidth: Float64Array  # of the time per token; for a text encoder, of its pass
-    ttft_log_halfwidth: Float64Array | None  # None where it was not validated
+    ttft_log_halfwidth: Float64Array | None  # None if it was not validated
     taught_log_halfwidth: Float64Array | None  # of ``request_s``, where a machine was taught
     situation: str
     memory: DeviceMemory
@@ -170,7 +170,7 @@ class GroupCost:
 
     @property
     def request_log_halfwidth(self) -> Float64Array | None:
-        """Log half-width of ``request_s``, with fully correlated errors of both passes; None where one is unknown."""
+        """Log half-width of ``request_s``, with fully correlated errors of both passes; None if one is unknown."""
         if not self.group.generates:
             return self.log_halfwidth
         if self.taught_log_halfwidth is not None:

@@ -46,7 +46,7 @@ SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class ClassWidth:
-    """Least half-widths of a class of runs; ``ttft`` is None where too few prompts were checked."""
+    """Least half-widths of a class of runs; ``ttft`` is None if too few prompts were checked."""
 
     tpot: float
     ttft: float | None = None

@@ -125,7 +125,7 @@ def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Si
     looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
     tables = {op.width: op for op in looked_up}
     body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
-    embedding = tables.get(arch.d_model)  # none where items of a ranking model are looked up, or sound is read
+    embedding = tables.get(arch.d_model)  # none if items of a ranking model are looked up, or sound is read
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
     first = 0 if embedding is None else size_of(embedding)
     if embedding is not None and positions:

@@ -39,7 +39,7 @@ class PictureExplanation(Result):
         return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row a share of the seconds, then one a change."""
+        """One row per share of the seconds, then one a change."""
         shares = [{"what": name, "share": share} for name, share in self.estimate.shares.items()]
         return [*shares, *({"what": each.what, "times_faster": each.times} for each in self.changes)]
 

@@ -233,7 +233,7 @@ def _named(given: str | Path | T) -> str | T:
 
 def _changed(name: object) -> int:
     """Time in nanoseconds at which a file, or a folder's config, was last changed, as part of a cache key; 0 if
-    ``name`` is no file.
+    ``name`` is not a file.
     """
     if not isinstance(name, str):
         return 0

@@ -30,7 +30,7 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, Law, named, valu
 
 DATA = Path(__file__).parent / "data" / "energy.json"
 LAWS = ("tokens_s", "tokens_w", "tokens_j", "pictures_s", "pictures_w", "pictures_j")
-SORT = "lm-arena-chat"  # the sort of work that requests of plain text are
+SORT = "lm-arena-chat"  # the kind of work that requests of plain text are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

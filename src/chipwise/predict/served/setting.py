@@ -28,7 +28,7 @@ class Step:
         encoder_tokens: Positions of an encoder-decoder's input sequence.
         encode: Whether the pass also runs the encoder.
         every_logit: Whether all new positions have logits (training), or the last of each sequence (serving).
-        towers: What each of the model's towers reads before it; none where all is text.
+        towers: What each of the model's towers reads before it; none if all is text.
     """
 
     batch: Size

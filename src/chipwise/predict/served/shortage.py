@@ -83,7 +83,7 @@ def would_fit(fitting: Sequence[Fitting]) -> str:
 
 
 def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
-    """Message that says by how much request ``i`` of the group does not fit; None where it does."""
+    """Message that says by how much request ``i`` of the group does not fit; None if it does."""
     device = group.device
     needed, held = float(memory.peak_bytes[i]), device.usable_bytes
     if needed <= held:

@@ -68,7 +68,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of a pass's kernels on one device, by kind; one value a request."""
+    """Work of a pass's kernels on one device, by kind; one value per request."""
 
     weight_bytes: Float64Array  # of products and experts
     product_flops: Float64Array
@@ -234,7 +234,7 @@ def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, fl
 def pass_seconds(
     parts: Sequence[PlacedOp], where: Where, *, rows: int, prompt: bool, sequences: Size, fold: str | None
 ) -> Float64Array:
-    """Seconds of one pass, one value a request.
+    """Seconds of one pass, one value per request.
 
     Raises:
         Unsupported: The device lists no rate of 16-bit products.

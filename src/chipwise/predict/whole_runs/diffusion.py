@@ -150,7 +150,7 @@ SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flu
 def known_name(name: str) -> str | None:
     """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``.
 
-    None where the rest of the name says that it is another model: a size, ``lite``, ``refiner``.
+    None if the rest of the name says that it is another model: a size, ``lite``, ``refiner``.
     """
     low = re.sub(r"[/\s]", "-", name.lower())  # DiT-XL/2
     if low in SHORT_NAMES:

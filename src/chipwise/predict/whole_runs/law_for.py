@@ -16,7 +16,7 @@ WholeRunLaw = Literal["pictures", "parts"]
 
 
 def makes_pictures(model: str) -> bool:
-    """Whether a model's name, which is no file's, is that of a diffusion model."""
+    """Whether a model's name, which is not a file's, is that of a diffusion model."""
     return not Path(model).exists() and known_name(model) is not None
 
 
@@ -26,7 +26,7 @@ def law_for(model: str, device: str | None, part: str | None) -> WholeRunLaw | N
     Args:
         model: A model's name or file.
         device: A data sheet's name; None of this machine, by its calibration.
-        part: The one part of a model that is asked for.
+        part: The one part of a model that is requested.
 
     Raises:
         UnknownName: There is no such device.

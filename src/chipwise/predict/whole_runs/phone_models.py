@@ -103,7 +103,7 @@ def estimate_parts(
 
     Raises:
         UnknownName: A model, part, device, runtime or precision that is not known.
-        Unsupported: The device is no chip of Qualcomm's.
+        Unsupported: The device is not a chip of Qualcomm's.
     """
     known = model_called(model)
     if known is None:
@@ -169,7 +169,7 @@ def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
 
     Raises:
         UnknownName: There is no such device.
-        Unsupported: It is no chip of Qualcomm's.
+        Unsupported: It is not a chip of Qualcomm's.
     """
     name = device.name if isinstance(device, DeviceProfile) else device
     whole, _, unit = name.partition(":")

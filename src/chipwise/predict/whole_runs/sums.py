@@ -3,9 +3,9 @@
     t = Σ over sums s of (Σ over the amounts a in s of (a · e^(Σ terms))^p)^(1/p)
 
 An amount is what a data sheet and a model give: bytes over the bandwidth, FLOPs over the peak, a number of kernels or
-steps. Its terms are named logarithms that ship as data: one of all runs, and deviations of a stack, a device, a vendor.
-Amounts of one sum overlap (the larger decides, smoothly); sums follow each other. A term that no run spoke of is 0, so
-a chip that was not measured has what its vendor's and all others have in common.
+steps. Its terms are named logarithms that are bundled as data: one of all runs, and deviations of a stack, a device, a
+vendor. Amounts of one sum overlap (the larger decides, smoothly); sums follow each other. A term that no run spoke of
+is 0, so a chip that was not measured has what its vendor's and all others have in common.
 """
 
 from __future__ import annotations
@@ -98,6 +98,6 @@ class Constants:
 
 
 def load(path: Path) -> Constants:
-    """The constants in a file that ships, packed by gzip or not."""
+    """The constants in a file that is bundled, packed by gzip or not."""
     text = gzip.decompress(read_bytes(path)).decode() if path.suffix == ".gz" else read_text(path)
     return build(Constants, json.loads(text), file=str(path))

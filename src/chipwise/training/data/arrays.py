@@ -44,7 +44,7 @@ class ArrayDataset(ABC):
     """
 
     __slots__ = ()
-    rows: ClassVar[int] = 256  # examples at a time, where a model is judged
+    rows: ClassVar[int] = 256  # examples at a time, where a model is evaluated
     packed: ClassVar[bool] = True  # whether the file is compressed: noise hardly shrinks, and each training reads it
 
     @abstractmethod
@@ -74,7 +74,7 @@ class ArrayDataset(ABC):
     ) -> tuple[Float64Array, Float64Array]:
         """The model's loss on each example by its outputs, and the examples' sizes, each (n,).
 
-        NaN where outputs are not finite. The loss of all is the sum of the former over that of the latter.
+        NaN if outputs are not finite. The loss of all is the sum of the former over that of the latter.
         """
 
     def save(self, path: Path) -> None:

@@ -26,7 +26,7 @@ def read_image(path: Path, *, channels: int) -> Any:
 
     Raises:
         SpecError: There is no such file, or it is no regular one.
-        DataError: It is no image, or too large.
+        DataError: It is not an image, or too large.
     """
     return decoded_image(read_bytes(path, most=MOST_BYTES), where=str(path), channels=channels)
 
@@ -35,7 +35,7 @@ def decoded_image(content: bytes, *, where: str, channels: int) -> Any:
     """The image that ``content`` encodes; ``where`` names it in messages.
 
     Raises:
-        DataError: It is no image, or too large.
+        DataError: It is not an image, or too large.
     """
     with optional_imports():
         from PIL import Image, UnidentifiedImageError

@@ -1,4 +1,4 @@
-"""Fits the law to trainings: to the published ones that ship, or to a few of your own.
+"""Fits the law to trainings: to the published ones that are bundled, or to a few of your own.
 
 Both use one computation: the most probable constants given the prior (the law and its covariance) and the trainings,
 whose errors have a part per shape (shared by its checkpoints) and a part per training. A single training moves the
@@ -53,7 +53,7 @@ class LawTrainings:
 class _Errors:
     """Errors of n trainings around a law: one per shape, shared by its checkpoints, and one per training.
 
-    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) 1 where a training has a shape; the Woodbury
+    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) 1 if a training has a shape; the Woodbury
     identity inverts it, because its columns do not overlap.
     """
 

@@ -106,7 +106,7 @@ def train_accelerated(
         seed: Of weights and order of the text.
         folder: Of checkpoints and weights.
         recipe: How; its batch is what one process takes at once.
-        start: Weights to go on from (names of the torch module); random ones unless given.
+        start: Weights to continue from (names of the torch module); random ones unless given.
         on_progress: Told about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
         max_validation_bytes: Evaluate on at most this many bytes of the validation text.

@@ -10,7 +10,7 @@ class Update:
     """A progress report of a training."""
 
     cpu_s: float
-    cpu_budget_s: float | None  # None where steps are the budget
+    cpu_budget_s: float | None  # None if steps are the budget
     tokens: int
     loss: float | None  # of recent training text
     share: float  # of the budget that is spent
@@ -22,5 +22,5 @@ class TrainingProgress(Update):
 
     steps: int
     tokens_per_s: float
-    mfu: float | None  # share of the peak; None where the peak is not known
+    mfu: float | None  # share of the peak; None if the peak is not known
     left_s: float  # until the budget is spent, at this pace

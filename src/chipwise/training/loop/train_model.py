@@ -53,9 +53,9 @@ class Trained:
     folder: Path  # Hugging Face
     result: TrainResult  # its bits per byte are those of the validation text
     test_loss: float  # of the weights in ``folder``, on text that chose nothing
-    start_loss: float | None  # of the given weights on the validation text; None where none were given
+    start_loss: float | None  # of the given weights on the validation text; None if none were given
     kept: Literal["trained", "start"]  # which weights ``folder`` holds: the better ones on the validation text
-    tokens_per_s: float | None  # of this call, over all processes; None where nothing was left to do
+    tokens_per_s: float | None  # of this call, over all processes; None if nothing was left to do
     mfu: float | None
     peak: str  # where the peak of the MFU comes from
 
@@ -82,7 +82,7 @@ def train_model(
 
     Args:
         spec: A spec file, a Hugging Face config or known name (random weights), or a folder with weights and tokenizer
-            such as a winner's, to go on from.
+            such as a winner's, to continue from.
         data: A text source, text files or globs, a run file (its ``data`` counts), or the fields of such.
         steps: Steps of the optimiser; one of ``steps``, ``tokens`` and ``cpu_seconds``.
         tokens: Tokens to learn from.

@@ -269,7 +269,7 @@ class Run:
     def finished(self, max_validation_bytes: int | None = None) -> TrainResult | None:
         """The result that an earlier call of the same training left, if any.
 
-        What was judged in other steps (``ArchSpec.as_trained``) is judged again.
+        What was evaluated in other steps (``ArchSpec.as_trained``) is evaluated again.
         """
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
@@ -291,7 +291,7 @@ class Run:
         return True
 
     def resume(self) -> bool:
-        """Continues from the furthest state that leads to this budget; False where there is none."""
+        """Continues from the furthest state that leads to this budget; False if there is none."""
         for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
             kept = checkpoint.load(path, self.key)
             if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
@@ -393,7 +393,7 @@ class Run:
     def lost(self, spent_s: float) -> float:
         """Charge of a failed attempt of ``spent_s``: at most half of the budget.
 
-        Where steps are counted it is charged by time alone: steps are counted from where it goes on.
+        Where steps are counted it is charged by time alone: steps are counted from where it continues.
         """
         return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 

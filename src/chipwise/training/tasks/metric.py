@@ -40,7 +40,7 @@ class Metric:
 
     least_share: float = 1 / 9  # of a full training, after which losses tell shapes apart
     of: Callable[[Mapping[str, Any], Request], Any | None] | None = None
-    """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None where unknown."""
+    """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None if unknown."""
     requires: str = ""  # of a derived metric: what a request must hold
 
     @property

@@ -2,7 +2,7 @@
 
 A search knows no domain. A task comes in two parts: :class:`Task` is a record of settings that need no data (metric,
 defaults, reference designs) and loads nothing heavy; :class:`TaskData` is a task with its data in the folder of a run:
-what trainings read, how an exported file is judged, and what is shipped.
+what trainings read, how an exported file is evaluated, and what is shipped.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A trained and exported design, as its task judges and shows it."""
+    """A trained and exported design, as its task evaluates and shows it."""
 
     design: Design
     weights: Mapping[str, Any]  # by the names of the torch module, FP32
@@ -133,7 +133,7 @@ class Need:
     """The part of a run file that a task requires.
 
     Attributes:
-        part: The field of ``space`` that describes what models read; none where every space does.
+        part: The field of ``space`` that describes what models read; none if every space does.
         message: The error where it is missing, with an example.
         departures: Field and error of each other reason why models of a space cannot serve a workload.
     """
@@ -156,7 +156,7 @@ class Task:
         labels: What things are called.
         law: Expected loss by size and data before anything was trained; its level is fitted where it is unknown.
         needs: What the run file must say.
-        defaults: Fields of a run file that may be left out; none where nothing is usual.
+        defaults: Fields of a run file that may be left out; none if nothing is usual.
         references: Choices of reference designs around a space: what a careful engineer would draw, in proportions of
             the field. Values outside the space's lists are allowed.
         family: What distinguishes reference designs that must be trained to be compared, such as a vocabulary. Of each
@@ -204,7 +204,8 @@ class TaskData(Protocol):
 
     Attributes:
         recipe: Fields of ``Recipe`` that differ from its defaults.
-        quick: Size of the first part of the validation data that short trainings are judged on (see ``Dataset.judge``).
+        quick: Size of the first part of the validation data that short trainings are evaluated on (see
+            ``Dataset.judge``).
     """
 
     recipe: Mapping[str, Any]
@@ -273,7 +274,7 @@ def task_named(name: str) -> Task:
     """The task of this name.
 
     Raises:
-        UnknownName: There is none.
+        UnknownName: The name is unknown.
     """
     found: Task = TASKS.load(name)
     return found

@@ -38,7 +38,7 @@ class Tried:
     name: str  # as ``model/arch/formats.py`` calls it
     form: str
     seconds_ratio: float  # median over pairs of passes
-    loss: float | None  # None where it was not faster, so that nothing was judged
+    loss: float | None  # None if it was not faster, so that nothing was evaluated
     kept: bool
 
 
@@ -73,7 +73,7 @@ def select(
         weights: FP32, by the names of the torch module.
         folder: Where files are written and removed again.
         opened: Loads a file and returns what runs one pass of it.
-        judged: Loss of a design and its file, of which less is better, as 1 less a gain.
+        evaluated: Loss of a design and its file, of which less is better, as 1 less a gain.
         forms: The narrow formats.
         allowed: Most share of the FP32 file's gain that all narrow matrices together may lose.
         clock: Seconds.

@@ -1,7 +1,7 @@
 """Trainings as a folder of jobs that you run elsewhere: by hand, by a scheduler, on any machine with chipwise.
 
 The search writes ``jobs/`` in its folder and stops when it needs results; copy the folder to where you train, run
-``run_job.sh`` for each line of ``todo.txt`` (``slurm_array.sh`` does it on a SLURM cluster), copy it back and go on
+``run_job.sh`` for each line of ``todo.txt`` (``slurm_array.sh`` does it on a SLURM cluster), copy it back and continue
 with ``search --resume``. All is JSON, safetensors and token arrays; nothing in it is executed by the search.
 
 ::
@@ -15,7 +15,7 @@ with ``search --resume``. All is JSON, safetensors and token arrays; nothing in 
     └── <architecture>/
         ├── <job>.json           the job: what is trained, on which text, for how long
         ├── <job>.result.json    its result, written when it has ended
-        └── *.safetensors        weights, and the state that a longer job goes on from
+        └── *.safetensors        weights, and the state that a longer job continues from
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 SCHEMA, RESULT_SCHEMA = "chipwise.job/1", "chipwise.job-result/1"
-STABLE = "stable.safetensors"  # the state that a longer training goes on from
+STABLE = "stable.safetensors"  # the state that a longer training continues from
 FOLDER = "jobs"
 
 RUN_JOB = """#!/bin/sh

@@ -1,7 +1,7 @@
 """The Trainer protocol, and the table of trainers. One file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
 
 A trainer does jobs and nothing else: which candidate is trained for how long is decided by the search. What a job
-leaves in its folder on this machine is the same wherever it ran, so a run may go on with another trainer.
+leaves in its folder on this machine is the same wherever it ran, so a run may continue with another trainer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Trainer(Protocol):
         """Events until every job has ended; an event's ``job`` is the index in ``jobs``.
 
         When the ``result`` of a job is given, the job's folder holds its weights, its result and the state that a
-        longer training goes on from, as if it had run here. What had been finished before is not done again.
+        longer training continues from, as if it had run here. What had been finished before is not done again.
 
         Raises:
             JobsMissing: Jobs must be run elsewhere first. All results that are there were given before.

@@ -1,7 +1,7 @@
 """Trainings as tasks of a Ray cluster: the user's own, or one that Ray starts on this machine.
 
-A task gets its text and the state it goes on from, and gives weights and state back, so the nodes need no common disk;
-they need chipwise and torch. A training whose worker or node died is submitted again, and goes on from its last
+A task gets its text and the state it continues from, and gives weights and state back, so the nodes need no common
+disk; they need chipwise and torch. A training whose worker or node died is submitted again, and continues from its last
 checkpoint where that node is still there.
 """
 
@@ -157,7 +157,7 @@ def place_on_node(data: dict[str, Any], text: str, stable: bytes | None) -> Path
 def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | None) -> dict[str, Any]:
     """One training on a node: its result, weights and state for continuing; or its error.
 
-    It works in a folder of the node that is named by the job, so that a second try goes on from the first one's
+    It works in a folder of the node that is named by the job, so that a second try continues from the first one's
     checkpoint, and leaves nothing there when it has ended.
     """
     import torch

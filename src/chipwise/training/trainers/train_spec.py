@@ -54,7 +54,7 @@ class TrainSpec:
 
     @property
     def usd_per_s(self) -> float | None:
-        """Dollars for a second of one device; None where no price is stated."""
+        """Dollars for a second of one device; None if no price is stated."""
         if self.price is None:
             return None
         try:

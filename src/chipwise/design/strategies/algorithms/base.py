@@ -49,7 +49,7 @@ class BaseStrategy:
         self.history.tell(rows, objectives, violations)
 
     def initial_rows(self, count: int) -> Rows:
-        """The first rows: spread over the strata as evenly as the free limits allow; none where no limit is free.
+        """The first rows: spread over the strata as evenly as the free limits allow; none if no limit is free.
 
         A search that starts where most feasible rows lie may never reach the good ones.
         """

@@ -33,7 +33,7 @@ def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Ind
     axes: dict[str, dict[int, Index]] = {f"{name}.{kind}": {0: i} for name, i in inner.items() for kind in _KINDS}
     axes["out.weight"] = {1: q}
     axes["norm.weight"] = {0: q}
-    axes["positions"] = {1: rows(queries)}  # biases by distance, a column a head
+    axes["positions"] = {1: rows(queries)}  # biases by distance, a column per head
     return axes | {f"{name}.weight": {0: rows(within)} for name in ("q_norm", "k_norm")}
 
 

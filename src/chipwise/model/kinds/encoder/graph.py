@@ -18,7 +18,7 @@ from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 
 def _stem(s: Stream) -> None:
-    """The embedding, and with texts of several lengths an input ``mask`` (B, T): 1 where there is text, 0 at padding.
+    """The embedding, and with texts of several lengths an input ``mask`` (B, T): 1 if there is text, 0 at padding.
 
     Without it the runtime has a faster kernel.
     """

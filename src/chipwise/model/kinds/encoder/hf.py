@@ -76,7 +76,7 @@ def bert_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``BertModel``.
 
     Raises:
-        Unsupported: It is none.
+        Unsupported: There is none.
     """
     first = arch.layers[0]
     if not is_bert(arch) or first.attention is None or first.ffn is None:

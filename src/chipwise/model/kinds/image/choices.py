@@ -86,7 +86,7 @@ class ImageSpace(Choices):
     latents: tuple[int, ...] = later((PIXELS,))  # of denoisers; see the class
     solver: tuple[Solver, ...] = later(("euler",))  # of denoisers; see the class
     shift: tuple[float, ...] = later((UNSHIFTED,))  # of denoisers; see the class
-    question: int = later(0)  # positions of a question behind the image; 0 where none is asked
+    question: int = later(0)  # positions of a question behind the image; 0 if none is asked
     words: int = later(0)  # of questions
     merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
     image_in: tuple[Literal["prefix", "cross"], ...] = later((PREFIX,))  # of questions; see the class
@@ -282,7 +282,7 @@ class ImageSpace(Choices):
         return Layer(attention=attention, ffn=biased, cross=attention if self.crosses(chosen) else None)
 
     def _bias_rows(self, choices: Chosen, square: str) -> int:
-        """Rows of a layer's table of position biases; 0 where positions are learned."""
+        """Rows of a layer's table of position biases; 0 if positions are learned."""
         if choices.get("positions", LEARNED) == LEARNED:
             return 0
         return bias_rows(self.stem_of(choices), square_of(square))
@@ -376,7 +376,7 @@ def _doubled(steps: int) -> bool:
 
 
 def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
-    """What the denoiser of ``choices`` has beyond a classifier; None where images are classified."""
+    """What the denoiser of ``choices`` has beyond a classifier; None if images are classified."""
     if not image.steps:
         return None
     shortcut = choices["training"] == "shortcut"
@@ -405,7 +405,7 @@ def convs_of(stem: str) -> tuple[int, ...]:
 
 
 def square_of(square: str) -> int | None:
-    """Patches on each side of a square; None where positions see all.
+    """Patches on each side of a square; None if positions see all.
 
     >>> square_of("7x7"), square_of("none")
     (7, None)

@@ -123,7 +123,7 @@ def swin_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``SwinForImageClassification``.
 
     Raises:
-        Unsupported: It is none.
+        Unsupported: There is none.
     """
     stem, last = arch.stem, arch.layers[0]
     if stem is None or not stem.stages or last.attention is None or last.ffn is None or last.ffn.gated:

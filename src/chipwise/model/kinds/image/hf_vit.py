@@ -59,7 +59,7 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``ViTForImageClassification``.
 
     Raises:
-        Unsupported: It is none.
+        Unsupported: There is none.
     """
     first = arch.layers[0]
     if not is_vit(arch) or arch.stem is None or first.attention is None or first.ffn is None:

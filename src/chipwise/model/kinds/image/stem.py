@@ -1,4 +1,4 @@
-"""Stems: how something that is no text becomes the positions of a transformer. Images are cut into patches.
+"""Stems: how something that is not a text becomes the positions of a transformer. Images are cut into patches.
 
 A signal in time is an image with one axis: its pixels are frames, its channels the bands of each frame, and its patches
 slices of time.

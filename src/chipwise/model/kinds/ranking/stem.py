@@ -54,7 +54,7 @@ class RankingStem:
 
     @property
     def values(self) -> int:
-        """Values that the matrix after the tables takes; 0 where there is none."""
+        """Values that the matrix after the tables takes; 0 if there is none."""
         return self.width * (2 if self.bag else 1)
 
     @property

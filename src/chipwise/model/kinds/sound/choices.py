@@ -138,7 +138,7 @@ def _fits(chunk: int, positions: int) -> bool:
 
 
 def window_of(window: str) -> int | None:
-    """Positions of a stretch, as the run file writes it; None where positions see all.
+    """Positions of a stretch, as the run file writes it; None if positions see all.
 
     >>> window_of("local20"), window_of("global")
     (20, None)

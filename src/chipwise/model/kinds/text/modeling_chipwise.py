@@ -147,7 +147,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The head; None where it is the token table."""
+        """The head; None if it is the token table."""
         return self.head
 
     def forward(

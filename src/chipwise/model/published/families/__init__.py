@@ -1,4 +1,4 @@
-"""Configs of well-known models, one file a family, as their ``config.json`` states them.
+"""Configs of well-known models, one file per family, as their ``config.json`` states them.
 
 A repository that only tunes, converts or quantises one of them is known too: its name is read without those endings.
 """

@@ -104,7 +104,7 @@ def meant(
 
 
 def _missing(typed: Sequence[str], entry: Entry, parameters: Callable[[str], float]) -> list[str] | None:
-    """Words of an entry that were not typed; None where a typed word is not accounted for."""
+    """Words of an entry that were not typed; None if a typed word is not accounted for."""
     own = list(entry.words)
     neutral = () if "base" in own else ("base",)  # a size of BERT and Whisper, elsewhere how a model was tuned
     extra = [word for word in left_of(typed, own) if word not in neutral and word not in entry.maker]

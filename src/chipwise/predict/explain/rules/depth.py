@@ -32,7 +32,7 @@ def rule(case: Case) -> Iterator[Proposal]:
 
 
 def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
-    """Returns ``arch`` with half the layers and about as many parameters; None where layers differ or are few."""
+    """Returns ``arch`` with half the layers and about as many parameters; None if layers differ or are few."""
     first = arch.layers[0]
     if len(arch.layers) < 2 * SHALLOW or any(layer != first for layer in arch.layers) or arch.encoder:
         return None

@@ -1,4 +1,4 @@
-"""Latent attention: one small vector per token is cached in place of keys and values."""
+"""Latent attention: one small vector per token is cached instead of keys and values."""
 
 from __future__ import annotations
 

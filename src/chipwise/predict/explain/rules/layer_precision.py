@@ -74,7 +74,7 @@ def _ignore(case: Case) -> str:
 
 
 def _narrow(case: Case) -> str | None:
-    """The format of 8 bits that the runtime reads, fp8 where the chip multiplies it; None where there is none."""
+    """The format of 8 bits that the runtime reads, fp8 where the chip multiplies it; None if there is none."""
     read = [name for name in EIGHT_BITS if name in advisable(case)]
     if "fp8" in read and case.sheet is not None and not multiplies(case.sheet, "fp8"):
         read.remove("fp8")

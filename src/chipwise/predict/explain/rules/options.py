@@ -56,7 +56,7 @@ CONVERTED = {
 
 
 def option(table: dict[str, str], case: Case, *values: object) -> str:
-    """The option of the case's runtime; empty where it has none."""
+    """The option of the case's runtime; empty if it has none."""
     return table.get(case.question.served_by.name, "").format(*values)
 
 

@@ -3,8 +3,8 @@
 An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
 says less that. A model of shortcuts also learns, on a part of each batch, that one step of size 2d is two of size d:
 it is distilled from itself while it is trained. A guided model is not told the label of a tenth of the images. Models
-are judged by the Fréchet distance of what they draw. A model of latents learns the images' latents (``latents.py``),
-holds the decoder, and is judged by what is decoded.
+are evaluated by the Fréchet distance of what they draw. A model of latents learns the images' latents (``latents.py``),
+holds the decoder, and is evaluated by what is decoded.
 
 References:
     Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from chipwise.training.loop.trainer import Recipe
 
-DRAWN = 640  # images that a model is judged by
+DRAWN = 640  # images that a model is evaluated by
 ROWS = 128  # of them at a time
 SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
 DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
@@ -98,7 +98,7 @@ class FlowImages(LabelledArrays):
             raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
 
     def _codec(self, arch: ArchSpec) -> Codec | None:
-        """The autoencoder of the model's latents; None where it draws pixels.
+        """The autoencoder of the model's latents; None if it draws pixels.
 
         Raises:
             InputError: The data has no such autoencoder.

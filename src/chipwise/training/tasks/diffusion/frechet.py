@@ -40,7 +40,7 @@ class Moments:
 def distances(features: ArrayLike, real: Moments) -> Float64Array:
     """The distance of made images' features (n, F) to ``real``, as values (n,) whose mean it is.
 
-    NaN where a feature is not finite.
+    NaN if a feature is not finite.
     """
     values = np.asarray(features, np.float64)
     if not np.isfinite(values).all():

@@ -27,7 +27,7 @@ FIELDS = ("images", "image", "words", "answers")  # of a part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPart:
-    """Questions of one part of the data: images (n, C, Y, X) in 8 bits; the others have a row a question."""
+    """Questions of one part of the data: images (n, C, Y, X) in 8 bits; the others have a row per question."""
 
     images: NDArray[np.uint8]
     image: NDArray[np.int64]  # number of the image

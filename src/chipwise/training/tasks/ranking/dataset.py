@@ -89,7 +89,7 @@ class RequestData(ArrayDataset):
         """Batch number ``number``: ids, places and weights.
 
         Ids (rows, history + places · candidates, 1 + bag); places (rows, places) in the history, alike in all rows;
-        weights (rows, places), 0 where a short history had not begun.
+        weights (rows, places), 0 if a short history had not begun.
         """
         import torch
 
@@ -191,7 +191,7 @@ def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def losses_of(scores: NDArray[np.floating]) -> Float64Array:
-    """1 less NDCG@10 of each request whose right candidate is the first, (m,); NaN where scores are not finite.
+    """1 less NDCG@10 of each request whose right candidate is the first, (m,); NaN if scores are not finite.
 
     With one right candidate it is 1 / log2(1 + place) within the first ten places, and 0 after them.
     """

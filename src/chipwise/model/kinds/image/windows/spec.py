@@ -70,7 +70,7 @@ class Squares:
     def hidden(self) -> npt.NDArray[np.float32] | None:
         """What hides positions from each other that only the move brought together, (squares, side², side²).
 
-        None where squares are not moved.
+        None if squares are not moved.
         """
         if not self.shift:
             return None

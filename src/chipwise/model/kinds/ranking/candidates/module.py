@@ -62,7 +62,7 @@ class RequestAttention(nn.Module):
         Args:
             x_BTD: Positions, the history's S first.
             bias_NTS: Added to the score of each position with each of the history.
-            hidden_TS: True where a position may not see one of the history.
+            hidden_TS: True if a position may not see one of the history.
             own_N: Added to the score of each position with itself.
         """
         block, seen = self.block, hidden_TS.shape[1]
