@@ -36,9 +36,9 @@ def answered(
 
     Args:
         context: The command's, with the options that all models share.
-        model: As on the command line.
-        picture: The options of pictures.
-        part: The one part asked for.
+        model: The model as given on the command line.
+        picture: The options for diffusion models.
+        part: The requested part of the model.
         as_json: Whether to print JSON.
 
     Raises:
@@ -46,15 +46,15 @@ def answered(
     """
     law = api.whole_runs.law_of(model, context.params["device"], part)
     if law != "pictures":
-        refuse(context, *picture, why="is for diffusion models, such as stable-diffusion-3.5-large")
+        refuse(context, *picture, why="only applies to diffusion models, such as stable-diffusion-3.5-large")
     if law != "parts":
-        refuse(context, "part", why="is for models that Qualcomm compiles part by part, such as whisper_small")
+        refuse(context, "part", why="only applies to models compiled by Qualcomm, such as whisper_small")
     if law is None:
         return False
     language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp", *SHARED)
     training = ("train", "checkpoint", "microbatches", "zero", "train_tokens")
     if law == "pictures":
-        refuse(context, *language, *training, "weights", why="is for language models, not for pictures")
+        refuse(context, *language, *training, "weights", why="only applies to language models, not to diffusion models")
         _pictures(context, model, picture, as_json=as_json)
     else:
         refuse(

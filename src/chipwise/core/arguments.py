@@ -66,7 +66,7 @@ def public(function: Function) -> Function:
 
 
 def check_argument(name: str, value: object, hint: object) -> None:
-    """Checks one argument by its type hint and, for numbers, by the range that belongs to its name.
+    """Checks one argument by its type hint and, for numbers, by the range for its name.
 
     Raises:
         SpecError: The value has the wrong type or is out of range; ``name`` is its field.

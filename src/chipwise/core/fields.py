@@ -98,7 +98,7 @@ def _hints(cls: type) -> dict[str, object]:
 
 @functools.cache
 def _field_types(cls: type) -> tuple[tuple[str, object, frozenset[type], frozenset[type]], ...]:
-    """Name and type of each field, and the types of values, or of a tuple's items, that need no further look."""
+    """Name and type of each field, and the types whose values (or a tuple's items) need no further check."""
     hints = _hints(cls)
     return tuple(
         (f.name, hints[f.name], _sure(hints[f.name]), _sure_items(hints[f.name])) for f in dataclasses.fields(cls)

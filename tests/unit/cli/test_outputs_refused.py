@@ -73,7 +73,7 @@ def test_columns_of_ones_own_are_copied_and_named(tmp_path: Path) -> None:
     table, out = tmp_path / "t.csv", tmp_path / "out.csv"
     table.write_text("row_id,model,device,team\n1,gpt2,l4,blue\n")
     outcome = runner.invoke(app, ["estimate", "--table", str(table), "--out", str(out)], catch_exceptions=False)
-    assert "copied as they are: team" in outcome.output
+    assert "copied unchanged: team" in outcome.output
     assert "blue" in out.read_text()
 
 

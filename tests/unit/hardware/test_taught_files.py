@@ -35,7 +35,7 @@ def test_a_profile_is_a_device_by_name_and_by_version() -> None:
 def test_a_version_is_never_written_over() -> None:
     path = blank().save()
     before = path.read_bytes()
-    with pytest.raises(InputError, match="never written over"):
+    with pytest.raises(InputError, match="never overwritten"):
         blank(base="l4").save()
     assert path.read_bytes() == before
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from chipwise.core import units
 
 Figure = dict[str, Any]
-TITLE: Final = 38  # characters of a line of an axis title
+TITLE: Final = 38  # characters per line of an axis title
 Trace = Figure
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 _CLOCK: Final = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800)  # seconds
@@ -75,7 +75,7 @@ def axis(
     pad: float = 0.06,
     zero: bool = False,
 ) -> Figure:
-    """An axis around ``values`` with ticks in the unit a person would choose; logarithmic where they span much."""
+    """An axis around ``values`` with ticks in a readable unit; logarithmic if the values span a wide range."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known), max(known)
     if log is None:
