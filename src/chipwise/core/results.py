@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from chipwise.core.digest import plain
 from chipwise.errors import ChipwiseError, counted
@@ -67,7 +67,11 @@ class ResultTable(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._items)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
         return self._items[index]
 
     def rows(self) -> list[Row]:

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
 from chipwise.core.fields import convert, later
+from chipwise.core.record import Record
 from chipwise.core.typed import words_of
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
@@ -440,9 +441,9 @@ def _meant(name: str) -> typed.Meant:
 @functools.cache
 def _entries() -> tuple[typed.Entry, ...]:
     return tuple(
-        typed.Entry(stem, words_of(each), str(head["vendor"]), str(head["kind"]))
+        typed.Entry(stem, words_of(each), head.get("vendor", str), head.get("kind", str))
         for stem, head in _heads().items()
-        for each in (stem, *head.get("aliases", ()))
+        for each in (stem, *head.sequence("aliases", str))
     )
 
 
@@ -539,19 +540,19 @@ def _shipped(stem: str) -> DeviceProfile:
 
 
 @functools.cache
-def _heads() -> dict[str, dict[str, Any]]:
+def _heads() -> dict[str, Record]:
     """The head of each file up to its first blank line, which holds the names."""
     heads = {}
     for path in sorted(DATA.glob("*.yaml")):
         head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
-        heads[path.stem] = files.parse_yaml(head, name=str(path))
+        heads[path.stem] = Record.of(files.parse_yaml(head, name=str(path)), file=str(path))
     return heads
 
 
 @functools.cache
 def _aliases() -> dict[str, str]:
     """Alias -> name."""
-    return {_key(alias): stem for stem, head in _heads().items() for alias in head.get("aliases", ())}
+    return {_key(alias): stem for stem, head in _heads().items() for alias in head.sequence("aliases", str)}
 
 
 def _key(name: str) -> str:

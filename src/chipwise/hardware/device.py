@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -170,7 +169,7 @@ class Thermal:
             raise SpecError(f"must be a share of the cold speed, not {self.sustained_share}", field="sustained_share")
 
 
-def _numbers(data: Any, name: str) -> Iterator[tuple[str, float]]:
+def _numbers(data: object, name: str) -> Iterator[tuple[str, float]]:
     """All numbers in plain data, with their dotted names."""
     if isinstance(data, Mapping):
         for key, value in data.items():
@@ -267,7 +266,7 @@ class MachineProfile:
         return cls.from_data(read_json(path), file=str(path))
 
     @classmethod
-    def from_data(cls, data: Any, *, file: str | None = None) -> MachineProfile:
+    def from_data(cls, data: object, *, file: str | None = None) -> MachineProfile:
         """The profile that ``data`` describes."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
             raise SpecError(f"not a machine profile of this version ({SCHEMA}); run: chipwise calibrate", file=file)

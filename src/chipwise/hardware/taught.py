@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.files import build, read_json, storage, write_json
@@ -86,7 +85,7 @@ class Teaching:
     machine: str = ""
     check: TaughtError | None = None
     source: str = ""
-    records: tuple[Mapping[str, Any], ...] = ()
+    records: tuple[Mapping[str, object], ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (("version", 1), ("rows", 0), ("label_sd", 0.0), ("amplitude", 0.0), ("noise", 0.0)):

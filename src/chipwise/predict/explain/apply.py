@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.files import check_output, read_json, write_json
 from chipwise.errors import ChipwiseError, InputError, Unsupported
@@ -46,7 +45,7 @@ def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None =
     return "Hugging Face config"
 
 
-def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
+def _config(arch: ArchSpec, original: str | None) -> dict[str, object] | None:
     """A Hugging Face config that reads back as ``arch``; None if there is none."""
     try:
         new = to_config(arch)
@@ -58,7 +57,7 @@ def _config(arch: ArchSpec, original: str | None) -> dict[str, Any] | None:
     return new if _same(new, arch) else None
 
 
-def _read(original: str | None) -> dict[str, Any]:
+def _read(original: str | None) -> dict[str, object]:
     if original is None or not Path(original).exists():
         return {}
     path = Path(original)
@@ -66,7 +65,7 @@ def _read(original: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _same(config: Mapping[str, Any], arch: ArchSpec) -> bool:
+def _same(config: Mapping[str, object], arch: ArchSpec) -> bool:
     try:
         return from_config(dict(config)).digest == arch.digest
     except ChipwiseError:

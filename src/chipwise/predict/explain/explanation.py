@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -100,7 +99,7 @@ class Explanation(Result):
             for part in phase.parts
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The output of ``chipwise explain --json``."""
         return to_data(self)
 
@@ -174,7 +173,7 @@ def _notes(case: Case) -> list[str]:
     return [] if power is None else [power_note(power)]
 
 
-def to_data(found: Explanation) -> dict[str, Any]:
+def to_data(found: Explanation) -> dict[str, object]:
     """The explanation as plain data, without the kernels of changed models."""
     question, cost = found.case.question, found.estimate
     return {
@@ -216,7 +215,7 @@ def to_data(found: Explanation) -> dict[str, Any]:
     }
 
 
-def _advice_data(number: int, advice: Advice) -> dict[str, Any]:
+def _advice_data(number: int, advice: Advice) -> dict[str, object]:
     proposal = advice.proposal
     return {
         "number": number,

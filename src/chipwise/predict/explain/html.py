@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.page.document import document
+from chipwise.core.page.figures import Figure
 from chipwise.core.page.markup import safe, section, table
 from chipwise.predict.explain.advice import Advice
 from chipwise.predict.explain.explanation import Explanation, PhaseAnswer
@@ -30,7 +30,7 @@ def page(model: str, found: Explanation) -> str:
     """
     context = context_curve(found.case)
     curves = [*found.saturation, *([context] if context else [])]
-    figures: dict[str, list[dict[str, Any]]] = {}
+    figures: dict[str, list[Figure]] = {}
     sections = []
     for phase in found.phases:
         key = f"waterfall-{phase.phase}"

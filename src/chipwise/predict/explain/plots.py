@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.page.figures import BOUND_COLOURS, Figure, Trace, axis, escape, figure, span
@@ -74,7 +73,7 @@ def _line(x: list[float], y: list[float], text: str, dash: str) -> Trace:
     }
 
 
-def _name(text: str, x: float, y: float, anchor: str = "left") -> dict[str, Any]:
+def _name(text: str, x: float, y: float, anchor: str = "left") -> Trace:
     place = {"x": math.log10(x), "y": math.log10(y)}  # only here plotly expects the logarithm
     style = {
         "showarrow": False,
@@ -138,7 +137,7 @@ def _curve(curve: Curve, values: Sequence[float], kind: str, title: str) -> Figu
     }
     x = axis(curve.sizes, "count", curve.unit, log=True)
     y = axis(values, kind, title, log=max(values) > 5 * min(values))
-    marks: dict[str, Any] = {}
+    marks: Figure = {}
     low, high = span(x)
     if curve.saturation is not None and low < curve.saturation < high:
         at = {"x0": curve.saturation, "x1": curve.saturation, "y0": 0, "y1": 1, "yref": "paper"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
     return (float(np.log2(bandwidth)), float(np.log2(peak / bandwidth)), float(np.log2(units)), float(np.log2(each)))
 
 
-def distance(device: DeviceProfile, seen: Mapping[str, Any]) -> float:
+def distance(device: DeviceProfile, seen: Mapping[str, Sequence[float]]) -> float:
     """Distance in doublings between ``device`` and the nearest device of ``seen`` (Euclidean)."""
     here = np.asarray(hardware(device))
     return min(float(np.linalg.norm(here - np.asarray(there))) for there in seen.values())

@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +86,7 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
     return load, names
 
 
-def _rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
+def _rows(text: str, name: str) -> Iterator[Mapping[str, object]]:
     if text.lstrip().startswith("{"):
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip():
@@ -109,14 +108,14 @@ def _rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
         raise SpecError(f"is neither JSON lines nor a CSV table: {error}", file=name) from None
 
 
-def _value(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str) -> float:
+def _value(row: Mapping[str, object], names: tuple[str, ...], where: str, file: str) -> float:
     found = next((each for each in names if row.get(each) not in (None, "")), None)
     if found is None:
         raise SpecError(
             f"has no {names[0]}; that, or one of {', '.join(names[1:4])}, is needed", file=file, field=where
         )
     try:
-        value = np.nan if isinstance(row[found], bool) else float(row[found])
+        value = np.nan if isinstance(row[found], bool) else float(str(row[found]))
     except (TypeError, ValueError):
         value = np.nan
     if not np.isfinite(value):
@@ -124,7 +123,7 @@ def _value(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str
     return value
 
 
-def _text(row: Mapping[str, Any], field: str, where: str, file: str) -> str:
+def _text(row: Mapping[str, object], field: str, where: str, file: str) -> str:
     """A name, or a numeric id; empty if there is none."""
     value = row.get(field)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
@@ -132,7 +131,7 @@ def _text(row: Mapping[str, Any], field: str, where: str, file: str) -> str:
     return "" if value is None else str(value)
 
 
-def _count(row: Mapping[str, Any], names: tuple[str, ...], where: str, file: str) -> int:
+def _count(row: Mapping[str, object], names: tuple[str, ...], where: str, file: str) -> int:
     value = _value(row, names, where, file)
     if value < 0 or value != int(value) or value > 1e8:
         raise SpecError(f"{names[0]} must be a whole number from 0 on, not {value:g}", file=file, field=where)

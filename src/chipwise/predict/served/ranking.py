@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention
@@ -68,21 +68,21 @@ def _exchange(place: str, payload_bytes: Size, stem: RankingStem, setting: Setti
 
 def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: Size) -> Iterator[PlacedOp]:
     """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
-    common: dict[str, Any] = {
-        "batch": step.batch,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_size": block.head_size,
-        "rope": False,
-        "owns_cache": False,
-        "fused": setting.runtime.fuses("attention"),
-        "activations": setting.formats.activations,
-        "cache": setting.formats.activations,
-    }
-    history = AttentionOp(query_tokens=stem.history, past_tokens=0, causal=block.causal, **common)
-    candidates = AttentionOp(
-        query_tokens=stem.candidates, past_tokens=stem.history + 1, causal=False, cross=True, **common
+    history = AttentionOp(
+        batch=step.batch,
+        query_tokens=stem.history,
+        past_tokens=0,
+        heads=heads,
+        kv_heads=heads,
+        head_size=block.head_size,
+        rope=False,
+        causal=block.causal,
+        owns_cache=False,
+        fused=setting.runtime.fuses("attention"),
+        activations=setting.formats.activations,
+        cache=setting.formats.activations,
     )
+    candidates = replace(history, query_tokens=stem.candidates, past_tokens=stem.history + 1, causal=False, cross=True)
     yield PlacedOp(place="attend", op=history)
     yield PlacedOp(place="attend_candidates", op=candidates)
     if block.pointwise:

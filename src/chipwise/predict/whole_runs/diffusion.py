@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from chipwise.core.dtypes import DType
 from chipwise.core.typed import left_of, words_of
@@ -69,7 +68,9 @@ class DiffusionTransformer:
         return 4.0 * self.width * (self.layers * seen + self.dual * tokens**2) * steps * self.passes
 
 
-def _known(name: str, **told: Any) -> DiffusionTransformer:
+def _known(
+    name: str, *, text_tokens: int = 256, pixels: int = 16, passes: int = 2, linear: bool = False, cross: bool = False
+) -> DiffusionTransformer:
     """A model with known parts (``picture_models``)."""
     transformer = PICTURE_MODELS[name].transformer
     if isinstance(transformer, UNet):
@@ -81,8 +82,8 @@ def _known(name: str, **told: Any) -> DiffusionTransformer:
             text_tokens=77,
             pixels=8,
             met=transformer.met(),
+            passes=passes,
             seen=tuple(transformer.seen()),
-            **told,
         )
     layers, dual = transformer.layers, 0
     if isinstance(transformer, JointTransformer):
@@ -92,8 +93,12 @@ def _known(name: str, **told: Any) -> DiffusionTransformer:
         layers=layers,
         width=transformer.width,
         dual=dual,
+        text_tokens=text_tokens,
+        pixels=pixels,
+        passes=passes,
+        linear=linear,
+        cross=cross,
         met=transformer.met(),
-        **told,
     )
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
-from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
+from chipwise.model.arch.mixers import Attention, Mixer
 
 
-def each_attention(arch: ArchSpec, change: Callable[[Attention], Any]) -> ArchSpec:
+def each_attention(arch: ArchSpec, change: Callable[[Attention], Mixer]) -> ArchSpec:
     """Returns ``arch`` with every grouped-query attention changed."""
     layers = tuple(
         replace(layer, attention=change(layer.attention)) if isinstance(layer.attention, Attention) else layer
@@ -22,7 +21,7 @@ def each_attention(arch: ArchSpec, change: Callable[[Attention], Any]) -> ArchSp
     return replace(arch, layers=layers)
 
 
-def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], Any]) -> ArchSpec:
+def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], FeedForwardBlock]) -> ArchSpec:
     """Returns ``arch`` with every plain feed-forward changed."""
     layers = tuple(
         replace(layer, ffn=change(layer.ffn)) if isinstance(layer.ffn, FeedForward) else layer for layer in arch.layers
