@@ -8,7 +8,7 @@ from chipwise.core.results import ResultTable
 from chipwise.predict.cost.whole_run import RunEstimate as RunEstimate
 from chipwise.predict.served.picture_changes import PictureExplanation
 from chipwise.predict.served.picture_changes import explain_pictures as explain
-from chipwise.predict.served.pictures import estimate_pictures as pictures
+from chipwise.predict.served.pictures import estimate_of, picture_of
 from chipwise.predict.whole_runs.law_for import WholeRunLaw, law_for
 from chipwise.predict.whole_runs.law_for import makes_pictures as makes_pictures
 from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
@@ -72,10 +72,11 @@ def estimate_pictures(
         DoesNotFit: The transformer's weights do not fit.
     """
     require_sheet(device, PICTURES)
-    return pictures(
+    asked = picture_of(
         model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices,
         runtime=runtime,
     )  # fmt: skip
+    return estimate_of(model, asked)
 
 
 @public

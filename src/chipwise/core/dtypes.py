@@ -126,6 +126,11 @@ def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str |
     return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 
+def _mlx(name: str, dtype: DType) -> WeightFormat:
+    """MLX's quantised linear layers, head and table too: groups of 64, an fp16 scale and an fp16 bias each."""
+    return WeightFormat(name=name, dtype=dtype, block=64, scale_bits=16, zero_bits=16, head=name, table=name)
+
+
 FORMATS: dict[str, WeightFormat] = {
     stored.name: stored
     for stored in (
@@ -180,25 +185,8 @@ FORMATS: dict[str, WeightFormat] = {
         _blocks("q4_k_m", DType.INT4, 4.80, table="q4_k"),
         _blocks("q5_k_s", DType.INT8, 5.5, table="q5_k"),
         _blocks("q5_k_m", DType.INT8, 5.66, table="q5_k"),
-        # MLX's quantised linear layers, head and table too: groups of 64, an fp16 scale and an fp16 bias each.
-        WeightFormat(
-            name="mlx_4bit",
-            dtype=DType.INT4,
-            block=64,
-            scale_bits=16,
-            zero_bits=16,
-            head="mlx_4bit",
-            table="mlx_4bit",
-        ),
-        WeightFormat(
-            name="mlx_8bit",
-            dtype=DType.INT8,
-            block=64,
-            scale_bits=16,
-            zero_bits=16,
-            head="mlx_8bit",
-            table="mlx_8bit",
-        ),
+        _mlx("mlx_4bit", DType.INT4),
+        _mlx("mlx_8bit", DType.INT8),
     )
 }
 

@@ -20,7 +20,7 @@ from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import estimate_of, misaligned
 from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.training_step import estimate_step
+from chipwise.predict.served.training_step import training_step
 
 
 @functools.lru_cache(maxsize=1024)
@@ -99,12 +99,13 @@ def train_estimate(question: CostQuestion, device: str) -> CostEstimate:
         Unsupported: The chip has no rate for a format.
     """
     known = resolved(question.request(device))
-    found = estimate_step(
+    found = training_step(
         known.setting,
         known.device,
         batch=question.batch,
         tokens=question.prompt_tokens,
         checkpoint=question.checkpoint,
+        hypothetical=True,
     )
     step, tokens = found.step, question.batch * question.prompt_tokens
     metrics = {"step": step, "throughput": Predicted.around(tokens / step.value, step.log_halfwidth)}

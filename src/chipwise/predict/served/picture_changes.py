@@ -47,7 +47,7 @@ class PictureExplanation(Result):
 def explain_pictures(
     model: str, *, device: str, steps: int | None = None, batch: int = 1, devices: int = 1
 ) -> PictureExplanation:
-    """Explains the time of a batch of images of the usual size. Arguments and errors as ``estimate_pictures``."""
+    """Explains the time of a batch of images of the usual size. Arguments as of ``picture_of``."""
     picture = picture_of(model, device=device, steps=steps, batch=batch, devices=devices)
     now = _each_s(picture)
     priced = [Change(what=what, times=now / _each_s(other), why=why) for what, why, other in _others(picture)]

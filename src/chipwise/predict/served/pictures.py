@@ -31,45 +31,6 @@ SIZES = {
 """Height, width, frames and steps where they are not asked for: of most published runs, or what a model is made for."""
 
 
-def estimate_pictures(
-    model: str,
-    *,
-    device: str | DeviceProfile,
-    height: int | None = None,
-    width: int | None = None,
-    frames: int | None = None,
-    steps: int | None = None,
-    batch: int = 1,
-    devices: int = 1,
-    runtime: str | None = None,
-) -> RunEstimate:
-    """Predicts a batch of images, or of videos, that a diffusion transformer makes.
-
-    Args:
-        model: A name that holds one of ``predict.diffusion.KNOWN``.
-        device: A data sheet, by name or itself.
-        height: Pixels; 1024 of an image and 480 of a video where it is not given.
-        width: Pixels; 1024 and 832.
-        frames: Of a video, 81; 1 makes an image.
-        steps: Of denoising; 28 and 50, 4 of models that were distilled for few.
-        batch: Images or videos.
-        devices: Devices that share each picture's positions.
-        runtime: ``diffusers``, whose rates the law has.
-
-    Raises:
-        UnknownName: The model, device or runtime is not known.
-        SpecError: A size is not above zero.
-        Unsupported: The device lists no rate of 16-bit products.
-        DoesNotFit: The transformer's weights need more memory than the device has.
-    """
-    picture = picture_of(
-        model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=devices
-    )
-    if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
-        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
-    return estimate_of(model, picture)
-
-
 def picture_of(
     model: str,
     *,
@@ -80,8 +41,27 @@ def picture_of(
     steps: int | None = None,
     batch: int = 1,
     devices: int = 1,
+    runtime: str | None = None,
 ) -> Picture:
-    """The request, with the usual sizes for those not given. Arguments and errors as above."""
+    """The request for a batch of images, or of videos, that a diffusion transformer makes.
+
+    Args:
+        model: A name that holds one of ``predict.diffusion.KNOWN``.
+        device: A data sheet, by name or itself.
+        height: Pixels; 1024 of an image and 480 of a video if it is not given.
+        width: Pixels; 1024 and 832.
+        frames: Of a video, 81; 1 makes an image.
+        steps: Of denoising; 28 and 50, 4 of models that were distilled for few.
+        batch: Images or videos.
+        devices: Devices that share each picture's positions.
+        runtime: ``diffusers``, whose rates the law has.
+
+    Raises:
+        UnknownName: The model, device or runtime is not known.
+        SpecError: A size is not above zero.
+    """
+    if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
+        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
     known = known_name(model)
     if known is None:
         raise UnknownName("diffusion transformer", model, KNOWN)
@@ -107,7 +87,12 @@ def picture_of(
 
 
 def estimate_of(model: str, picture: Picture) -> RunEstimate:
-    """The estimate of an image by ``model``. Raises as above."""
+    """Predicts seconds, watts, joules and price of a batch by ``model``.
+
+    Raises:
+        Unsupported: The device lists no rate of 16-bit products.
+        DoesNotFit: The transformer's weights need more memory than the device has.
+    """
     sheet, sort = picture.device, "video" if picture.frames > 1 else "image"
     _check_memory(model, picture)
     held = constants()

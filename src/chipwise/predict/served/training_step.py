@@ -97,33 +97,9 @@ def training_step(
     microbatches: int = 1,
     checkpoint: bool = False,
     zero: int = 0,
+    hypothetical: bool = False,
 ) -> TrainingEstimate:
-    """Estimates a step that fits in memory; see :func:`estimate_step`.
-
-    Raises:
-        SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
-        Unsupported: The device lacks a rate.
-        DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
-    """
-    found = estimate_step(
-        setting, device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint, zero=zero
-    )
-    if found.peak_memory_bytes > device.usable_bytes:
-        raise DoesNotFit(_lacking(setting, device, found, checkpoint=checkpoint, zero=zero))
-    return found
-
-
-def estimate_step(
-    setting: Setting,
-    device: DeviceProfile,
-    *,
-    batch: int,
-    tokens: int,
-    microbatches: int = 1,
-    checkpoint: bool = False,
-    zero: int = 0,
-) -> TrainingEstimate:
-    """Estimates one optimiser step over ``batch`` sequences of ``tokens`` positions, whether it fits in memory or not.
+    """Estimates one optimiser step over ``batch`` sequences of ``tokens`` positions.
 
     Args:
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
@@ -134,11 +110,13 @@ def estimate_step(
             stage keeps the activations of at most as many as there are stages (one forward, one backward).
         checkpoint: Whether activations are recomputed.
         zero: The stage to which replicas share their states (``predict/served/sharding.py``): 0 none, 3 all, as FSDP
-        does.
+            does.
+        hypothetical: Whether a step that does not fit in memory is estimated as if it did.
 
     Raises:
         SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
+        DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
     """
     plan, formats = setting.plan, setting.formats
     for name, value in (("batch", batch), ("tokens", tokens), ("microbatches", microbatches)):
@@ -189,7 +167,7 @@ def estimate_step(
     total_tokens = batch * tokens
     flops = 6 * setting.arch.active_parameters() * total_tokens
     factor = float(np.exp(halfwidth))
-    return TrainingEstimate(
+    found = TrainingEstimate(
         step=Predicted(value=step_s, low=step_s / factor, high=step_s * factor),
         forward_s=microbatches * forward_s / plan.pp,
         backward_s=microbatches * backward_s / plan.pp,
@@ -208,6 +186,9 @@ def estimate_step(
             _optimiser(updated, optimiser_s, device),
         ),
     )
+    if not hypothetical and found.peak_memory_bytes > device.usable_bytes:
+        raise DoesNotFit(_lacking(setting, device, found, checkpoint=checkpoint, zero=zero))
+    return found
 
 
 def _costs(
