@@ -30,7 +30,7 @@ from chipwise.predict.served.lowering import alike, lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.setting import PlacedOp, Step
-from chipwise.predict.served.training_step import _with_loss, estimate_step
+from chipwise.predict.served.training_step import _with_loss, training_step
 
 SQUARES = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=2)
 IMAGE = ArchSpec(
@@ -313,8 +313,8 @@ H100 = datasheet.load("h100-sxm")
 
 def test_the_parts_of_a_step_are_its_kernels() -> None:
     """Times of microbatches add up; Adam moves 30 bytes a parameter; the share of the peak counts 6 a token."""
-    one = estimate_step(trained(), H100, batch=4, tokens=32)
-    two = estimate_step(trained(), H100, batch=8, tokens=32, microbatches=2, checkpoint=True)
+    one = training_step(trained(), H100, batch=4, tokens=32)
+    two = training_step(trained(), H100, batch=8, tokens=32, microbatches=2, checkpoint=True)
     for step, times in ((one, 1), (two, 2)):
         summed = {"backward.": 0.0, "again.": 0.0, "": 0.0}
         for cost in step.operators[:-1]:

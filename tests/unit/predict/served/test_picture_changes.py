@@ -7,10 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from chipwise.api import estimate_pictures
 from chipwise.cli.app import app
 from chipwise.errors import UnknownName
 from chipwise.predict.served.picture_changes import explain_pictures
-from chipwise.predict.served.pictures import estimate_pictures
 
 
 def run(*arguments: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_kernels_by_hand import setting, sizes
 
+from chipwise.api import estimate_pictures
 from chipwise.errors import SpecError, UnknownName, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec
@@ -129,9 +130,9 @@ def test_pictures_of_impossible_sizes() -> None:
         with pytest.raises(SpecError, match=f"{next(iter(wrong))}.*must be from 1 to 16,384"):
             picture_of("flux.1-dev", device="h100-sxm", **wrong)
     with pytest.raises(UnknownName, match="diffusers"):
-        pictures.estimate_pictures("flux.1-dev", device="h100-sxm", runtime="vllm")
+        estimate_pictures("flux.1-dev", device="h100-sxm", runtime="vllm")
     for name in (None, "Diffusers", "pytorch", "torch"):
-        assert pictures.estimate_pictures("flux.1-dev", device="h100-sxm", runtime=name).runtime == "diffusers"
+        assert estimate_pictures("flux.1-dev", device="h100-sxm", runtime=name).runtime == "diffusers"
 
 
 def test_figures_of_a_batch_of_pictures() -> None:
