@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 from chipwise.deploy.measure.harness import measure_alternately
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 from chipwise.design.shrink.distillation import Healing
-from chipwise.design.shrink.shrink_model import shrink_model
+from chipwise.design.shrink.shrink_model import ShrinkRequest, shrink_model
 from chipwise.model.ops.workload import Workload
 from pretrained_pairs import Pairs, make_pairs
 from provenance import stamp
@@ -61,14 +61,17 @@ def main() -> None:
     shared = Healing(steps=args.shared_steps, rate=args.rate)
     for method in METHODS if args.only is None else (args.only,) if args.only in METHODS else ():
         begun = time.process_time()
-        found = shrink_model(
-            model,
+        request = ShrinkRequest(
             latency=args.latency,
             method=method,
             data={"source": "files", "paths": [str(text.resolve())], "entries": "lines"},
             tokens=args.tokens,
             healing=healing,
             shared=shared,
+        )
+        found = shrink_model(
+            model,
+            request,
             out=args.work / "cuts",
             resume=True,
             measured=False,

@@ -363,10 +363,9 @@ def shrink(
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.design.shrink.distillation import Healing
-    from chipwise.design.shrink.shrink_model import shrink_model
+    from chipwise.design.shrink.shrink_model import ShrinkRequest, shrink_model
 
-    return shrink_model(
-        folder,
+    request = ShrinkRequest(
         latency=latency,
         memory=memory,
         method=method,
@@ -378,11 +377,9 @@ def shrink(
         shared=Healing(steps=shared_steps, rate=rate),
         device=there,
         runtime=runtime,
-        out=out,
-        resume=resume,
         seed=seed,
-        on_progress=on_progress,
     )
+    return shrink_model(folder, request, out=out, resume=resume, on_progress=on_progress)
 
 
 @resumable()

@@ -19,7 +19,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import default_runtime
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import MixtureOfExperts
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.table import form_of
 from chipwise.model.published.read import resolve
 from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
@@ -168,19 +168,19 @@ def has_experts(arch: ArchSpec) -> bool:
 
 def copies_share(arch: ArchSpec) -> bool:
     """Whether data-parallel copies share anything: experts, or a ranker's tables. Others are replicas."""
-    return has_experts(arch) or isinstance(arch.stem, RankingStem)
+    return has_experts(arch) or form_of(arch).tables_shared
 
 
 def positions_of(arch: ArchSpec) -> int | None:
     """Positions of a model for the text of a request; None if requests are images or sound."""
-    return arch.max_tokens if arch.stem is None and arch.encoder_stem is None else None
+    return arch.max_tokens if arch.reads == "token" and arch.sound_s is None else None
 
 
 def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> None:
     """Checks that a request fits into the model's positions.
 
     Raises:
-        SpecError: It is.
+        SpecError: It does not.
     """
     most = positions_of(arch)
     if most is not None and prompt + new > most:
@@ -190,9 +190,9 @@ def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> Non
 
 @lru_cache(maxsize=64)
 def _sort(model: str) -> tuple[bool, bool, bool]:
-    """Whether copies of a model share experts; whether they share tables; whether it reads anything but tokens."""
+    """Whether copies of a model share experts; whether they share tables; whether a request is one whole input."""
     try:
         arch = resolve(model)
     except ChipwiseError:
         return False, False, False  # said of each arrangement, with the reason
-    return has_experts(arch), isinstance(arch.stem, RankingStem), arch.stem is not None
+    return has_experts(arch), form_of(arch).tables_shared, arch.reads != "token"

@@ -99,7 +99,7 @@ class Evaluator:
         arch = resolve(question.model)
         _check(question, arch)
         self.context = positions_of(arch)
-        if arch.stem is not None:  # an image, or a history with candidates, is one request
+        if arch.reads != "token":  # an image, or a history with candidates, is one request
             whole = [
                 replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
             ]
@@ -121,7 +121,7 @@ class Evaluator:
                     "says what such requests meet",
                     file=question.trace,
                 )
-            if arch.stem is None:
+            if arch.reads == "token":
                 self.question = replace(question, classes=(_typical(self._trace, generates=arch.causal),))
         else:
             self.rate_per_s = question.rate_per_s

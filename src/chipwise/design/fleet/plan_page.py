@@ -130,7 +130,7 @@ def load_in_words(question: FleetQuestion) -> str:
     if question.trace is not None:
         return f"the requests of {question.trace}"
     arrives = describe_arrivals(question.rate_per_s, question.arrivals, question.burstiness)
-    if resolve(question.model).stem is not None:
+    if resolve(question.model).reads != "token":
         return f"{arrives}; {WHOLE_INPUT}"
     total = sum(each.share for each in question.classes)
     kinds = [

@@ -26,8 +26,8 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds
 from chipwise.design.targets.target import Target
-from chipwise.model.arch.design import FUSIONS, Design
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.table import form_of
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.protocol import Exported, TaskData
 from chipwise.training.tasks.selective_precision import select
@@ -54,9 +54,10 @@ def timed_here(spec: RunSpec, target: Target | None) -> bool:
 
 def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
     """``design`` with the fused operators that predict the shortest time; unchanged if none helps."""
-    if not isinstance(design.arch.stem, RankingStem):
+    fusions = form_of(design.arch).fusions
+    if not fusions:
         return design
-    every = (names for count in range(len(FUSIONS) + 1) for names in itertools.combinations(FUSIONS, count))
+    every = (names for count in range(len(fusions) + 1) for names in itertools.combinations(fusions, count))
     tried = [design, *(replace(design, fused=names) for names in every)]
     return min(tried, key=lambda each: float(predict(each)[pace][0] or math.inf))
 

@@ -139,7 +139,7 @@ def training_plan(
         matrix_rate=rates[0], table_rate=rates[1], warmup_steps=recipe.warmup_steps, decay_share=recipe.decay_share,
         weight_decay=recipe.weight_decay, device=sheet.name, devices=devices, step=seconds, mfu=found.mfu,
         memory_bytes=found.peak_memory_bytes, device_hours=hours, usd=usd, loss=expected,
-        notes=tuple(_notes(arch, steps, usd)),
+        notes=tuple(_notes(arch, steps, usd, built=DECODER.builds(arch))),
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def write_training_plan(
     paths = tuple(target / name for name in ("training.json", "model.json", "train.sh"))
     write_json(paths[0], plan.to_dict())
     io.save(arch, paths[1])
-    write_atomic(paths[2], _script(arch, plan, data))
+    write_atomic(paths[2], _script(plan, data, built=DECODER.builds(arch)))
     paths[2].chmod(0o755)
     return paths
 
@@ -195,7 +195,7 @@ def _scaled(value: Predicted, factor: float) -> Predicted:
     return Predicted(value=value.value * factor, low=value.low * factor, high=value.high * factor)
 
 
-def _notes(arch: ArchSpec, steps: int, usd: Predicted | None) -> list[str]:
+def _notes(arch: ArchSpec, steps: int, usd: Predicted | None, *, built: bool) -> list[str]:
     found = []
     if not TUNED_WIDTHS[0] <= arch.d_model <= TUNED_WIDTHS[1]:
         found.append(
@@ -204,17 +204,17 @@ def _notes(arch: ArchSpec, steps: int, usd: Predicted | None) -> list[str]:
         )
     if usd is None:
         found.append("the data sheet states no price; add price with its source to it")
-    if not DECODER.builds(arch):
+    if not built:
         found.append("chipwise builds no such model: train.sh says what another trainer needs")
     if steps < 1_000:
         found.append(f"{steps} steps are few; fewer tokens a step (step_tokens) use the text better")
     return found
 
 
-def _script(arch: ArchSpec, plan: TrainingPlan, data: str | None) -> str:
+def _script(plan: TrainingPlan, data: str | None, *, built: bool) -> str:
     head = f"#!/usr/bin/env bash\n# {plan.headline()}\n"
     head += "".join(f"# {note}\n" for note in (*plan.notes, *plan.loss.notes))
-    if not DECODER.builds(arch):
+    if not built:
         sequences = f"{plan.devices} x {plan.batch} x {plan.accumulate} sequences of {plan.window_tokens} tokens"
         return head + (
             "# model.json describes the model. Train it elsewhere with these settings, then measure what it exports:\n"

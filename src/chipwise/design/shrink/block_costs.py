@@ -19,11 +19,10 @@ import numpy as np
 from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.measure.worker import requested
 from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
-from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, whole_sizes
+from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, generates, whole_sizes
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.ops.workload import Workload
 
 KINDS = ("attention", "ffn")
@@ -70,7 +69,7 @@ def measure_costs(
         clock: What says how long models take.
         on_progress: Called with the timings done and the total.
     """
-    if ENCODER.builds(arch):  # a row of its table is looked up whatever its size
+    if not generates(arch):  # a row of its table is looked up whatever its size
         arch = replace(arch, vocab_size=min(arch.vocab_size, _TABLE_ROWS))
     whole = whole_sizes(arch)
     variants: dict[tuple[str, int], ArchSpec] = {}
@@ -185,7 +184,7 @@ def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> 
     """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
     session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
     prompt = requested(session, np.random.default_rng(0), batch=workload.batch, prompt=workload.prompt_tokens)
-    encodes = ENCODER.builds(arch) or arch.stem is not None
+    encodes = not generates(arch)
     request_times(session, workload, prompt, encodes=encodes)
     found: list[Times] = []
     until = time.process_time() + seconds

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder, OnnxRuntimeSession
+from chipwise.design.shrink.sizes import generates
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.data import Method, Task
 from chipwise.training.tasks.exported_text import nats_of
@@ -119,7 +119,7 @@ def task_score(
     from chipwise.training.evaluations.evaluate import evaluate_task, probed, score_answers
     from chipwise.training.loop.evaluate import load_model, quantised
 
-    if not ENCODER.builds(design.arch):
+    if generates(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
         method: Method = "likelihood" if task.kind == "choice" else "probe"
         found = asdict(evaluate_task(model, _tokenizer(tokenizer, None), task, method=method))

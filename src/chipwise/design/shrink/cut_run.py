@@ -41,7 +41,7 @@ from chipwise.design.shrink.cut_quality import bits_per_byte, likeness, task_sco
 from chipwise.design.shrink.cut_record import broken_limits, constraints_of, make_record, values_of
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.shrink_model import claim
-from chipwise.design.shrink.sizes import Sizes, blocks
+from chipwise.design.shrink.sizes import Sizes, blocks, generates
 from chipwise.design.shrink.stages import CutSettings, Named, Shrinking
 from chipwise.design.shrink.text_material import TextMaterial
 from chipwise.design.targets.bench import Bench
@@ -49,7 +49,6 @@ from chipwise.errors import ChipwiseError, Infeasible, MeasurementError, SpecErr
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import to_data
-from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.space.designs import summary
 from chipwise.training.data.text import Corpus, load_corpus
 from chipwise.training.evaluations.data import Task
@@ -240,7 +239,7 @@ class Cutting:
             return
         self._phase("evaluating on test text")
         quality: dict[str, Any] = {"tasks": {}}
-        if not ENCODER.builds(design.arch):
+        if generates(design.arch):
             quality["bits_per_byte"] = bits_per_byte(
                 design,
                 arrays,
@@ -399,5 +398,5 @@ def _space_of(work: Shrinking) -> dict[str, Any]:
 
 def _require_answerable(arch: ArchSpec, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
-        if task.kind == "choice" and ENCODER.builds(arch):
+        if task.kind == "choice" and not generates(arch):
             raise SpecError(f"{name}: questions are answered by likelihood, which encoders do not have", field="tasks")

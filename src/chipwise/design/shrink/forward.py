@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from chipwise.design.shrink.sizes import generates
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.kinds.encoder.module import Encoder, mean_pooled
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, torch_dtype
@@ -118,7 +118,7 @@ def distance(
         heads: Of a decoder, the cut's and the original's head (V, D).
     """
     found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
-    if not ENCODER.builds(arch):
+    if generates(arch):
         own, original = heads
         logits = F.log_softmax(F.linear(found, own.float()), dim=-1)
         wanted = F.log_softmax(F.linear(target, original.float()), dim=-1)
@@ -136,6 +136,6 @@ def distance(
 
 def head_of(arch: ArchSpec, weights: Weights) -> Tensor:
     """A decoder's head (V, D); an encoder's is empty."""
-    if ENCODER.builds(arch):
+    if not generates(arch):
         return torch.empty(0)
     return weights["embedding.weight" if arch.tie_embeddings else "head.weight"]

@@ -109,34 +109,11 @@ class Shrunk:
         return found | {"cpu_s": dict(self.cpu_s)}
 
 
-def shrink_model(
-    folder: str | Path,
-    *,
-    latency: str | float | None = "60 %",
-    memory: str | float | None = None,
-    method: Method = "exact",
-    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
-    tokens: int = 32,
-    new_tokens: int = 16,
-    longest: int = 64,
-    weights: str = "fp32",
-    healing: Healing | None = None,
-    shared: Healing | None = None,
-    trials: int = 60,
-    widths: Sequence[float] = (1.0,),
-    device: str | None = None,
-    runtime: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    measured: bool = True,
-    seed: int = 0,
-    on_progress: OnProgress = lambda stage, done, total: None,
-) -> Shrunk:
-    """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShrinkRequest:
+    """What a model is cut to, on what data, and how.
 
-    Args:
-        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
-            model of another task, such as an image classifier (ViT) or a winner.
+    Attributes:
         latency: Limit of a request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit of the weights: a share or a size (``40 MB``).
         method: ``exact`` (blocks scored one by one, an integer programme chooses), ``shared`` (search over weights that
@@ -153,10 +130,83 @@ def shrink_model(
         widths: Shares of the stream's width that it looks at; the other methods keep the width.
         device: The chip that latency is limited on, predicted by its data sheet; this machine unless given.
         runtime: Of that chip; its own unless given.
+        seed: Of batches and draws.
+    """
+
+    latency: str | float | None = "60 %"
+    memory: str | float | None = None
+    method: Method = "exact"
+    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",)
+    tokens: int = 32
+    new_tokens: int = 16
+    longest: int = 64
+    weights: str = "fp32"
+    healing: Healing = Healing()  # noqa: RUF009  (frozen)
+    shared: Healing = Healing(steps=150)  # noqa: RUF009
+    trials: int = 60
+    widths: tuple[float, ...] = (1.0,)
+    device: str | None = None
+    runtime: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UnknownName("method", self.method, METHODS)
+        self.limits(1.0, 1.0)
+        if self.device is None and self.runtime is not None:
+            raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
+
+    def material(self, source: Path) -> tuple[TextMaterial | TaskMaterial, Workload]:
+        """The model in ``source`` with its data, and one request."""
+        if (run := run_of(source, self.data)) is not None:
+            return TaskMaterial(source, run, data_of(source, run)), run.workload
+        require_folder(source)
+        spec, base = data_spec(self.data)
+        material = TextMaterial(source, load_corpus(spec, base=base), longest=self.longest)
+        return material, Workload(prompt_tokens=self.tokens, new_tokens=self.new_tokens)
+
+    def limits(self, request_s: float, whole_bytes: float) -> Limits:
+        """The limits in SI units, by what the original takes.
+
+        Raises:
+            InputError: One cannot be read, or is not positive.
+        """
+        limit_s = limit_of(self.latency, request_s, "time", "latency")
+        return Limits(
+            times_s={} if limit_s is None else {"request": limit_s},
+            memory_bytes=limit_of(self.memory, whole_bytes, "bytes", "memory"),
+        )
+
+    def settings(self, limits: Limits) -> CutSettings:
+        """How the cut is chosen and healed."""
+        return CutSettings(
+            method=self.method,
+            limits=limits,
+            healing=self.healing,
+            shared=self.shared,
+            trials=self.trials,
+            widths=self.widths,
+        )
+
+
+def shrink_model(
+    folder: str | Path,
+    request: ShrinkRequest,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    measured: bool = True,
+    on_progress: OnProgress = lambda stage, done, total: None,
+) -> Shrunk:
+    """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
+
+    Args:
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
+            model of another task, such as an image classifier (ViT) or a winner.
+        request: Limits, data and method.
         out: Folder; ``runs/shrink-<name>`` unless given.
         resume: Go on with what the folder holds.
         measured: Whether the result and the original are measured alternately at the end.
-        seed: Of batches and draws.
         on_progress: Called with the stage, what is done and the total.
 
     Raises:
@@ -164,49 +214,27 @@ def shrink_model(
         Unsupported: The model has blocks that are not built or cut here.
         StudyError: The folder holds a run of another model or text, or one and ``resume`` is not given.
     """
-    if method not in METHODS:
-        raise UnknownName("method", method, METHODS)
-    for limit, kind, name in ((latency, "time", "latency"), (memory, "bytes", "memory")):
-        limit_of(limit, 1.0, kind, name)
     source = Path(folder)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
-    material: TextMaterial | TaskMaterial
-    if (run := run_of(source, data)) is not None:
-        material, workload = TaskMaterial(source, run, data_of(source, run)), run.workload
-    else:
-        require_folder(source)
-        spec, base = data_spec(data)
-        material = TextMaterial(source, load_corpus(spec, base=base), longest=longest)
-        workload = Workload(prompt_tokens=tokens, new_tokens=new_tokens)
-    if tuple(widths) != (1.0,) and not orders_width(material.arch):
+    material, workload = request.material(source)
+    if request.widths != (1.0,) and not orders_width(material.arch):
         raise Unsupported(f"{source}: the width of a {material.arch.reads} model with tables or a projector is not cut")
-    clock = None if device is None else ChipClock(workload, weights, device, runtime, material.arch.causal)
-    if clock is None and runtime is not None:
-        raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
+    clock = None
+    if request.device is not None:
+        clock = ChipClock(workload, request.weights, request.device, request.runtime, material.arch.causal)
     work = Shrinking(
         material,
         target,
         workload=workload,
-        weight_format=weights,
-        seed=seed,
+        weight_format=request.weights,
+        seed=request.seed,
         on_progress=on_progress,
         clock=clock,
     )
     claim(target, work.about, resume=resume)
-    limit_s = limit_of(latency, work.costs["request"].cut_s(work.arch, whole_sizes(work.arch)), "time", "latency")
-    limits = Limits(
-        times_s={} if limit_s is None else {"request": limit_s},
-        memory_bytes=limit_of(memory, work.whole_bytes, "bytes", "memory"),
-    )
-    settings = CutSettings(
-        method=method,
-        limits=limits,
-        healing=healing or Healing(),
-        shared=shared or Healing(steps=150),
-        trials=trials,
-        widths=tuple(widths),
-    )
-    place = target / method
+    costs, whole = work.costs["request"], whole_sizes(work.arch)
+    settings = request.settings(request.limits(costs.cut_s(work.arch, whole), work.whole_bytes))
+    place = target / request.method
     cut = work.heal(settings, *work.choose(settings))
     work.write(cut, place)
     times = work.measure(place) if measured and clock is None else (None, None)
@@ -214,13 +242,13 @@ def shrink_model(
     estimates = None if clock is None else clock.estimates([work.arch, cut.arch])
     result = Shrunk(
         folder=place / "model",
-        method=method,
+        method=request.method,
         arch=cut.arch,
         sizes=cut.sizes,
         parameters=cut.arch.parameters(),
         original_parameters=work.arch.parameters(),
-        limit_s=limit_s,
-        predicted_s=work.costs["request"].cut_s(work.arch, cut.sizes),
+        limit_s=settings.limits.times_s.get("request"),
+        predicted_s=costs.cut_s(work.arch, cut.sizes),
         workload=workload,
         latency=times[0],
         original_latency=times[1],

@@ -168,7 +168,12 @@ def _outside(place: str, kind: str) -> Labels | None:
 
 def orders_width(arch: ArchSpec) -> bool:
     """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
-    return arch.stem is None or (isinstance(arch.stem, ImageStem) and arch.projector is None)
+    return arch.reads in ("token", "image") and arch.projector is None
+
+
+def generates(arch: ArchSpec) -> bool:
+    """Whether a model or cut writes tokens; a cut of an encoder that is left without attention does not."""
+    return arch.head == "lm"
 
 
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:

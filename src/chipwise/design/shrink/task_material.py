@@ -32,8 +32,7 @@ from chipwise.design.shrink.material import OnPart
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.table import form_of
 from chipwise.model.nn.precision import Precision, torch_dtype
 from chipwise.training.data.dataset import Dataset
 from chipwise.training.loop.trainer import Recipe
@@ -139,7 +138,8 @@ class TaskMaterial:
     def __init__(self, source: Path, run: RunSpec, folder: Path) -> None:
         require_folder(source, text=False)
         self.arch, arrays = load_pretrained(source)
-        if not isinstance(self.arch.stem, ImageStem | RankingStem) or self.arch.denoiser is not None:
+        form = form_of(self.arch)
+        if not form.shrinks:
             raise Unsupported(
                 f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, "
                 "answer questions about images or rank candidates are"

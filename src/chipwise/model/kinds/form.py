@@ -140,6 +140,9 @@ class Form:
         cut_axes: Of that model, the larger one, and the larger one's weight that each of its weights is cut from: what
             is not cut from the front of weights outside the layers.
         untrained: Why chipwise trains none, where there is no task; empty for what departs from it.
+        shrinks: Whether `chipwise shrink` cuts smaller models from it.
+        fusions: Operators that its graphs may write as one.
+        tables_shared: Whether data-parallel copies may each hold a part of its tables.
     """
 
     name: str
@@ -161,6 +164,9 @@ class Form:
     check_cut: Callable[[ArchSpec, ArchSpec], None] = same_input
     cut_axes: Callable[[ArchSpec, ArchSpec, Mapping[str, str]], Axes] = lambda sub, whole, sources: {}
     untrained: str = ""
+    shrinks: bool = False
+    fusions: tuple[str, ...] = ()
+    tables_shared: bool = False
 
     def hf_folders(self) -> HfFolders | None:
         """What reads and writes folders of transformers' classes, if it has any."""

@@ -24,7 +24,7 @@ from chipwise.design.shrink.block_selection import Limits, Sampler, choose_exact
 from chipwise.design.shrink.distillation import Distiller, Healing
 from chipwise.design.shrink.forward import autocast, states
 from chipwise.design.shrink.importance import Statistics, load_statistics, save_statistics
-from chipwise.design.shrink.shrink_model import limit_of, shrink_model
+from chipwise.design.shrink.shrink_model import ShrinkRequest, Shrunk, limit_of, shrink_model
 from chipwise.design.shrink.sizes import blocks, cut_arch, whole_sizes
 from chipwise.design.shrink.texts import Texts, make_targets
 from chipwise.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
@@ -41,6 +41,12 @@ def settings(tmp_path: Path, **changes: object) -> dict:
     data = {"source": "files", "paths": [str(text)], "entries": "lines"}
     common = {"data": data, "tokens": 16, "longest": 16, "healing": QUICK, "shared": QUICK, "trials": 15}
     return common | {"measured": False, "out": tmp_path / "out"} | changes
+
+
+def shrunk(folder: Path, **given: object) -> Shrunk:
+    """The cut of a request, from its fields and the arguments beside it in one mapping."""
+    beside = {name: given.pop(name) for name in ("out", "resume", "measured") if name in given}
+    return shrink_model(folder, ShrinkRequest(**given), **beside)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +75,7 @@ def unit_costs() -> dict[str, Costs]:
 def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
     whole = load_pretrained(bert)[0]
     for method in ("exact", "shared", "truncate"):
-        found = shrink_model(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
+        found = shrunk(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
         assert found.limit_s is not None
         assert found.predicted_s <= found.limit_s
         assert found.loss_after < found.loss_before
@@ -88,7 +94,7 @@ def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
 
 def test_a_decoder_is_cut_and_still_generates(tmp_path) -> None:
     folder = decoder_folder(tmp_path / "m")
-    found = shrink_model(folder, latency="40 %", **settings(tmp_path, new_tokens=4))
+    found = shrunk(folder, latency="40 %", **settings(tmp_path, new_tokens=4))
     assert found.loss_after < found.loss_before
     model = AutoModelForCausalLM.from_pretrained(found.folder, trust_remote_code=True).eval()
     prompt = torch.tensor([[2, 10, 11]])
@@ -97,17 +103,17 @@ def test_a_decoder_is_cut_and_still_generates(tmp_path) -> None:
 
 
 def test_nothing_to_cut_loses_nothing(bert, tmp_path) -> None:
-    found = shrink_model(bert, latency="200 %", **settings(tmp_path, healing=Healing(steps=0)))
+    found = shrunk(bert, latency="200 %", **settings(tmp_path, healing=Healing(steps=0)))
     assert found.sizes == whole_sizes(found.arch)
     assert found.loss_before < 1e-4  # half floats
     assert found.parameters == found.original_parameters
 
 
 def test_memory_is_a_limit_too(bert, tmp_path) -> None:
-    found = shrink_model(bert, latency=None, memory="70 %", **settings(tmp_path, healing=Healing(steps=0)))
+    found = shrunk(bert, latency=None, memory="70 %", **settings(tmp_path, healing=Healing(steps=0)))
     assert found.parameters <= 0.7 * found.original_parameters
     with pytest.raises(Infeasible, match="memory: at least"):
-        shrink_model(bert, latency=None, memory="1 kB", **settings(tmp_path, resume=True))
+        shrunk(bert, latency=None, memory="1 kB", **settings(tmp_path, resume=True))
 
 
 def test_a_killed_healing_ends_as_an_undisturbed_one(bert, tmp_path) -> None:
@@ -217,11 +223,11 @@ def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
 
 def test_folders_belong_to_one_run(bert, tmp_path) -> None:
     quick = settings(tmp_path, healing=Healing(steps=0))
-    shrink_model(bert, latency="90 %", **quick)
+    shrunk(bert, latency="90 %", **quick)
     with pytest.raises(StudyError, match="--resume"):
-        shrink_model(bert, latency="90 %", **quick)
+        shrunk(bert, latency="90 %", **quick)
     with pytest.raises(StudyError, match="differs in longest"):
-        shrink_model(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
+        shrunk(bert, latency="90 %", **quick | {"longest": 12, "resume": True})
 
 
 @pytest.mark.parametrize(
@@ -237,13 +243,13 @@ def test_a_limit_that_no_model_keeps_is_refused_before_anything_is_timed(
 ) -> None:
     monkeypatch.setattr(text_material, "load_pretrained", lambda folder: pytest.fail("the model was read"))
     with pytest.raises(InputError, match=message):
-        shrink_model(bert, **settings(tmp_path, **limit))
+        shrunk(bert, **settings(tmp_path, **limit))
     assert not settings(tmp_path)["out"].exists()
 
 
 def test_errors_say_what_to_do(bert, tmp_path) -> None:
     with pytest.raises(UnknownName, match="did you mean 'exact'"):
-        shrink_model(bert, method="exakt", **settings(tmp_path))
+        shrunk(bert, method="exakt", **settings(tmp_path))
     with pytest.raises(InputError, match="--latency is a share"):
         limit_of("fast", 1.0, "time", "latency")
     with pytest.raises(InputError, match="--memory must be positive"):
@@ -254,7 +260,7 @@ def test_errors_say_what_to_do(bert, tmp_path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "bare" / name).write_bytes((bert / name).read_bytes())
     with pytest.raises(SpecError, match=r"tokenizer\.json"):
-        shrink_model(tmp_path / "bare", **settings(tmp_path))
+        shrunk(tmp_path / "bare", **settings(tmp_path))
 
 
 def test_states_are_kept_in_a_file(bert, tmp_path) -> None:

@@ -19,7 +19,7 @@ from chipwise.core.files import read_mapping
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.design.shrink import block_costs
 from chipwise.design.shrink.distillation import Healing
-from chipwise.design.shrink.shrink_model import shrink_model
+from chipwise.design.shrink.shrink_model import ShrinkRequest, shrink_model
 from chipwise.errors import InputError, SpecError, Unsupported
 
 IMAGE = {"size": 8, "classes": 3, "channels": 1, "patch": [4], "pooling": ["first"]}
@@ -64,8 +64,9 @@ def quick_timing(monkeypatch) -> None:
 
 def shrunk(home: Path, out: Path, **changes):
     common = {"data": [home / "dots.yaml"], "healing": Healing(steps=30, rate=2e-3, warmup_steps=2), "trials": 9}
-    common |= {"shared": Healing(steps=10, warmup_steps=2), "measured": False, "out": out}
-    return shrink_model(home / "trained" / "model", **common | changes)
+    common |= {"shared": Healing(steps=10, warmup_steps=2), **changes}
+    resume = common.pop("resume", False)
+    return shrink_model(home / "trained" / "model", ShrinkRequest(**common), measured=False, out=out, resume=resume)
 
 
 def test_an_image_classifier_is_cut_within_the_limit_and_still_tells_classes_apart(home, tmp_path) -> None:

@@ -45,5 +45,6 @@ ENCODER = Form(
     inputs=random_tokens,
     outputs="states",
     gives="mean",
+    shrinks=True,
     untrained="encoders of text are exported, measured, cut and healed alone",
 )

@@ -193,4 +193,5 @@ CLASSIFIER = Form(
     task=_task,
     sketch=sketch,
     check_cut=same_patches,
+    shrinks=True,
 )

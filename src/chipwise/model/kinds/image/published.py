@@ -112,5 +112,6 @@ IMAGE_ENCODER = Form(
     operators=lower_published.OPERATORS,
     sketch=sketch,
     check_cut=same_patches,
+    shrinks=True,
     untrained="published encoders of images are exported and measured alone",
 )

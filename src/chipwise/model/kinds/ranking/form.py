@@ -16,6 +16,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.arch.design import FUSIONS
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
@@ -97,4 +98,7 @@ RANKER = Form(
     task=lambda arch: "ranking",
     sketch=_sketch,
     check_cut=_same_requests,
+    shrinks=True,
+    fusions=FUSIONS,
+    tables_shared=True,
 )

@@ -41,4 +41,5 @@ DECODER = Form(
     inputs=random_tokens,
     operators=lower.OPERATORS,
     task=lambda arch: "text",
+    shrinks=True,
 )
