@@ -431,14 +431,10 @@ def _second(fleet: Fleet) -> SecondPool | None:
 def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
     """Saturated throughput of a fleet in requests per second, and what limits it."""
     if fleet.kind == "apart":
-        assert fleet.second is not None
-        assert fleet.candidate.reading is not None
-        assert fleet.second.writing is not None
-        reads = fleet.replicas * fleet.candidate.reading.requests_per_s
-        writes = fleet.seconds * fleet.second.writing.requests_per_s
-        if reads <= writes:
-            return reads, f"prefill: {fleet.candidate.reading.bottleneck}"
-        return writes, f"decode: {fleet.second.writing.bottleneck}"
+        first, second = fleet.both
+        parts = (("prefill", fleet.replicas, first.reading), ("decode", fleet.seconds, second.writing))
+        full = [(count * part.requests_per_s, f"{name}: {part.bottleneck}") for name, count, part in parts if part]
+        return min(full, key=lambda each: each[0])
     return sum(count * each.capacity_per_s for each, count in fleet.pools), fleet.candidate.full.bottleneck
 
 

@@ -172,12 +172,9 @@ class Evaluator:
         for arrangement, request, policy, draft in asked:
             table = tables[request, policy.width]
             own = None if draft is None else drafting[draft, 1]
-            failed = next((each for each in (table, own) if isinstance(each, Unsupported)), None)
-            if failed is not None:
-                problems[arrangement.key] = str(failed)
+            if isinstance(table, Unsupported) or isinstance(own, Unsupported):
+                problems[arrangement.key] = str(table if isinstance(table, Unsupported) else own)
                 continue
-            assert isinstance(table, StepTimes)
-            assert own is None or isinstance(own, StepTimes)
             try:
                 copy = replica(request, policy=policy, table=table, draft=own)
                 found.append(self._candidate(arrangement, copy))

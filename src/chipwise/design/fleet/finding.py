@@ -165,10 +165,10 @@ class Finder:
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
         """As above for a fleet of two pools with its two arrangements."""
-        assert fleet.second is not None
+        first, second = fleet.both
         pools = TwoPools(self.holding, fleet.kind, (), limits)
         pools.z = 0.0
-        pair = Pair(first=fleet.candidate, second=fleet.second, bound=0.0)
+        pair = Pair(first=first, second=second, bound=0.0)
         return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much and not more
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:

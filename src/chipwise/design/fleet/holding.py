@@ -54,6 +54,17 @@ class Fleet:
         return (first,) if self.second is None else (first, (self.second, self.seconds))
 
     @property
+    def both(self) -> tuple[Candidate, Candidate]:
+        """The two arrangements of a fleet of two pools.
+
+        Raises:
+            ValueError: It has one pool.
+        """
+        if self.second is None:
+            raise ValueError(f"{self.label}: this fleet has one pool")
+        return self.candidate, self.second
+
+    @property
     def devices(self) -> int:
         """Devices of all replicas."""
         return sum(count * candidate.arrangement.devices for candidate, count in self.pools)
@@ -144,11 +155,8 @@ class Holding:
         """Whether the arrival rate exceeds the capacity of a fleet."""
         served = self.evaluator
         if fleet.kind == "apart":
-            assert fleet.second is not None
-            full = min(
-                fleet.replicas * served.reading_per_s(fleet.candidate, z),
-                fleet.seconds * served.writing_per_s(fleet.second, z),
-            )
+            first, second = fleet.both
+            full = min(fleet.replicas * served.reading_per_s(first, z), fleet.seconds * served.writing_per_s(second, z))
         else:
             full = sum(count * served.capacity_per_s(candidate, z) for candidate, count in fleet.pools)
         return served.rate_per_s > full * (1 + 1e-9)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.fields import convert, describe
@@ -121,7 +120,7 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
     return number
 
 
-def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field: str = "") -> float | None:
+def _time(row: Mapping[str, object], name: str, factor: float, measure: str, field: str = "") -> float | None:
     """Seconds of a row's value; none if no request had a second token, for which tools write a TPOT of 0."""
     value = row.get(name)
     if measure == "tpot" and value == 0 and not isinstance(value, bool):
@@ -130,7 +129,7 @@ def _time(row: Mapping[str, Any], name: str, factor: float, measure: str, field:
     return None if found is None else factor * found
 
 
-def _row(data: Mapping[str, Any], name: str, field: str = "") -> Mapping[str, Any]:
+def _row(data: Mapping[str, object], name: str, field: str = "") -> Mapping[str, object]:
     """The figures of one measure; none if there is no such measure.
 
     Raises:
@@ -142,12 +141,12 @@ def _row(data: Mapping[str, Any], name: str, field: str = "") -> Mapping[str, An
     return row or {}
 
 
-def _rate(row: Mapping[str, Any], name: str, field: str = "") -> float | None:
+def _rate(row: Mapping[str, object], name: str, field: str = "") -> float | None:
     """Requests per second."""
     return _measured(row.get(name), f"{field}{name}", most=MOST_RATE, what="rate")
 
 
-def _vllm(data: Mapping[str, Any]) -> LoadTest | None:
+def _vllm(data: Mapping[str, object]) -> LoadTest | None:
     times = {}
     for name, measure in _VLLM.items():
         for statistic in ("mean", *PERCENTILES):
@@ -160,10 +159,9 @@ def _vllm(data: Mapping[str, Any]) -> LoadTest | None:
     return LoadTest(tool="vllm bench serve", times=times, requests_per_s=_rate(data, "request_throughput"))
 
 
-def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
+def _inference_perf(data: Mapping[str, object]) -> LoadTest | None:
     part = data.get("successes", data)
-    latency = part.get("latency") if isinstance(part, dict) else None
-    if not isinstance(latency, dict):
+    if not isinstance(part, dict) or not isinstance(latency := part.get("latency"), dict):
         return None
     times = {}
     for name, measure in _INFERENCE_PERF.items():
@@ -177,7 +175,7 @@ def _inference_perf(data: Mapping[str, Any]) -> LoadTest | None:
     return LoadTest(tool="inference-perf", times=times, requests_per_s=rate)
 
 
-def _genai_perf(data: Mapping[str, Any]) -> LoadTest | None:
+def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
     times = {}
     for name, measure in _GENAI_PERF.items():
         row = _row(data, name)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -152,22 +151,22 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
         SpecError: One is not a plan's file.
     """
     held = [read_plan(path) for path in (first, second)]
-    questions: list[dict[str, Any]] = [plain(each.question) for each in held]
+    questions: list[dict[str, object]] = [plain(each.question) for each in held]
     rows = [
         (f"question.{name}", _shown(questions[0][name]), _shown(questions[1][name]))
         for name in sorted(questions[0])
         if questions[0][name] != questions[1][name]
     ]
-    options: list[dict[str, Any]] = [{} if each.plan is None else plain(each.plan.best) for each in held]
+    options: list[dict[str, object]] = [{} if each.plan is None else plain(each.plan.best) for each in held]
     for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices",
                  "needed_devices", "kind", "second", "usd_per_h", "chance", "saturation_per_s", "bottleneck",
                  "joules_per_output_token"):  # fmt: skip
         old, new = (each.get(name) for each in options)
         if old != new:
             rows.append((name, _shown(old), _shown(new)))
-    times = [each.get("times", {}) for each in options]
+    times = [Record(each).record("times") for each in options]
     for name in sorted({*times[0], *times[1]}):
-        values = [each.get(name, {}).get("value") for each in times]
+        values = [each.record(name).get("value", float, None) for each in times]
         if values[0] != values[1]:
             rows.append((name, *("–" if value is None else units.show(value, "time") for value in values)))
     return rows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chipwise.core import units
 from chipwise.core.files import write_output
@@ -16,6 +16,7 @@ from chipwise.design.fleet.evaluating import Evaluator
 from chipwise.design.fleet.holding import limits_of
 from chipwise.design.fleet.question import FleetQuestion
 from chipwise.model.published.read import resolve
+from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.fleet import Pool, serve
 from chipwise.predict.load.load import WHOLE_INPUT, describe_arrivals
 from chipwise.predict.load.outcome import metrics_of, over_time, steady
@@ -194,7 +195,7 @@ def _front(plan: FleetPlan) -> Figure | None:
     x, y = [each.usd_per_h or 0.0 for each in priced], [each.times["e2e_p99"].value for each in priced]
     front = {each.label for each in plan.front}
     colours = ["@winner" if each.label in front else "@grey" for each in priced]
-    trace: dict[str, Any] = {
+    trace: dict[str, object] = {
         "type": "scatter", "mode": "markers+text", "x": x, "y": y, "textposition": "top center", "cliponaxis": False,
         "text": [escape(f"{each.devices} x {each.device}") for each in priced], "textfont": {"size": 11},
         "customdata": [escape(each.label) for each in priced], "marker": {"color": colours, "size": 10},
@@ -223,7 +224,7 @@ def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple
 
 
 def _rates(rate_per_s: float, curves: Sequence[tuple[str, float, list[tuple[float, float, float, float]]]]) -> Figure:
-    traces: list[dict[str, Any]] = []
+    traces: list[dict[str, object]] = []
     shapes = []
     for (label, full, points), colour in zip(curves, COLOURS, strict=False):
         x = [point[0] for point in points]
@@ -253,7 +254,7 @@ def _rates(rate_per_s: float, curves: Sequence[tuple[str, float, list[tuple[floa
     )
 
 
-def _vertical(at: float, colour: str, dash: str) -> dict[str, Any]:
+def _vertical(at: float, colour: str, dash: str) -> dict[str, object]:
     return {
         "type": "line",
         "x0": at,
@@ -265,7 +266,7 @@ def _vertical(at: float, colour: str, dash: str) -> dict[str, Any]:
     }
 
 
-def _life(times: Any) -> Figure:
+def _life(times: Mapping[str, Predicted]) -> Figure:
     """Waiting, reading and writing of a typical and of a slow request, one after another."""
     traces = []
     labels = {"p50": "median", "p99": "P99"}
@@ -296,7 +297,7 @@ def _state_of(evaluator: Evaluator, option: Option) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in over_time(served).items()}
 
 
-def _state(state: Any) -> Figure:
+def _state(state: Mapping[str, Sequence[float]]) -> Figure:
     at = list(state["at_s"])
     traces = [
         {"type": "scatter", "mode": "lines", "x": at, "y": list(state[name]), "name": label, "line": {"color": colour}}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from chipwise.core import units
 from chipwise.core.fields import describe
@@ -21,6 +21,7 @@ from chipwise.predict.load.policy import Speculation
 
 LEAST_RATE, MOST_RATE = 1e-6, 1e7
 FleetKind = Literal["together", "apart", "mixed"]
+T = TypeVar("T")
 FORMER = {"degrees": "tp", "stages": "pp", "experts": "ep", "copies": "dp"}
 """What files called the degrees of parallelism before; they are still read."""
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
@@ -186,7 +187,7 @@ class FleetQuestion:
                 raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
 
 
-def with_todays_names(data: Mapping[str, Any]) -> dict[str, Any]:
+def with_todays_names(data: Mapping[str, T]) -> dict[str, T]:
     """Fields of a question; former names are replaced by the current ones.
 
     Raises:
@@ -207,9 +208,9 @@ def read_question(path: Path) -> FleetQuestion:
     return question_from(read_yaml(path), file=str(path))
 
 
-def question_from(data: Mapping[str, Any], *, file: str | None = None) -> FleetQuestion:
+def question_from(data: Mapping[str, object], *, file: str | None = None) -> FleetQuestion:
     """As :func:`read_question`, from a mapping."""
-    given = dict(data)
+    given: dict[str, Any] = dict(data)
     try:
         if "models" in given:
             raise SpecError("one model is planned at a time; chipwise agent prices several in a row", field="models")
@@ -298,7 +299,7 @@ def _devices(named: Sequence[object]) -> list[str]:
     return list(found)
 
 
-def _prices(given: Mapping[str, Any], devices: Sequence[str] | None) -> dict[str, float]:
+def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[str, float]:
     """Dollars a second by device.
 
     Raises:
@@ -318,7 +319,7 @@ def _prices(given: Mapping[str, Any], devices: Sequence[str] | None) -> dict[str
     return found
 
 
-def mapping(value: object, field: str) -> dict[str, Any]:
+def mapping(value: object, field: str) -> dict[str, object]:
     """``value``, where it is a mapping, with text for keys.
 
     Raises:
@@ -329,7 +330,7 @@ def mapping(value: object, field: str) -> dict[str, Any]:
     return {str(name): each for name, each in value.items()}
 
 
-def _classes(listed: list[Any]) -> tuple[list[Any], dict[str, dict[str, float]]]:
+def _classes(listed: list[object]) -> tuple[list[dict[str, object]], dict[str, dict[str, float]]]:
     """Classes of requests, and their own limits."""
     found, limits = [], {}
     for i, each in enumerate(listed):

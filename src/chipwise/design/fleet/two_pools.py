@@ -192,8 +192,8 @@ class TwoPools:
 
     def fewest_seconds(self, fleet: Fleet, *, most: int) -> int | None:
         """The fewest replicas of the second pool that hold together with the first."""
-        assert fleet.second is not None
-        pair = Pair(first=fleet.candidate, second=fleet.second, bound=0.0)
+        first, second = fleet.both
+        pair = Pair(first=first, second=second, bound=0.0)
         return fewest_of(
             lambda seconds: self.holding.holds(self._fleet(pair, fleet.replicas, seconds), self.z, self.limits),
             least=self._least_seconds(pair, fleet.replicas), most=most,

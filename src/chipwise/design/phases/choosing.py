@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,7 +206,7 @@ class Chooser:
         order = [int(i) for i in np.argsort(self.law(pool) * self.penalty_factor(pool), kind="stable")]
         return pool[self._in_turns(pool, (order,), count)]
 
-    def nearest(self, choices: Mapping[str, Any]) -> list[int]:
+    def nearest(self, choices: Mapping[str, object]) -> list[int]:
         """The row of the space that is closest to a reference design."""
         return [int(i) for i in self._space.nearest(choices)]
 
@@ -244,7 +243,7 @@ class Chooser:
         """Bits per byte of ``rows`` after a full training by the scaling law, before anything was trained, (n,)."""
         return self._law([])(rows)
 
-    def law_of(self, choices: Mapping[str, Any]) -> float:
+    def law_of(self, choices: Mapping[str, object]) -> float:
         """The same factor for a reference design, from the row closest to it."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
@@ -302,7 +301,7 @@ class Chooser:
         return law, trend
 
     def _trend(
-        self, seen: Rows | Sequence[Any], residuals: Sequence[float] | Float64Array = ()
+        self, seen: Rows | Sequence[tuple[int, ...]], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
         """The supernet prior of rows times the trust in it; 0 without a supernet."""
         prior = self._prior

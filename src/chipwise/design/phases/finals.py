@@ -22,7 +22,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from chipwise.design.limits import DERIVED, TIMED, broken, soft_limit_on_latency
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.limits import within, worst_excess
 from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats
-from chipwise.design.phases.measuring import measurement_notes
+from chipwise.design.phases.measuring import loudness_of, measurement_notes
 from chipwise.design.phases.other_devices import OtherDevices
 from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
 from chipwise.design.run.folder import PROMISES, RunFolder
@@ -246,14 +245,13 @@ class Finals:
                     self._trials.note(item.number, **self._notes(found))
             round_s = before_s - self._left_s() if math.isfinite(before_s) else 0.0
 
-    def _notes(self, found: Measurement) -> dict[str, Any]:
+    def _notes(self, found: Measurement) -> dict[str, object]:
         """Notes of a final measurement."""
         return measurement_notes(found, self._spec.target.rates, final=True, request=self._spec.space)
 
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
-        notes = self._notes(found)
         known = item.notes.loudness
-        return not item.notes.final and (known is None or found.clean or notes["loudness"] < known)
+        return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(found)) < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
         """Measures contenders again without formats per matrix, if those break a limit."""
@@ -301,7 +299,7 @@ class Finals:
         found = self._data.losses(exported, split="validation")
         self._trials.note(item.number, exported_loss=found.loss)
 
-    def _weights(self, item: Candidate) -> dict[str, Any]:
+    def _weights(self, item: Candidate) -> Mapping[str, AnyArray]:
         """The trained weights of a candidate; a file that is missing or damaged is trained again."""
         from chipwise.model.nn.precision import kept_precision
         from chipwise.training.loop.evaluate import read
@@ -330,7 +328,7 @@ class Finals:
         arch = item.design.arch
         return calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
 
-    def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+    def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
         """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.
 
         The standard error of the difference in logarithms is that over test entries, which both were scored on.
@@ -353,7 +351,7 @@ class Finals:
             "std_errors": [each.std_error for each in found],
         }
 
-    def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, Any]:
+    def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
         """Outputs of winner and reference design on test data, for the report."""
         found = dict(
             self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
@@ -381,7 +379,7 @@ class Finals:
             self._data.ship(self._exported(winner), self._folder.winner, files)  # of GGUF again, with its tokenizer
 
 
-def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, Any]:
+def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
     """Contents of a winner's ``chipwise.json``: design, target and limits, promised and measured metrics.
 
     Expected is what no measurement tells; of a winner that this machine measured, nothing is.

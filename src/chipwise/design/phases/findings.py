@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,7 +48,7 @@ def explain_answer(
     trained: Sequence[Candidate],
     *,
     seed: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The findings as plain values, in the form of :class:`chipwise.design.report.record.Answer`; empty with few
     trainings.
 

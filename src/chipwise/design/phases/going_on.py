@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
+from chipwise.core.files import build
+from chipwise.core.record import Record
 from chipwise.design.phases.halving import ETA, Rung
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.changes import AnySpec, Basis
@@ -18,6 +19,7 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, TrainedRung, Trials
 from chipwise.design.strategies.study import Study
 from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
 
 AS_LONG = 0.995  # of a rung's budget: trainings end with a whole step
 SHORTER = -1  # the rung of a training that is shorter than the first of the plan
@@ -38,7 +40,7 @@ def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None)
         SpecError: A training was longer than a final one would be.
     """
     now, held = Basis.of(spec), study.memory.get("basis")
-    was = Basis(**held) if held is not None else Basis.of(before or spec)
+    was = build(Basis, held) if held is not None else Basis.of(before or spec)
     if was == now:
         if held is None:
             study.remember(basis=asdict(now))
@@ -47,7 +49,7 @@ def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None)
     if was.budget != now.budget:
         _require_room(study, items, spec)
     if was.seed != now.seed:
-        seeds = study.memory.get("seeds", {})
+        seeds = Record(study.memory).get("seeds", dict[str, int], {})
         study.remember(seeds={_training_of(item): was.seed for item in items} | seeds)
     if (was.limits, was.budget) != (now.limits, now.budget):
         for item in items:
@@ -61,11 +63,18 @@ def _training_of(item: Candidate) -> str:
     return item.design.arch.as_trained().digest
 
 
+def stored_plan(study: Study) -> tuple[Rung, ...]:
+    """The plan of trainings that the study remembers; empty where there is none yet."""
+    return tuple(
+        Rung(budget=budget, count=count) for budget, count in Record(study.memory).sequence("plan", tuple[float, int])
+    )
+
+
 def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> None:
     """Checks that no training was longer than the final ones: winner and reference design must train alike."""
-    plan, allowed = study.memory.get("plan") or [], spec.allowance
+    plan, allowed = stored_plan(study), spec.allowance
     ends = [
-        plan[rung.rung][0] if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
+        plan[rung.rung].budget if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
         for item in items
         for rung in item.rungs
     ]
@@ -125,7 +134,7 @@ def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> N
             trials.note(item.number, rungs=placed)
 
 
-def seed_of(study: Study, spec: RunSpec) -> Callable[[Any], int]:
+def seed_of(study: Study, spec: RunSpec) -> Callable[[ArchSpec], int]:
     """The seed of an architecture's trainings: the run's, or the earlier one with which they began."""
-    kept = study.memory.get("seeds", {})
+    kept = Record(study.memory).get("seeds", dict[str, int], {})
     return lambda arch: int(kept.get(arch.as_trained().digest, spec.seed))

@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.record import Record
 from chipwise.design.phases.choosing import DRAWN, Chooser, Observation
 from chipwise.design.phases.measuring import Measurer
 from chipwise.design.run.budget_spec import Allowance
@@ -106,7 +107,7 @@ class Job:
 class Trainer(Protocol):
     """Trains candidates, several side by side."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
         """Each job with its result or its error, in the order of completion."""
         ...
 
@@ -350,9 +351,9 @@ class Halving:
                 self._trials.fail(job.candidate.number, str(result))
             else:
                 self._trials.trained(job.candidate.number, {**result, "rung": job.rung})
-                rungs = job.candidate.rungs
+                rungs, done = job.candidate.rungs, Record(result)
                 before = self._charge(rungs[-1].cpu_s, rungs[-1].tokens) if rungs else 0.0
-                self._trained += max(0.0, self._charge(result["cpu_s"], result["tokens"]) - before)
+                self._trained += max(0.0, self._charge(done.get("cpu_s", float), done.get("tokens", int)) - before)
         if todo and math.isfinite(left):
             self._used += left - self._left()
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from chipwise.core.digest import digest
 from chipwise.core.files import read_json, read_text, write_atomic
@@ -107,7 +107,11 @@ class FinishedRun:
         count = min(candidates, len(front))
         for i in range(count):
             roles.setdefault(front[round(i * (len(front) - 1) / max(1, count - 1))], "front")
-        models = [self._model(number, role) for number, role in roles.items() if self.design(number) is not None]
+        models = [
+            self._model(number, role, design)
+            for number, role in roles.items()
+            if (design := self.design(number)) is not None
+        ]
         if not models:
             raise StudyError(f"{self.path}: the run has neither a winner nor a front yet; go on with --resume")
         return models
@@ -125,13 +129,12 @@ class FinishedRun:
 
     def _latency_s(self, number: int) -> float:
         trial = self.record.trial(number)
-        assert trial is not None
+        if trial is None:
+            return 0.0
         known = {metric: item.value for metric, item in trial.predicted.items()} | (trial.measured or {})
         return next((known[metric] for metric in LATENCIES if metric in known), 0.0)
 
-    def _model(self, number: int, role: Role) -> RunModel:
-        design = self.design(number)
-        assert design is not None
+    def _model(self, number: int, role: Role, design: Design) -> RunModel:
         places = [self.path / "trials" / str(number)]
         if number == self.record.winner:
             places.append(self.path / "winner")
@@ -240,7 +243,7 @@ def _packed(model: RunModel, runtime: str, folder: Path, run: Path) -> KitModel:
         write_atomic(target, source.read_bytes())
         made_from[source.relative_to(run).as_posix()] = kits.sha256_of(source)
     else:
-        weights: Mapping[str, Any] | None = None
+        weights: Mapping[str, object] | None = None
         if model.weights is not None:
             from chipwise.deploy.export.hf import load_pretrained
 

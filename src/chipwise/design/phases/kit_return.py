@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from chipwise.design.phases.kit_folder import kit_results
 from chipwise.design.phases.measuring import measurement_notes
@@ -15,7 +14,7 @@ from chipwise.design.targets.target import Target
 
 def kit_notes(
     trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, dict[str, object]]:
     """Notes on trials that imported kits measured, by number, without those already recorded.
 
     Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
@@ -31,7 +30,7 @@ def kit_notes(
     return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}
 
 
-def record(trials: Trials, target: Target, notes: dict[int, dict[str, Any]]) -> None:
+def record(trials: Trials, target: Target, notes: dict[int, dict[str, object]]) -> None:
     """Records measurements, teaches the target, and notes its new predictions for every trial.
 
     Promises stay as they were made.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.digest import plain
 from chipwise.core.files import write_json
+from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
 from chipwise.design.phases.by_law import LOSS, FoundByLaw, search_by_law
 from chipwise.design.phases.finals import promises_of
@@ -68,7 +68,7 @@ class LawRun:
         take_up(self.study, self.trials, spec, folder.before)
         if folder.before is not None:
             folder.write_spec()
-        self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
+        self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
         self.status = Status(workers=1)
         self.tokens = spec.budget.total
 
@@ -120,11 +120,11 @@ class LawRun:
             and kept(limits, item.notes.believed_now, item.measured or {}, self.spec.confidence_share)
         ]
         winner = min(good, key=lambda item: (item.costs[EXPECTED_LOSS], item.number), default=None)
-        number = self.study.memory["winner"] if winner is None else winner.number
+        number = Record(self.study.memory).get("winner", int) if winner is None else winner.number
         self._phase("planning the training")
-        law = self._law()
+        law, facts = self._law(), Record(self.study.memory)
         self._write_winner(number, law)
-        held = {**self.study.memory["law"], "change": self._change(number, self.study.memory.get("baseline"), law)}
+        held = {**facts.record("law").data, "change": self._change(number, facts.get("baseline", int, None), law)}
         self.study.remember(winner=number, law=held)
 
     def _change(self, winner: int, reference: int | None, law: Law) -> dict[str, float] | None:
@@ -206,7 +206,7 @@ class LawRun:
         before = [item for item in self.trials.all() if item.is_reference]
         if known := [item.number for item in before if not item.notes.earlier]:
             return known[0]
-        best: tuple[float, Mapping[str, Any], dict[str, Bounds]] | None = None
+        best: tuple[float, Mapping[str, object], dict[str, Bounds]] | None = None
         for family in _families(self.spec.space):
             low, high = -1, len(family)  # the largest known design within the limits, and the smallest outside
             found: dict[int, dict[str, Bounds]] = {}
@@ -266,9 +266,9 @@ class LawRun:
         self._observer(self.status)
 
 
-def _families(space: SpaceSpec) -> list[list[Mapping[str, Any]]]:
+def _families(space: SpaceSpec) -> list[list[Mapping[str, object]]]:
     """Llama-proportioned designs by proportion (depth for a width, size and sharing of heads, format), by size."""
-    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
     for choices in llama_proportions(space):
         layer = choices["layers"][0]
         width, depth = choices["d_model"], choices["depth"]

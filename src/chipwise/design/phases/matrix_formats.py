@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -73,8 +72,8 @@ def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
 
 
 def select_formats(
-    item: Candidate, weights: Mapping[str, Any], folder: Path, *, spec: RunSpec, data: TaskData, predict: Predict
-) -> Mapping[str, Any]:
+    item: Candidate, weights: Mapping[str, AnyArray], folder: Path, *, spec: RunSpec, data: TaskData, predict: Predict
+) -> Mapping[str, object]:
     """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as a trial's notes
     hold it.
 
@@ -100,5 +99,5 @@ def select_formats(
         forms=narrow_forms(spec.space),
         clock=lambda: clock(),
     )
-    held: dict[str, Any] = plain(found)
+    held: dict[str, object] = plain(found)
     return held | {"kept": True}

@@ -18,7 +18,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.design.limits import Constraint, Objective, is_cost, total_penalty
 from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
-from chipwise.design.targets.chance import Bounds
+from chipwise.design.targets.chance import Bounds, value_of
 
 NOVEL = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
 MOST_SHARE = 0.25  # of the trained candidates that are measured along the front
@@ -135,9 +135,8 @@ def _ends(
 
 def _ends_of(bounds: Bounds) -> tuple[float, float]:
     """Ends of an interval; the value itself if there is none."""
-    value, low, high = bounds
-    assert value is not None
-    return (value if low is None else low, value if high is None else high)
+    _, low, high = bounds
+    return (value_of(bounds) if low is None else low, value_of(bounds) if high is None else high)
 
 
 def _tightest(goal: Objective, limits: Sequence[Constraint]) -> float:

@@ -6,9 +6,10 @@ Which candidates are measured is decided in ``measurement_choice.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from chipwise.core.digest import plain
+from chipwise.core.record import Record
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.limits import MEASURED_METRICS, Constraint, derived, derived_intervals
 from chipwise.design.phases.limits import HEADROOM, no_slower_than, within, worst_excess
@@ -121,7 +122,7 @@ class CandidateMeasurer:
             return False
         notes = measurement_notes(found, self._spec.target.rates, final=False, request=self._spec.space)
         loudest = item.notes.loudness
-        if item.measured is not None and loudest is not None and notes["loudness"] >= loudest:
+        if item.measured is not None and loudest is not None and loudness_of(notes) >= loudest:
             return self.within_limits(item)  # the quieter of two measurements counts
         self._trials.note(item.number, **notes, believed_now=believed, measured_because=why)
         good = self._judge(item.number)
@@ -176,7 +177,7 @@ def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float 
 
 def measurement_notes(
     measurement: Measurement, rates: Rates, *, final: bool, request: Request | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Notes of a measurement in its trial.
 
     ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
@@ -203,6 +204,11 @@ def measurement_notes(
         "runtime_version": measurement.runtime_version,
         "final": final and measurement.clean,
     }
+
+
+def loudness_of(notes: Mapping[str, object]) -> float:
+    """How loud the machine was in a measurement that is noted so; below 1 is clean."""
+    return Record(notes).get("loudness", float)
 
 
 def measured_w(measurement: Measurement) -> float | None:

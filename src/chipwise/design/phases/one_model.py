@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chipwise.core.digest import plain
 from chipwise.core.fields import whole_number
@@ -276,7 +276,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     return data
 
 
-def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, Any]:
+def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, object]:
     """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
     return {
         "schema": "chipwise.winner/1",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.files import build, read_yaml
+from chipwise.core.record import Record
 from chipwise.deploy.measure.store import kept_as, profile_path
 from chipwise.design.limits import Constraint, parse_constraints
 from chipwise.design.phases.screening import Metrics, excess, screen
@@ -44,7 +45,7 @@ class Example:
     """An example design with its choices and costs, with 90 % intervals where known."""
 
     summary: str
-    choices: Mapping[str, Any]
+    choices: Mapping[str, object]
     metrics: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -230,7 +231,7 @@ def overview_of(
         space = _space(whole["space"], None if alone else "space")
         workload = build(Workload, whole.get("workload", {}), field="workload")
         target = build(TargetSpec, whole.get("target", {}), field="target")
-        constraints = parse_constraints(whole.get("constraints", {}), tasks=None, quality=asked.metric)
+        constraints = parse_constraints(Record(whole).record("constraints").data, tasks=None, quality=asked.metric)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
     if not 1 <= draws <= MOST_DRAWS:
@@ -256,7 +257,7 @@ def overview_of(
     )
 
 
-def _read(file: str | Path) -> tuple[Mapping[str, Any], bool]:
+def _read(file: str | Path) -> tuple[Mapping[str, object], bool]:
     """A search's fields, and whether the file states a space alone."""
     data = read_yaml(file)
     if "start_from" in data:
@@ -328,7 +329,9 @@ class _Counting:
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> NDArray[np.float64]:
         return np.zeros(1)
 
-    def latencies_s(self, prefill: Any, decode: Any, *, logits: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
         return np.zeros(len(prefill)), np.zeros(len(decode))
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.record import Record
+from chipwise.design.limits import Constraint
 from chipwise.design.phases import supernet_prior
 from chipwise.design.phases.choosing import Chooser, StrategyProposer
 from chipwise.design.phases.finals import Finals
@@ -58,7 +60,7 @@ class Prepared:
     measurer: CandidateMeasurer
     chooser: Chooser
     references: Sequence[Candidate]
-    limits: tuple[Any, ...]
+    limits: tuple[Constraint, ...]
     plan: tuple[Rung, ...]
 
 
@@ -87,7 +89,7 @@ class Search:
         take_up(self.study, self.trials, spec, folder.before)
         if folder.before is not None:
             folder.write_spec()
-        self.ledger = Ledger(self.study.memory.get("spent", {}), file=folder.spent)
+        self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
         self.budget = RunBudget(spec, self.trials, self.ledger)
         allowed = self.allowance = spec.allowance
         self.status = Status(
@@ -150,25 +152,40 @@ class Search:
         self._phase("reading the kit's results")
         record(self.trials, target, notes)
         finals = self._finals(self._read_data(), target)
-        number = self.study.memory.get("baseline")
+        number = Record(self.study.memory).get("baseline", int, None)
         reference = None if number is None else self.trials[number]
         good = [
             item
             for item in self.trials.all()
             if item.notes.exported_loss is not None and not item.is_reference and finals.keeps_limits(item)
         ]
-        winner = self.trials[self.study.memory["winner"]]
-        if good:
-            winner = finals.best(good, reference)
-        if winner.number != self.study.memory["winner"]:
+        former = self.trials[Record(self.study.memory).get("winner", int)]
+        winner = finals.best(good, reference) if good else former
+        if winner.number != former.number:
             self._score(finals, winner, reference)
         finals.write_winner(self.trials[winner.number])
         self.study.remember(winner=winner.number)
 
-    def _finals(self, data: TaskData, target: Target, **more: Any) -> Finals:
-        factor = penalty_factor(self.spec, self.others.predict)
-        known = self.trials, self.spec, self.folder, data, target
-        return Finals(*known, others=self.others, penalty_factor=factor, on_phase=self._phase, **more)
+    def _finals(
+        self,
+        data: TaskData,
+        target: Target,
+        *,
+        tasks: TaskEvaluation | None = None,
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> Finals:
+        return Finals(
+            self.trials,
+            self.spec,
+            self.folder,
+            data,
+            target,
+            tasks=tasks,
+            others=self.others,
+            penalty_factor=penalty_factor(self.spec, self.others.predict),
+            on_phase=self._phase,
+            left_s=left_s,
+        )
 
     def _read_data(self) -> TaskData:
         """Opens the data of the task."""
@@ -227,7 +244,7 @@ class Search:
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
-            self.study.remember(bars=evaluation.baselines(self.study.memory.get("bars", {})))
+            self.study.remember(bars=evaluation.baselines(Record(self.study.memory).record("bars").data))
         return Prepared(
             data=data,
             tasks=evaluation if tasks else None,
@@ -246,8 +263,7 @@ class Search:
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
         """Candidates and reference design for the final choice; a resumed search keeps its own."""
-        known = self.study.memory.get("finalists")
-        if known is not None:
+        if known := Record(self.study.memory).sequence("finalists", list[int]):
             finalists, reference = ([self.trials[number] for number in part] for part in known)
             return finalists, reference[0] if reference else None
         halving.explore(ready.references)
@@ -334,16 +350,18 @@ class Search:
         if not budget_s:
             return None
         self._phase("training the supernet")
-        begun = self.study.memory.get("supernet", {})  # with limits, a budget and a seed that may have changed since
-        if not begun:
-            trained, scored = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
-            begun = {"trained": trained.tolist(), "scored": scored.tolist()}
-            begun |= {"budget_s": budget_s, "seed": self.spec.seed}
-            self.study.remember(supernet=begun)
-        scored = np.array(begun["scored"], np.int64)
-        archs = [self.space.design(row).arch for row in np.array(begun["trained"], np.int64)]
-        supernet = Supernet(self.folder, data, archs, budget_s=float(begun["budget_s"]), seed=int(begun["seed"]))
-        supernet.train(trainer, lambda update: self._show_trainings({0: update}))
+        if "supernet" not in self.study.memory:
+            rows = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
+            trained, scored = (each.tolist() for each in rows)
+            settings = {"trained": trained, "scored": scored, "budget_s": budget_s, "seed": self.spec.seed}
+            self.study.remember(supernet=settings)
+        begun = Record(self.study.memory).record("supernet")  # limits, budget and seed may have changed since
+        scored = np.array(begun.sequence("scored", list[int]), np.int64)
+        archs = [self.space.design(row).arch for row in np.array(begun.sequence("trained", list[int]), np.int64)]
+        supernet = Supernet(
+            self.folder, data, archs, budget_s=begun.get("budget_s", float), seed=begun.get("seed", int)
+        )
+        supernet.train(trainer, lambda share: self._show_trainings({0: share}))
         self._phase("scoring with the supernet")
 
         def score(rows: Rows) -> Float64Array:
@@ -353,7 +371,7 @@ class Search:
             )
 
         chooser.set_supernet_prior(scored, score(scored))
-        self.study.remember(supernet={**begun, "done": True})
+        self.study.remember(supernet={**begun.data, "done": True})
         return score
 
     def _fair_reference(
@@ -461,12 +479,10 @@ class Search:
         self.status.detail = detail
         self._show_counts()
 
-    def _show_trainings(self, running: dict[int, dict[str, Any]]) -> None:
+    def _show_trainings(self, running: dict[int, float]) -> None:
         """Shows the progress of trainings; called about once a second."""
         self.status.training = len(running)
-        self._detail(
-            ", ".join(f"trial {number} {data['share'] * 100:.0f} %" for number, data in sorted(running.items()))
-        )
+        self._detail(", ".join(f"trial {number} {share * 100:.0f} %" for number, share in sorted(running.items())))
 
     def _show_counts(self) -> None:
         status = self.status

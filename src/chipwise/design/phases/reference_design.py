@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 from chipwise.design.limits import total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
@@ -94,7 +93,7 @@ def largest_within(
     return good
 
 
-def _earlier(trials: Trials, choices: Mapping[str, Any]) -> Candidate | None:
+def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
     """An earlier reference design with the same architecture, under other limits or budgets; it is used again."""
     for item in trials.all():
         if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
@@ -105,7 +104,7 @@ def _earlier(trials: Trials, choices: Mapping[str, Any]) -> Candidate | None:
 
 def _largest_first(
     spec: RunSpec, target: Target, family: Hashable
-) -> list[tuple[Mapping[str, Any], Mapping[str, Bounds]]]:
+) -> list[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
     """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
 
     Those that keep the soft limits too come before all others; those too large for their training come last, the
@@ -119,7 +118,7 @@ def _largest_first(
             return within(limits, values_of(predicted), headroom=HEADROOM)
         return kept(limits, predicted, {}, spec.confidence_share)
 
-    fitting: list[tuple[bool, bool, int, float, int, Mapping[str, Any], Mapping[str, Bounds]]] = []
+    fitting: list[tuple[bool, bool, int, float, int, Mapping[str, object], Mapping[str, Bounds]]] = []
     for choices in spec.asked.references(spec.space):
         if spec.asked.family(choices) != family:
             continue

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from chipwise.core import units
+from chipwise.core.record import Record
 from chipwise.design.phases import task_evaluation
-from chipwise.design.phases.going_on import charge_of, fit_to_plan, plan_with
+from chipwise.design.phases.going_on import charge_of, fit_to_plan, plan_with, stored_plan
 from chipwise.design.phases.halving import OVERHEAD, Rung, plan_finals, plan_rungs
 from chipwise.design.phases.matrix_formats import CPU_S, chosen_by_matrix
 from chipwise.design.phases.supernet_prior import planned_cpu_s
@@ -85,9 +86,8 @@ class RunBudget:
         Under another budget there is another plan, in which all that is trained counts.
         """
         study = self._trials.study
-        known = study.memory.get("plan")
-        if known is not None:
-            return tuple(Rung(budget=budget, count=count) for budget, count in known)
+        if known := stored_plan(study):
+            return known
         tried = [item for item in self._trials.all() if not item.is_reference and item.format_of is None]
         plan = plan_with(lambda: self._plan_of_rest(references), tried, self.allowance)
         fit_to_plan(self._trials, plan, self.allowance)
@@ -101,7 +101,9 @@ class RunBudget:
             SpecError: It does not even hold one final training.
         """
         done = [charge_of(item, self.allowance) for item in references]
-        supernet_s = 0.0 if self._trials.study.memory.get("supernet", {}).get("done") else self.supernet_s
+        supernet_s = (
+            0.0 if Record(self._trials.study.memory).record("supernet").get("done", bool, False) else self.supernet_s
+        )
         overhead = OVERHEAD if self.allowance.whole else 1.0
         training = (self.left - planned_cpu_s(supernet_s)) / overhead
         training -= max(0.0, self.allowance.final - max(done)) if done else 0.0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.files import build
+from chipwise.core.record import Record
 from chipwise.design.phases.finals import chances
 from chipwise.design.phases.findings import rankings
 from chipwise.design.phases.limits import penalty_factor, within
@@ -45,41 +46,41 @@ def make_record(
 ) -> rec.RunRecord:
     """The current record of a run; ``target`` is None before it was opened."""
     others = OtherDevices(spec, space) if others is None else others
-    memory, items = study.memory, trials.all()
-    winner, baseline = memory.get("winner"), memory.get("baseline")
+    memory, items = Record(study.memory), trials.all()
+    winner, baseline = memory.get("winner", int, None), memory.get("baseline", int, None)
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
     factor = penalty_factor(spec, others.predict)
     front = _front(spec, items, factor)
     chosen = next((item for item in items if item.number == winner), None)
     cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
-    screened = memory.get("screened", {})
-    samples = dict(memory.get("samples", {}))
-    said = samples.pop("continuations", memory.get("continuations", ()))
-    answer = build(rec.Answer, memory.get("answer", {}), field="answer")
+    screened = memory.record("screened")
+    samples = memory.record("samples")
+    said = samples.records("continuations") or memory.records("continuations")
+    answer = build(rec.Answer, memory.record("answer").data, field="answer")
     knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
     return rec.RunRecord(
         name=spec.name,
         created=now(),
         version=version("chipwise"),
         status="finished" if winner is not None else "partial",
-        stopped=None if winner is not None else memory.get("stopped"),
+        stopped=None if winner is not None else memory.get("stopped", str, None),
         seed=spec.seed,
         task=spec.task,
         target=_target(spec, items, profile, target),
         workload=spec.workload,
         constraints=(*spec.limits, *spec.limits_elsewhere),
         objectives=spec.goals,
-        budget=_budget(spec, memory, items),
+        budget=_budget(spec, memory.data, items),
         space=rec.SpaceSummary(
             size=space.size(),
             choices=plain(spec.space),
-            priced=screened.get("priced"),
-            priced_per_s=screened.get("priced_per_s"),
-            feasible_share=screened.get("feasible_share"),
+            priced=screened.get("priced", int, None),
+            priced_per_s=screened.get("priced_per_s", float, None),
+            feasible_share=screened.get("feasible_share", float, None),
         ),
-        data=rec.DataSummary(**memory["data"]) if "data" in memory else None,
+        data=build(rec.DataSummary, memory.record("data").data, field="data") if "data" in memory else None,
         trials=tuple(_trial(spec, item, others) for item in items),
-        cloud=_cloud(screened.get("cloud", [])),
+        cloud=_cloud(screened.get("cloud", list[list[float]], [])),
         winner=winner,
         baseline=baseline,
         knee=knee,
@@ -94,21 +95,21 @@ def make_record(
         memory=() if cost is None or chosen is None else _memory(cost, chosen),
         history=tuple(_history(spec, items, factor)),
         answer=answer,
-        tasks=tuple(_tasks(spec, items, memory.get("bars", {}))),
+        tasks=tuple(_tasks(spec, items, memory.record("bars").data)),
         rankings=rankings(items, spec.workload, pace=spec.asked.latency_metric),
-        test=build(rec.TestScore, memory["test"], field="test") if "test" in memory else None,
-        samples=samples,
-        law=_law(memory),
-        continuations=tuple(rec.Continuation(**item) for item in said),
+        test=build(rec.TestScore, memory.record("test").data, field="test") if "test" in memory else None,
+        samples={name: value for name, value in samples.data.items() if name != "continuations"},
+        law=_law(memory.data),
+        continuations=tuple(build(rec.Continuation, item.data, field="continuations") for item in said),
         elsewhere=()
         if target is None
         else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
-        notes=(*_notes(spec, items, profile), *memory.get("kit_notes", ())),
+        notes=(*_notes(spec, items, profile), *memory.sequence("kit_notes", str)),
     )
 
 
-def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]) -> rec.Budget:
-    allowed, spent = spec.allowance, memory.get("spent", {})
+def _budget(spec: RunSpec, memory: Mapping[str, object], items: Sequence[Candidate]) -> rec.Budget:
+    allowed, spent = spec.allowance, Record(memory).get("spent", dict[str, float], {})
     device = "gpu" if spec.train.trains_on == "cuda" else "cpu"
     if allowed.whole:
         return rec.Budget(cpu_s=allowed.total, spent=spent, device=device)
@@ -116,14 +117,13 @@ def _budget(spec: RunSpec, memory: Mapping[str, Any], items: Sequence[Candidate]
     return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
 
 
-def _law(memory: Mapping[str, Any]) -> rec.ByLaw | None:
+def _law(memory: Mapping[str, object]) -> rec.ByLaw | None:
     """Stored answer of a search by law; None if the search trains."""
-    held = memory.get("law")
-    if held is None:
+    if "law" not in memory:
         return None
     plan = memory.get("plan")
     line = plan.get("headline") if isinstance(plan, Mapping) else None
-    return build(rec.ByLaw, {**held, "plan": line}, field="law")
+    return build(rec.ByLaw, {**Record(memory).record("law").data, "plan": line}, field="law")
 
 
 def _target(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None, target: Target | None) -> rec.Target:
@@ -190,12 +190,16 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
     )
 
 
-def intervals_of(noted: Mapping[str, Any]) -> dict[str, rec.Interval]:
+def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, rec.Interval]:
     """Recorded predictions, by metric a value and its bounds, as the record holds them."""
-    return {metric: rec.Interval(value=value, low=low, high=high) for metric, (value, low, high) in noted.items()}
+    return {
+        metric: rec.Interval(value=value, low=low, high=high)
+        for metric, (value, low, high) in noted.items()
+        if value is not None
+    }
 
 
-def score_of(result: Mapping[str, Any]) -> rec.TaskScore:
+def score_of(result: Mapping[str, object]) -> rec.TaskScore:
     """A recorded result as the record holds it."""
     if "failed" in result:
         return rec.TaskScore(failed=str(result["failed"]))
@@ -203,18 +207,18 @@ def score_of(result: Mapping[str, Any]) -> rec.TaskScore:
     return build(rec.TaskScore, known, field="tasks")
 
 
-def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, Any]) -> Iterator[rec.TaskSummary]:
+def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, object]) -> Iterator[rec.TaskSummary]:
     for task in spec.tasks:
-        bar = bars.get(task.label)
-        known = [item.tasks.get(task.label, {}) for item in items] + ([bar] if bar is not None else [])
+        bar = Record(bars).record(task.label)
+        known = [*(Record(item.tasks.get(task.label, {})) for item in items), bar]
         yield rec.TaskSummary(
             name=task.label,
-            classes=next((tuple(one["classes"]) for one in known if one.get("classes")), ()),
-            bar=None if bar is None else score_of(bar),
+            classes=next((tuple(names) for one in known if (names := one.sequence("classes", str))), ()),
+            bar=score_of(bar.data) if bar.data else None,
         )
 
 
-def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Any]:
+def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Float64Array]:
     """Feasible candidates of known quality and their objectives to minimise, (n, m), with penalties.
 
     Quality is what was trained, or where nothing was, the loss that the law expects.

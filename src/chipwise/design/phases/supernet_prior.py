@@ -60,8 +60,8 @@ class Supernet:
         self._budget_s, self._seed = budget_s, seed
         self._weights: str | None = None
 
-    def train(self, trainer: Trainer, on_progress: Callable[[dict[str, Any]], None]) -> None:
-        """Trains, or continues. ``on_progress`` gets fields of an ``Update`` about once a second.
+    def train(self, trainer: Trainer, on_progress: Callable[[float], None]) -> None:
+        """Trains, or continues. ``on_progress`` gets the share that is done about once a second.
 
         Raises:
             WorkerError: The training failed; the message says why.
@@ -76,7 +76,7 @@ class Supernet:
         )
         for event in trainer.run([job]):
             if event.kind == "progress":
-                on_progress(event.data)
+                on_progress(float(event.data["share"]))
                 continue
             if event.kind == "failed":
                 raise WorkerError(f"the training of the supernet failed: {event.data['message']}")

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.core.workers import WorkerPool
 from chipwise.design.limits import Constraint, broken
 from chipwise.design.phases.trainings import require_disk
@@ -99,7 +99,7 @@ class TaskEvaluation:
                 result = {**result, "key": jobs[number, name].key(self._tasks[name])}
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
-    def baselines(self, known: Mapping[str, Any]) -> dict[str, Any]:
+    def baselines(self, known: Mapping[str, object]) -> dict[str, object]:
         """Results of a bag of words by task; see :func:`bag_of_words`."""
         return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
@@ -108,9 +108,9 @@ class TaskEvaluation:
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
-    def ship(self, winner: Candidate, target: Path) -> dict[str, Any]:
+    def ship(self, winner: Candidate, target: Path) -> dict[str, dict[str, object]]:
         """Copies the winner's classifiers next to it; returns their scores for the winner's file of promises."""
-        found = {}
+        found: dict[str, dict[str, object]] = {}
         for name, result in winner.tasks.items():
             source = self._place(winner, name)
             found[name] = {key: value for key, value in result.items() if key not in ("classes", "confusion", "key")}
@@ -140,14 +140,14 @@ class TaskEvaluation:
 
 
 def bag_of_words(
-    tasks: Mapping[str, Task], known: Mapping[str, Any], *, on_progress: Callable[[str], None] = lambda detail: None
-) -> dict[str, Any]:
+    tasks: Mapping[str, Task], known: Mapping[str, object], *, on_progress: Callable[[str], None] = lambda detail: None
+) -> dict[str, object]:
     """Results of a bag of words by task, or why there are none; those in ``known`` are not computed again."""
     from chipwise.training.evaluations.baseline import baseline
 
-    found = dict(known)
+    found: dict[str, object] = dict(known)
     for name, task in tasks.items():
-        if found.get(name, {}).get("items") == task.identity:
+        if Record(found).record(name).data.get("items") == task.identity:
             continue
         on_progress(f"a bag of words on {name}")
         try:
@@ -162,11 +162,11 @@ def run_side_by_side(
     *,
     workers: int,
     on_progress: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
-) -> list[tuple[tuple[int, str], dict[str, Any]]]:
+) -> list[tuple[tuple[int, str], dict[str, object]]]:
     """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
     if not jobs:
         return []
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    found: dict[tuple[int, str], dict[str, object]] = {}
     with WorkerPool(COMMAND, min(workers, len(jobs)), name="task worker") as pool:
         names = {pool.submit(job.to_data()): name for name, job in jobs.items()}
         running: list[int] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.design.phases.halving import Job
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
@@ -40,7 +40,7 @@ class Trainings:
         seed: Of initialisation and data order, the same for all candidates unless it was changed on the way.
         allowance: What trainings are charged in; those of the full budget are evaluated on all of the validation data.
         train: The run's choice of device and precision.
-        on_progress: Called with the running trials and their progress, about once a second.
+        on_progress: Called with the running trials and the share that is done of each, about once a second.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Trainings:
         seed: int | Callable[[ArchSpec], int],
         allowance: Allowance,
         train: TrainSpec | None = None,
-        on_progress: Callable[[dict[int, dict[str, Any]]], None],
+        on_progress: Callable[[dict[int, float]], None],
     ) -> None:
         self._trainer, self._folder, self._data = trainer, folder, data
         self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
         self._train = train or TrainSpec()
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
         """Each job with its result or its error, in the order of completion.
 
         Jobs that differ only in weight format, or in a denoiser's steps, share one training: the second finds it done.
@@ -76,12 +76,12 @@ class Trainings:
         if again:
             yield from self.run(again)
 
-    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Any] | ChipwiseError]]:
-        latest: dict[int, dict[str, Any]] = {}
+    def _together(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
+        latest: dict[int, float] = {}
         for event in self._trainer.run([self._train_job(job) for job in jobs]):
             job = jobs[event.job]
             if event.kind == "progress":
-                latest[job.candidate.number] = event.data
+                latest[job.candidate.number] = float(event.data["share"])
                 self._on_progress(latest)
                 continue
             latest.pop(job.candidate.number, None)
@@ -119,12 +119,11 @@ class Trainings:
             max_validation_bytes=None if job.budget >= self._allowance.final else self._data.quick,
         )
 
-    def _result(self, job: Job, data: dict[str, Any]) -> dict[str, Any]:
-        quantised = data.pop("quantised")
-        weights = job.candidate.design.weights
-        result = {**data, "quantised_loss": quantised.get(weights, data["loss"])}
-        result["weights"] = Path(data["weights"]).name
-        return result
+    def _result(self, job: Job, data: dict[str, object]) -> dict[str, object]:
+        held = Record(data)
+        quantised = held.record("quantised").data.get(job.candidate.design.weights, data["loss"])
+        result = {name: value for name, value in data.items() if name != "quantised"}
+        return result | {"quantised_loss": quantised, "weights": Path(held.get("weights", str)).name}
 
 
 def charged(items: Iterable[Candidate], allowance: Allowance) -> float:

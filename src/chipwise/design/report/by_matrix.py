@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from chipwise.core import units
 from chipwise.core.page.markup import safe, section, table
+from chipwise.core.record import Record
 from chipwise.design.report import words
 from chipwise.design.report.record import RunRecord
 
@@ -14,10 +14,10 @@ TITLE: Final = "Precision matrix by matrix"
 WHO: Final = (("winner", "winner"), ("baseline", "reference design"))
 
 
-def known(record: RunRecord) -> Mapping[str, Any]:
-    """Choices for winner (``winner``) and reference design (``baseline``): fields of a ``Selection``."""
-    found = record.samples.get("by_matrix", {})
-    return found if isinstance(found, Mapping) else {}
+def known(record: RunRecord) -> dict[str, Record]:
+    """Choices by model: fields of a ``Selection`` of the winner and the reference design."""
+    held = Record(record.samples).record("by_matrix")
+    return {name: held.record(who) for who, name in WHO if held.data.get(who) is not None}
 
 
 def note() -> str:
@@ -40,12 +40,11 @@ def head() -> tuple[str, ...]:
 def rows(record: RunRecord) -> list[list[str]]:
     """Winner and reference design: chosen formats, time and quality, beside FP32."""
     shown = []
-    for who, name in WHO:
-        if (item := known(record).get(who)) is not None:
-            chosen = str(item["weights"]) if item["kept"] else f"{item['weights']}, which broke a limit: not kept"
-            times = [units.show(item[key], "time", digits=3) for key in ("seconds", "fp32_seconds")]
-            quality = [_quality(item[key]) for key in ("loss", "fp32_loss")]
-            shown.append([name, chosen, ", ".join(item["fused"]) or "nothing", *times, *quality])
+    for name, item in known(record).items():
+        chosen = item.get("weights", str) + ("" if item.get("kept", bool) else ", which broke a limit: not kept")
+        times = [units.show(item.get(key, float), "time", digits=3) for key in ("seconds", "fp32_seconds")]
+        quality = [_quality(item.get(key, float)) for key in ("loss", "fp32_loss")]
+        shown.append([name, chosen, ", ".join(item.sequence("fused", str)) or "nothing", *times, *quality])
     return shown
 
 
@@ -60,18 +59,19 @@ def by_matrix(record: RunRecord) -> str:
     if not known(record):
         return ""
     parts = [table(head(), [[safe(cell) for cell in row] for row in rows(record)])]
-    for who, name in WHO:
-        if (item := known(record).get(who)) is not None:
-            tried = [
+    for name, item in known(record).items():
+        tried = []
+        for each in item.records("tried"):
+            loss = each.get("loss", float, None)
+            tried.append(
                 [
-                    safe(each["name"]),
-                    safe(each["form"]),
-                    f"{each['seconds_ratio']:.3f}",
-                    "not judged: no faster" if each["loss"] is None else safe(_quality(each["loss"])),
-                    "kept" if each["kept"] else "",
+                    safe(each.get("name", str)),
+                    safe(each.get("form", str)),
+                    f"{each.get('seconds_ratio', float):.3f}",
+                    "not judged: no faster" if loss is None else safe(_quality(loss)),
+                    "kept" if each.get("kept", bool) else "",
                 ]
-                for each in item["tried"]
-            ]
-            heads = (f"matrix of the {name}", "tried in", "times the time before", words.task().metric.title, "")
-            parts.append(table(heads, tried))
+            )
+        heads = (f"matrix of the {name}", "tried in", "times the time before", words.task().metric.title, "")
+        parts.append(table(heads, tried))
     return section("by-matrix", TITLE, "".join(parts), safe(note()))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from chipwise.core import units
 from chipwise.core.page.document import document
 from chipwise.core.page.markup import safe, section, table
+from chipwise.core.record import Record
 from chipwise.design.report import facts, insights, words
 from chipwise.design.report.card import line_of
 from chipwise.design.report.html import budget, constraints, facts_list, notes
@@ -103,7 +104,7 @@ def rows(record: RunRecord) -> Iterator[list[str]]:
     yield ["design", *[trial.summary for trial in trials]]
     for name in ("heads", "neurons"):
         label = {"heads": "KV heads of each layer", "neurons": "FFN neurons of each layer"}[name]
-        yield [label, *[", ".join(map(str, trial.choices[name])) if trial.choices else "all" for trial in trials]]
+        yield [label, *[", ".join(map(str, Record(trial.choices).sequence(name, int))) or "all" for trial in trials]]
     tasks = [f"{task.bar.metric if task.bar else _metric(record, task.name)}@{task.name}" for task in record.tasks]
     for metric in ("parameters", *words.served(), "loss", *tasks):
         if any(facts.value(trial, metric).value is not None for trial in trials):

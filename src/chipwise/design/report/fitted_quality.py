@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chipwise.core.record import Record
 from chipwise.design.report.record import RunRecord, load
 from chipwise.errors import InputError, StudyError
 from chipwise.model.arch.arch import ArchSpec
@@ -72,11 +73,12 @@ def _trainings(record: RunRecord) -> tuple[Trainings, dict[int, float]]:
     for trial in record.trials:
         if not trial.loss or (text and not trial.perplexity) or not trial.parameters or not trial.curve:
             continue
-        vocabulary = int(trial.choices["vocab_size"])
+        choices = Record(trial.choices)
+        vocabulary = choices.get("vocab_size", int)
         bytes_per_token = math.log2(trial.perplexity) / trial.loss if text and trial.perplexity else 1.0
         vocabularies[vocabulary] = bytes_per_token
-        head = vocabulary * int(trial.choices["d_model"])
-        layers = trial.parameters - head * (1 if trial.choices["tie_embeddings"] else 2)
+        head = vocabulary * choices.get("d_model", int)
+        layers = trial.parameters - head * (1 if choices.get("tie_embeddings", bool) else 2)
         rows.append((layers, head, trial.curve[-1].tokens * bytes_per_token, trial.loss))
     columns = np.array(rows, float).reshape(-1, 4).T
     names = ("layers", "head", "text_bytes", "loss")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from chipwise.core.fields import later, losses_renamed
 from chipwise.core.files import build, read_json, write_json
@@ -144,7 +144,7 @@ class SpaceSummary:
     """Size of the space, and the number of candidates screened by predicted cost."""
 
     size: int
-    choices: dict[str, Any] = field(default_factory=dict)  # name -> the values that may be chosen
+    choices: dict[str, object] = field(default_factory=dict)  # name -> the values that may be chosen
     priced: int | None = None
     priced_per_s: float | None = None  # distinct candidates
     feasible_share: float | None = None  # of the distinct candidates drawn first, by prediction
@@ -184,7 +184,7 @@ class Trial:
     summary: str  # such as "d192 L4 swiglu…"
     weights: str  # number format of the deployed weights
     rung: int | None = None  # of successive halving; None before training
-    choices: dict[str, Any] = field(default_factory=dict)
+    choices: dict[str, object] = field(default_factory=dict)
     parameters: int | None = None
     loss: float | None = None  # of the validation text, trained weights
     perplexity: float | None = None
@@ -413,7 +413,7 @@ class RunRecord(Result):
     elsewhere: tuple[Elsewhere, ...] = ()
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
-    samples: dict[str, Any] = field(default_factory=dict)  # what models do with test data, as their task shows it
+    samples: dict[str, object] = field(default_factory=dict)  # what models do with test data, as their task shows it
     law: ByLaw | None = None  # where nothing was trained and a law of loss ranked the designs
     start: Start | None = None  # where the run started from a pretrained model
     stopped: str | None = None  # why a partial run ended, where an error ended it
@@ -472,13 +472,13 @@ class RunRecord(Result):
             return "original"
         return "baseline" if trial.number == self.baseline else "candidate"
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """The record as JSON holds it.
 
         Raises:
             SpecError: A number is NaN or infinite; what is unknown is None.
         """
-        plain: dict[str, Any] = {"schema": self.schema, **dataclasses.asdict(self)}
+        plain: dict[str, object] = {"schema": self.schema, **dataclasses.asdict(self)}
         _refuse_not_finite(plain, "")
         return plain
 

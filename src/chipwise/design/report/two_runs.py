@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.layout import Column, Table
@@ -165,7 +164,7 @@ def tables(runs: TwoRuns) -> list[Table]:
 
 
 @words.in_its_words
-def to_data(runs: TwoRuns) -> dict[str, Any]:
+def to_data(runs: TwoRuns) -> dict[str, object]:
     """Everything as JSON holds it, in SI units."""
     metric = facts.latency_metric(runs.records[0])
     return {

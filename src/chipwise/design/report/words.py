@@ -60,7 +60,7 @@ def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
     """Decorates a function whose first argument is a record: it writes in the vocabulary of that record's task."""
 
     @wraps(show)
-    def shown(record: Any, *args: Any, **more: Any) -> T:
+    def shown(record: Any, *args: Any, **more: object) -> T:
         token = _TASK.set(record.task)
         try:
             return show(record, *args, **more)

@@ -8,7 +8,7 @@ seconds and limited by nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core import units
 from chipwise.core.fields import positive
@@ -187,7 +187,7 @@ def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
     )
 
 
-def _amount(text: Any, unit: Unit, where: str) -> float:
+def _amount(text: object, unit: Unit, where: str) -> float:
     try:
         value = _parsed(text, unit)
     except UnitError as error:
@@ -197,7 +197,7 @@ def _amount(text: Any, unit: Unit, where: str) -> float:
     return value
 
 
-def _parsed(text: Any, unit: Unit) -> float:
+def _parsed(text: object, unit: Unit) -> float:
     if unit in ("cpu", "gpu"):
         return units.parse(text, "duration")
     if unit == "usd" and isinstance(text, str) and ("USD" in text or "$" in text):

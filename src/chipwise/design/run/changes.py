@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.design.run.spec import RunSpec
@@ -26,14 +25,14 @@ _MISSING = object()
 class Basis:
     """Changeable fields that decisions of a run depend on, as plain values for the study."""
 
-    limits: dict[str, Any]
-    budget: dict[str, Any]
+    limits: dict[str, object]
+    budget: dict[str, object]
     seed: int
 
     @classmethod
     def of(cls, spec: AnySpec) -> Basis:
         """The basis of the decisions of ``spec``."""
-        limits: dict[str, Any] = {"constraints": spec.constraints}
+        limits: dict[str, object] = {"constraints": spec.constraints}
         if isinstance(spec, RunSpec):
             elsewhere = {item.device: dict(item.constraints) for item in spec.targets}
             limits |= {"confidence": spec.confidence, "elsewhere": elsewhere}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from chipwise.core.digest import plain
 from chipwise.core.files import read_json, write_json
@@ -174,14 +174,14 @@ class RunFolder:
             return
         self._take_up(held)
 
-    def _identity_of(self, held: dict[str, Any]) -> object:
+    def _identity_of(self, held: dict[str, object]) -> object:
         """Identity of the specification in the folder; it may differ from that at the run's beginning."""
         try:
             return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
         except SpecError:  # of a version that had other fields
             return held.get("identity")
 
-    def _take_up(self, held: dict[str, Any]) -> None:
+    def _take_up(self, held: dict[str, object]) -> None:
         """Opens a run whose specification changes, or was changed, in changeable fields.
 
         Raises:

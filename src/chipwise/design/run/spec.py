@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
@@ -121,9 +121,14 @@ class TargetSpec:
     def _default_runtime(self) -> str:
         if self.local or self.device.endswith(".json") or self.device.startswith("ssh:"):
             return LOCAL_RUNTIME
-        return default_runtime(self._named_sheet())
+        return default_runtime(self.named_sheet())
 
-    def _named_sheet(self) -> datasheet.DeviceProfile:
+    def named_sheet(self) -> datasheet.DeviceProfile:
+        """The data sheet of its device.
+
+        Raises:
+            SpecError: There is none of this name.
+        """
         try:
             sheet = self.sheet
         except UnknownName as error:
@@ -144,7 +149,7 @@ class TargetSpec:
             raise SpecError("only valid for a device measured over ssh; leave it out", field="like")
         if self.device.endswith(".json"):
             return
-        sheet = self._named_sheet()
+        sheet = self.named_sheet()
         try:
             on_device(runtime_named(self.runtime), sheet)
         except (UnknownName, Unsupported) as error:
@@ -164,7 +169,7 @@ class AlsoOn:
 
     device: str
     weight: float = 1.0
-    constraints: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, object] = field(default_factory=dict)
     runtime: str = later(DEFAULT)
 
     def __post_init__(self) -> None:
@@ -324,9 +329,9 @@ class RunSpec:
     workload: Workload
     space: SpaceSpec
     task: str = "text"  # what is asked of models: a row of the table in training/tasks/protocol.py
-    data: Mapping[str, Any] = field(default_factory=dict)  # needed wherever something is trained
+    data: Mapping[str, object] = field(default_factory=dict)  # needed wherever something is trained
     target: TargetSpec = field(default_factory=TargetSpec)
-    constraints: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Mapping[str, object] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: StrategySpec = field(default_factory=StrategySpec)
@@ -573,25 +578,26 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     return found
 
 
-def spelt_out(data: Mapping[str, Any]) -> dict[str, Any]:
+def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
     """``data`` with a strategy, a method, targets and tasks that are given by name alone as their fields."""
     found = dict(data)
     if isinstance(data.get("search"), str):
         found["search"] = {"strategy": data["search"]}
     if isinstance(data.get("train"), str):
         found["train"] = {"on": data["train"]}
-    elif isinstance(data.get("train"), Mapping):  # YAML 1.1 readers take the name on for a truth value
-        found["train"] = {"on" if name is True else name: value for name, value in data["train"].items()}
+    elif isinstance(train := data.get("train"), Mapping):  # YAML 1.1 readers take the name on for a truth value
+        found["train"] = {"on" if name is True else name: value for name, value in train.items()}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
-    if dict(found.get("quality") or {}).get("method") == "law" and "objectives" not in data:
+    quality = found.get("quality")
+    if isinstance(quality, Mapping) and quality.get("method") == "law" and "objectives" not in data:
         found["objectives"] = {EXPECTED_LOSS: "minimize", "tpot_p50": "minimize"}
     if isinstance(data.get("target"), str):
         found["target"] = {"device": data["target"]}
-    if isinstance(data.get("targets"), list | tuple):
-        found["targets"] = [{"device": item} if isinstance(item, str) else item for item in data["targets"]]
-    if isinstance(data.get("tasks"), list | tuple):
-        found["tasks"] = [_named_task(item) if isinstance(item, str) else item for item in data["tasks"]]
+    if isinstance(targets := data.get("targets"), list | tuple):
+        found["targets"] = [{"device": item} if isinstance(item, str) else item for item in targets]
+    if isinstance(tasks := data.get("tasks"), list | tuple):
+        found["tasks"] = [_named_task(item) if isinstance(item, str) else item for item in tasks]
     return found
 
 

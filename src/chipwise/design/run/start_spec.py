@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import build, read_yaml
@@ -46,8 +46,8 @@ class StartSpec:
     name: str
     start_from: str  # a Hugging Face folder, from the file's own folder on; or package:NAME/FOLDER
     workload: Workload
-    data: Mapping[str, Any]
-    constraints: Mapping[str, Any]
+    data: Mapping[str, object]
+    constraints: Mapping[str, object]
     target: TargetSpec = field(default_factory=TargetSpec)
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: Literal["auto", "exact", "shared"] = "auto"

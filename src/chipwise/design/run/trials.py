@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from chipwise.core.digest import digest
 from chipwise.core.fields import losses_renamed
+from chipwise.core.record import Record
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.study import Study, Trial
 from chipwise.model.arch.design import Design
@@ -34,7 +35,7 @@ class TrainedRung:
     weights: str | None = None  # file in the training's folder
 
     @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> TrainedRung:
+    def from_plain(cls, data: Mapping[str, object]) -> TrainedRung:
         """The part of a stored result that is used."""
         return cls(**_known(cls, data))
 
@@ -44,7 +45,7 @@ class TrialNotes:
     """Everything that is recorded of a trial. Stored as plain JSON, one value for each field that is set."""
 
     role: Role
-    choices: Mapping[str, Any]
+    choices: Mapping[str, object]
     predicted: Predictions  # the promise: written once, before anything of this candidate was measured
     row: tuple[int, ...] | None = None  # in the space; a reference design has none
     started: str | None = None  # ISO 8601
@@ -67,15 +68,15 @@ class TrialNotes:
     clean: bool | None = None  # whether the machine was quiet
     unclean_because: tuple[str, ...] = ()
     loudness: float | None = None  # below 1 is clean
-    drift: Mapping[str, Any] | None = None  # of the machine since calibration
+    drift: Mapping[str, object] | None = None  # of the machine since calibration
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
-    by_matrix: Mapping[str, Any] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
+    by_matrix: Mapping[str, object] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
     exported_loss: float | None = None  # of the validation text, by the exported graph
     test_loss: float | None = None  # of the test text, which selected nothing, by the exported graph
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         """The fields that differ from their defaults, as JSON holds them."""
         usual = TrialNotes(role=self.role, choices=self.choices, predicted=self.predicted)
         required = ("role", "choices", "predicted", "row")
@@ -86,7 +87,7 @@ class TrialNotes:
         }
 
     @classmethod
-    def from_plain(cls, data: Mapping[str, Any]) -> TrialNotes:
+    def from_plain(cls, data: Mapping[str, object]) -> TrialNotes:
         """The notes that a study holds; names that this version does not know are ignored."""
         known = _known(cls, data)
         for name in ("row", "unclean_because"):
@@ -100,12 +101,12 @@ class TrialNotes:
 NOTE_NAMES = frozenset(item.name for item in fields(TrialNotes))
 
 
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+def _known(cls: type, data: Mapping[str, object]) -> dict[str, Any]:
     names = {item.name for item in fields(cls)}
     return {name: value for name, value in losses_renamed(data).items() if name in names}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, TrainedRung):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, tuple):
@@ -231,15 +232,17 @@ class Trials:
         return Candidate(trial, self._design(trial))
 
     def _design(self, trial: Trial) -> Design:
-        name = "baseline" if trial.notes["role"] == "baseline" else self._spec.name
-        by_matrix = trial.notes.get("by_matrix") or {}
-        written = {}
-        if by_matrix.get("kept"):
-            written = {"weights": by_matrix["weights"], "fused": tuple(by_matrix["fused"])}
-        key = digest([name, trial.notes["choices"], written])
+        notes = Record(trial.notes)
+        name = "baseline" if notes.get("role", str) == "baseline" else self._spec.name
+        by_matrix, choices = notes.record("by_matrix"), notes.record("choices").data
+        kept = by_matrix.get("kept", bool, False)
+        key = digest([name, choices, [by_matrix.data["weights"], by_matrix.data["fused"]] if kept else None])
         if key not in self._designs:
-            found = design_of(trial.notes["choices"], spec=self._spec.space, name=name)
-            self._designs[key] = replace(found, **written)
+            found = design_of(choices, spec=self._spec.space, name=name)
+            if kept:
+                fused = tuple(by_matrix.sequence("fused", str))
+                found = replace(found, weights=by_matrix.get("weights", str), fused=fused)
+            self._designs[key] = found
         return self._designs[key]
 
     def add(self, row: Rows, *, predicted: Predictions, **notes: Any) -> int:
@@ -252,35 +255,33 @@ class Trials:
         place = tuple(int(i) for i in row)
         return self._start("candidate", self._space.choices(row), labels, predicted, row=place, **notes)
 
-    def add_reference(self, choices: Mapping[str, Any], *, predicted: Predictions) -> int:
+    def add_reference(self, choices: Mapping[str, object], *, predicted: Predictions) -> int:
         """Starts a trial of a reference design; returns its number."""
         return self._start("baseline", choices, {}, predicted)
 
     def _start(
-        self, role: Role, choices: Mapping[str, Any], labels: Mapping[str, str], predicted: Predictions, **notes: Any
+        self, role: Role, choices: Mapping[str, object], labels: Mapping[str, str], predicted: Predictions, **notes: Any
     ) -> int:
-        assert role in get_args(Role)
         found = TrialNotes(role=role, choices=dict(choices), predicted=dict(predicted), started=now(), **notes)
         return self.study.start(labels, found.to_plain())
 
-    def trained(self, number: int, result: Mapping[str, Any]) -> None:
+    def trained(self, number: int, result: Mapping[str, object]) -> None:
         """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``.
 
         What an export of earlier weights was found to be holds no longer.
         """
         item = self[number]
         kept = [each for each in item.rungs if each.rung != result["rung"]]
-        rungs = _plain((*kept, TrainedRung.from_plain(result)))
         if item.notes.exported_loss is not None:
             self.note(number, exported_loss=None, test_loss=None, final=False, by_matrix={}, tasks={})
-        self.study.note(number, rungs=rungs, curve=result["curve"])
+        self.study.note(number, rungs=_plain((*kept, TrainedRung.from_plain(result))), curve=result["curve"])
 
     def fail(self, number: int, reason: str) -> None:
         """Ends a trial with its reason."""
         self.study.note(number, ended=now())
         self.study.fail(number, reason)
 
-    def note(self, number: int, **notes: Any) -> None:
+    def note(self, number: int, **notes: object) -> None:
         """Sets fields of a trial's :class:`TrialNotes`.
 
         Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.files import build, read_json
 from chipwise.design.limits import Constraint, parse_constraints
@@ -32,9 +31,9 @@ class WinnerFile:
 class _Stored:
     weights: str
     workload: Workload
-    constraints: dict[str, Any]  # texts, lists, and soft limits as mappings: parse_constraints checks them
+    constraints: dict[str, object]  # texts, lists, and soft limits as mappings: parse_constraints checks them
     promised: dict[str, tuple[float | None, ...]]
-    target: dict[str, Any]
+    target: dict[str, object]
 
 
 def read_winner(folder: Path) -> WinnerFile | None:

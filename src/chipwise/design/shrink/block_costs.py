@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.measure.worker import requested
+from chipwise.deploy.runtimes import Session
 from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, generates, whole_sizes
 from chipwise.errors import InputError
@@ -104,7 +106,7 @@ class Clock(Protocol):
     """Seconds of models on one chip, with random weights."""
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Identity of this chip, as JSON can hold it."""
         ...
 
@@ -131,7 +133,7 @@ class LocalClock:
 
     workload: Workload
     weights: str = "fp32"  # the format in which it will be served
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, object] = field(default_factory=dict)
     where: str = "on this machine"
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
@@ -143,7 +145,7 @@ class LocalClock:
         return _timed(archs, self.workload, self.weights, 2.0, 4, lambda done, total: None)
 
 
-def request_times(session: Any, workload: Workload, prompt: Any, *, encodes: bool) -> Times:
+def request_times(session: Session, workload: Workload, prompt: AnyArray, *, encodes: bool) -> Times:
     """Processor seconds of one request and its parts."""
     start = time.process_time()
     logits = session.prefill(prompt)

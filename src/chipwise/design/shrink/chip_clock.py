@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from chipwise.design.shrink.block_costs import Times
 from chipwise.errors import ChipwiseError
@@ -31,7 +30,7 @@ class ChipClock:
     generates: bool = True  # of the original: a cut of an encoder without attention is not a decoder
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """The chip and its runtime."""
         return {"device": self.device, "runtime": self.runtime}
 

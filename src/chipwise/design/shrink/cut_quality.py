@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.design.shrink.sizes import generates
@@ -24,12 +25,15 @@ from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.data import Method, Task
 from chipwise.training.tasks.exported_text import nats_of
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 PAIRS, TEXTS = 400, 200  # of held-out texts at most: for an encoder, for a decoder
 LONGEST = 128  # tokens of a task's text
 OnProgress = Callable[[int, int], None]
 
 
-def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, Any]:
+def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, object]:
     """Rank correlation of the cosines of held-out pairs of texts, each text in one pair, with the original's cosines.
 
     The fields of a :class:`chipwise.design.report.record.TaskScore`.
@@ -74,7 +78,7 @@ def embedded(
 
 
 def bits_per_byte(
-    design: Design, weights: Mapping[str, Any], tokenizer: Path, texts: Sequence[str], *, longest: int, path: Path
+    design: Design, weights: Mapping[str, AnyArray], tokenizer: Path, texts: Sequence[str], *, longest: int, path: Path
 ) -> float:
     """Bits that an exported decoder takes for a byte of held-out texts, each read on its own; special tokens are free.
 
@@ -108,12 +112,12 @@ def bits_per_byte(
 def task_score(
     task: Task,
     design: Design,
-    weights: Mapping[str, Any],
+    weights: Mapping[str, AnyArray],
     path: Path,
     tokenizer: Path,
     *,
     on_progress: OnProgress = lambda done, total: None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The score of a model on the held-out items of ``task``: fields of
     :class:`chipwise.training.evaluations.evaluate.TaskResult`."""
     from chipwise.training.evaluations.evaluate import evaluate_task, probed, score_answers
@@ -130,8 +134,8 @@ def task_score(
     return asdict(score_answers(task, answers, method="probe", judged="exported graph"))
 
 
-def _tokenizer(path: Path, longest: int | None) -> Any:
-    found: Any = load_tokenizer(path)
+def _tokenizer(path: Path, longest: int | None) -> Tokenizer:
+    found: Tokenizer = load_tokenizer(path)
     found.no_padding()
     if longest is None:
         found.no_truncation()

@@ -1,11 +1,16 @@
 """Builds the record of a run from a pretrained model, which its report shows. Works at any moment."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
+from pathlib import Path
+from chipwise.core.files import read_mapping
 
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Required, TypedDict
+
+from chipwise.core.files import build
+from chipwise.core.record import Record
 from chipwise.design.limits import Constraint, broken
 from chipwise.design.phases.run_record import intervals_of, score_of
 from chipwise.design.report import record as rec
@@ -14,34 +19,76 @@ from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.run.trials import now
 from chipwise.hardware.detect import detect
 
+
+class Contender(TypedDict, total=False):
+    """What is known of the original or of a cut, as the run's folder stores it."""
+
+    absent: str  # why there is no such cut
+    parameters: int
+    summary: str
+    arch: dict[str, object]
+    sizes: dict[str, object]
+    loss_before: float
+    loss_after: float
+    heal_cpu_s: float
+    predicted: Mapping[str, Sequence[float]]
+    measured: dict[str, float]
+    clean: bool
+    reasons: list[str]
+    runtime_version: str
+    bits_per_byte: float
+    tasks: dict[str, dict[str, object]]  # fields of a :class:`TaskScore`
+    judged: list[object]  # identity of the weights and tasks behind the last two
+
+
+class Known(TypedDict, total=False):
+    """The content of ``state/contenders.json``."""
+
+    contenders: Required[dict[str, Contender]]
+    basis: dict[str, object]
+    spent: dict[str, float]
+    data: Mapping[str, object]
+    space: dict[str, object]
+    bars: dict[str, object]
+    steps: int
+    finished: bool
+
+
+def read_known(path: Path) -> Known:
+    """The content of the file as the run wrote it; nothing is known where there is none."""
+    held: Any = read_mapping(path) if path.exists() else {"contenders": {}}
+    found: Known = held
+    return found
+
+
 NUMBERS = {"original": 0, "exact": 1, "shared": 1, "truncate": 2}  # trials
 
 
-def values_of(found: Mapping[str, Any]) -> dict[str, float]:
+def values_of(found: Contender) -> dict[str, float]:
     """Every metric that is known of a contender."""
     values = dict(found.get("measured", {})) | {"parameters": float(found["parameters"])}
     if "bits_per_byte" in found:
         values["bits_per_byte"] = found["bits_per_byte"]
-    for name, result in found.get("tasks", {}).items():
-        if "value" in result:
-            values[f"{result['metric']}@{name}"] = result["value"]
+    for name, score in _scores(found).items():
+        if score.value is not None:
+            values[f"{score.metric}@{name}"] = score.value
     return values
 
 
-def constraints_of(spec: StartSpec, contenders: Mapping[str, Any]) -> tuple[Constraint, ...]:
+def constraints_of(spec: StartSpec, contenders: Mapping[str, Contender]) -> tuple[Constraint, ...]:
     """The run's constraints in SI units; shares only if their references are known."""
     original = contenders.get("original")
     return spec.limits({} if original is None else values_of(original) | {f"spearman@{ORIGINAL}": 1.0})
 
 
-def broken_limits(spec: StartSpec, contenders: Mapping[str, Any]) -> list[Constraint]:
+def broken_limits(spec: StartSpec, contenders: Mapping[str, Contender]) -> list[Constraint]:
     """The constraints that the cut is known to break."""
     return broken(constraints_of(spec, contenders), values_of(contenders[spec.method]))
 
 
-def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
+def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
     """The current record of a run; ``known`` is the content of ``state/contenders.json``."""
-    contenders: dict[str, dict[str, Any]] = known["contenders"]
+    contenders = known["contenders"]
     machine = detect()
     there = {name: found for name, found in contenders.items() if "parameters" in found}
     limits = constraints_of(spec, there)
@@ -63,8 +110,8 @@ def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
         workload=spec.workload,
         constraints=limits,
         budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=dict(known.get("spent", {}))),
-        space=rec.SpaceSummary(**known.get("space", {"size": 0})),
-        data=rec.DataSummary(**known["data"]) if "data" in known else None,
+        space=build(rec.SpaceSummary, known.get("space", {"size": 0}), field="space"),
+        data=build(rec.DataSummary, known["data"], field="data") if "data" in known else None,
         trials=tuple(_trial(spec, name, found, limits) for name, found in there.items()),
         winner=NUMBERS[spec.method] if known.get("finished") else None,
         baseline=NUMBERS["truncate"] if "truncate" in there else None,
@@ -81,12 +128,12 @@ def make_record(spec: StartSpec, known: Mapping[str, Any]) -> rec.RunRecord:
                 if "loss_after" in found
             },
         ),
-        tasks=tuple(_tasks(there, known.get("bars", {}))),
+        tasks=tuple(_tasks(there, Record(known.get("bars", {})))),
         notes=tuple(_notes(contenders)),
     )
 
 
-def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[Constraint, ...]) -> rec.Trial:
+def _trial(spec: StartSpec, name: str, found: Contender, limits: tuple[Constraint, ...]) -> rec.Trial:
     values = values_of(found)
     known = [item for item in limits if item.metric in values]
     return rec.Trial(
@@ -100,28 +147,32 @@ def _trial(spec: StartSpec, name: str, found: Mapping[str, Any], limits: tuple[C
         train_cpu_s=found.get("heal_cpu_s"),
         predicted=intervals_of(found.get("predicted", {})),
         measured=found.get("measured"),
-        tasks={task: score_of(result) for task, result in found.get("tasks", {}).items()},
+        tasks=_scores(found),
         clean=found.get("clean"),
         feasible=not broken(known, values) if len(known) == len(limits) else None,
         reason="; ".join(found.get("reasons", ())) or None,
     )
 
 
-def _tasks(there: Mapping[str, Any], bars: Mapping[str, Any]) -> list[TaskSummary]:
-    names = list(dict.fromkeys(name for found in there.values() for name in found.get("tasks", {})))
+def _scores(found: Contender) -> dict[str, rec.TaskScore]:
+    return {task: score_of(result) for task, result in found.get("tasks", {}).items()}
+
+
+def _tasks(there: Mapping[str, Contender], bars: Record) -> list[TaskSummary]:
+    results = [Record(found.get("tasks", {})) for found in there.values()]
     return [
         TaskSummary(
             name=name,
             classes=next(
-                (tuple(c) for f in there.values() if (c := f.get("tasks", {}).get(name, {}).get("classes"))), ()
+                (tuple(names) for each in results if (names := each.record(name).sequence("classes", str))), ()
             ),
-            bar=None if name not in bars else score_of(bars[name]),
+            bar=score_of(bars.record(name).data) if name in bars else None,
         )
-        for name in names
+        for name in dict.fromkeys(name for each in results for name in each)
     ]
 
 
-def _notes(contenders: Mapping[str, Any]) -> list[str]:
+def _notes(contenders: Mapping[str, Contender]) -> list[str]:
     notes = [found["absent"] for found in contenders.values() if "absent" in found]
     loud = [name for name, found in contenders.items() if found.get("clean") is False]
     if loud:

@@ -14,13 +14,13 @@ of each contender is in ``state/contenders.json``. A run that was killed continu
 """
 
 from __future__ import annotations
+from chipwise.design.shrink.cut_record import read_known
 
 import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import read_mapping, storage, write_json
@@ -38,7 +38,7 @@ from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.shrink.block_selection import Limits, options_of
 from chipwise.design.shrink.cut_limits import limits_of, promises_of
 from chipwise.design.shrink.cut_quality import bits_per_byte, likeness, task_score
-from chipwise.design.shrink.cut_record import broken_limits, constraints_of, make_record, values_of
+from chipwise.design.shrink.cut_record import Contender, Known, broken_limits, constraints_of, make_record, values_of
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.shrink_model import claim
 from chipwise.design.shrink.sizes import Sizes, blocks, generates
@@ -74,7 +74,7 @@ class Cutting:
     def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
         self.spec, self.folder, self._observer = spec, folder, observer
         self._notes = folder.path / "state" / "contenders.json"
-        self.known: dict[str, Any] = dict(read_mapping(self._notes)) if self._notes.exists() else {"contenders": {}}
+        self.known = read_known(self._notes)
         self.ledger = Ledger(self.known.get("spent", {}))
         self.status = Status(budget=spec.budget.cpu_s)
         self._shown_s = 0.0
@@ -99,9 +99,10 @@ class Cutting:
         now = asdict(Basis.of(self.spec))
         if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
             original = self._of("original")
-            self.known |= {"contenders": {"original": original} if original else {}, "finished": False}
+            self.known.update({"contenders": {"original": original} if original else {}, "finished": False})
         if self.known.get("basis") != now:
-            self._note(basis=now)
+            self.known["basis"] = now
+            self._note()
         if self.folder.before is not None:
             self.folder.write_spec()
 
@@ -122,7 +123,8 @@ class Cutting:
         spec.require_kind(work.arch)
         _require_answerable(work.arch, tasks)
         claim(folder, work.about, resume=True)  # the folder's spec was compared before: this compares weights and text
-        self._note(data=corpus.summary(), space=_space_of(work))
+        self.known |= {"data": corpus.summary(), "space": _space_of(work)}
+        self._note()
         limits = self._limits(work)
         settings = CutSettings(
             method=spec.method,
@@ -136,10 +138,11 @@ class Cutting:
         try:
             self._contender(work, replace(settings, method="truncate", widths=(1.0,)), corpus, tasks)
         except Infeasible as error:
-            self._found("truncate", absent=f"there are no first layers alone to compare with: {error}")
+            self._found("truncate", Contender(absent=f"there are no first layers alone to compare with: {error}"))
         if tasks:
             self._phase("evaluating the TF-IDF baseline")
-            self._note(bars=bag_of_words(tasks, self.known.get("bars", {})))
+            self.known["bars"] = bag_of_words(tasks, self.known.get("bars", {}))
+            self._note()
         self._evaluate("original", Design(arch=work.arch, weights=spec.weights), work.original, work, corpus, tasks)
         self._measure(work)
         self._decide(work)
@@ -153,9 +156,11 @@ class Cutting:
                 raise found
             self._found(
                 "original",
-                parameters=work.arch.parameters(),
-                summary=summary(Design(arch=work.arch, weights=self.spec.weights)),
-                **_noted(found),
+                {
+                    "parameters": work.arch.parameters(),
+                    "summary": summary(Design(arch=work.arch, weights=self.spec.weights)),
+                    **_noted(found),
+                },
             )
         original = values_of(self._of("original"))
         return limits_of(work, constraints_of(self.spec, self.known["contenders"]), original)
@@ -198,7 +203,8 @@ class Cutting:
             return int(left_s / step_s)
 
         steps: int = work.kept("steps", make, key=digest([settings.choosing, budget.cpu_s, budget.final_s]))
-        self._note(steps=steps)
+        self.known["steps"] = steps
+        self._note()
         return steps
 
     @property
@@ -217,14 +223,16 @@ class Cutting:
         design = Design(arch=cut.arch, weights=self.spec.weights)
         self._found(
             name,
-            parameters=cut.arch.parameters(),
-            summary=summary(design),
-            sizes=plain(sizes),
-            predicted=promises_of(work, sizes, self._of("original")["measured"]),
-            loss_before=cut.loss_before,
-            loss_after=cut.loss_after,
-            heal_cpu_s=work.cpu_s["heal"],
-            arch=to_data(cut.arch),
+            Contender(
+                parameters=cut.arch.parameters(),
+                summary=summary(design),
+                sizes=plain(sizes),
+                predicted=promises_of(work, sizes, self._of("original")["measured"]),
+                loss_before=cut.loss_before,
+                loss_after=cut.loss_after,
+                heal_cpu_s=work.cpu_s["heal"],
+                arch=to_data(cut.arch),
+            ),
         )
         self._evaluate(name, design, cut.weights, work, corpus, tasks)
 
@@ -234,11 +242,14 @@ class Cutting:
         """Quality on test text and on the tasks, unless these weights were evaluated before."""
         path = work.original_file if name == "original" else self.folder.path / name / "model.onnx"
         arrays = {key: value.numpy() for key, value in weights.items()}
-        key = [self.known.get("steps") if name != "original" else None, [task.identity for task in tasks.values()]]
+        key: list[object] = [
+            self.known.get("steps") if name != "original" else None,
+            [task.identity for task in tasks.values()],
+        ]
         if self._of(name).get("judged") == key:
             return
         self._phase("evaluating on test text")
-        quality: dict[str, Any] = {"tasks": {}}
+        quality: Contender = {"tasks": {}, "judged": key}
         if generates(design.arch):
             quality["bits_per_byte"] = bits_per_byte(
                 design,
@@ -257,7 +268,7 @@ class Cutting:
             quality["tasks"][label] = task_score(
                 task, design, arrays, path, self._tokenizer, on_progress=lambda done, total: self._detail(done, total)
             )
-        self._found(name, judged=key, **quality)
+        self._found(name, quality)
 
     def _measure(self, work: Shrinking) -> None:
         """All contenders alternately; limits are checked against this, not the original's first measurement."""
@@ -268,7 +279,7 @@ class Cutting:
         for name, found in zip(names, measured, strict=True):
             if isinstance(found, MeasurementError):
                 raise found
-            self._found(name, **_noted(found))
+            self._found(name, _noted(found))
 
     def _decide(self, work: Shrinking) -> None:
         """The cut wins where it keeps every limit as exported.
@@ -288,7 +299,8 @@ class Cutting:
                 + f"; the cut is in {self.folder.path / self.spec.method}"
             )
         self._write_winner(work)
-        self._note(finished=True)
+        self.known["finished"] = True
+        self._note()
 
     def _write_winner(self, work: Shrinking) -> None:
         """The Hugging Face folder, with the measured ``model.onnx`` and its measurements next to it."""
@@ -335,16 +347,14 @@ class Cutting:
         except (ChipwiseError, OSError):
             return  # the reason for which the run stopped is what the user must see
 
-    def _of(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.known["contenders"].get(name, {})
-        return found
+    def _of(self, name: str) -> Contender:
+        return self.known["contenders"].get(name, Contender())
 
-    def _found(self, name: str, **facts: Any) -> None:
+    def _found(self, name: str, facts: Contender) -> None:
         self.known["contenders"][name] = {**self._of(name), **facts}
         self._note()
 
-    def _note(self, **facts: Any) -> None:
-        self.known |= facts
+    def _note(self) -> None:
         self.known["spent"] = dict(self.ledger.settle())
         write_json(self._notes, self.known)
 
@@ -372,7 +382,7 @@ class Cutting:
         self._observer(self.status)
 
 
-def _noted(found: Measurement) -> dict[str, Any]:
+def _noted(found: Measurement) -> Contender:
     return {
         "measured": metrics_of(found),
         "clean": found.clean,
@@ -381,7 +391,7 @@ def _noted(found: Measurement) -> dict[str, Any]:
     }
 
 
-def _space_of(work: Shrinking) -> dict[str, Any]:
+def _space_of(work: Shrinking) -> dict[str, object]:
     """Number of cuts, and their choices."""
     options = options_of(work.arch)
     size = 1

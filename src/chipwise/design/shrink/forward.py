@@ -32,7 +32,7 @@ class _States(nn.Module):
         super().__init__()
         self.model: nn.Module = module_of(arch)
 
-    def forward(self, *inputs: Any) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""
         if isinstance(self.model, Encoder):
             tokens_BT, mask_BT = inputs
@@ -53,7 +53,7 @@ def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor)
     return _called(arch, weights, tokens_BT, mask_BT)
 
 
-def _called(arch: ArchSpec, weights: Weights, *inputs: Any) -> Tensor:
+def _called(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
     named = {f"model.{name}": value for name, value in weights.items()}
     found: Tensor = functional_call(_module(arch), named, inputs)
     return found
@@ -71,7 +71,7 @@ class Bound:
         self.arch, self._weights = arch, weights
         self.given: list[Tensor] = []
 
-    def __call__(self, *inputs: Any) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Tensor:
         """The outputs of the model's head."""
         self.given.append(_called(self.arch, self._weights, *inputs))
         return self.given[-1]
@@ -82,7 +82,7 @@ class Bound:
 
 
 @contextlib.contextmanager
-def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) -> Any:
+def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Tensor, Any], None]]) -> Iterator[None]:
     """Within the context, ``watch`` is called with input and output of named modules (``layers.0.ffn.down``)."""
     model = _module(arch).model
     handles = [
@@ -96,7 +96,7 @@ def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Any, Any], None]]) ->
             handle.remove()
 
 
-def autocast(precision: Precision) -> Any:
+def autocast(precision: Precision) -> torch.autocast:
     """Matrix products in ``precision`` while it lasts."""
     return torch.autocast("cpu", dtype=torch_dtype(precision), enabled=precision != "fp32")
 

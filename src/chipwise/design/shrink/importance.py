@@ -74,7 +74,7 @@ def load_statistics(path: Path) -> Statistics | None:
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
     """Runs ``arch`` over ``examples`` and keeps the moments."""
-    seen: dict[str, Any] = {"mask": None}
+    seen: dict[str, Tensor | None] = {"mask": None}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
@@ -84,7 +84,8 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
 
     def chosen(values: Tensor) -> Tensor:
         """The positions that count, one behind the other."""
-        return values.flatten(0, -2) if seen["mask"] is None else values[seen["mask"]]
+        mask = seen["mask"]
+        return values.flatten(0, -2) if mask is None else values[mask]
 
     def inner(place: str) -> Any:
         def record(given: Tensor, _out: Tensor) -> None:

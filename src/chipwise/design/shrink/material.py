@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from chipwise.core.arrays import AnyArray
 from chipwise.design.shrink.forward import Weights
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -74,7 +75,7 @@ class Material(Protocol):
         ...
 
     @property
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Identity of this data, as JSON can hold it."""
         ...
 
@@ -104,7 +105,7 @@ class Material(Protocol):
         """
         ...
 
-    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+    def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
         """Writes what the ecosystem loads, such as a Hugging Face folder."""
         ...
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -75,7 +74,7 @@ class Shrunk:
         """Ratio of those seconds for the cut and the original."""
         return None if (both := self.request_s) is None else both[1] / both[0]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The result as JSON can hold it, samples left out."""
         times = {}
         for name, item in (("latency", self.latency), ("original_latency", self.original_latency)):
@@ -136,7 +135,7 @@ class ShrinkRequest:
     latency: str | float | None = "60 %"
     memory: str | float | None = None
     method: Method = "exact"
-    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",)
+    data: Sequence[str | Path] | Mapping[str, object] = ("medical-definitions",)
     tokens: int = 32
     new_tokens: int = 16
     longest: int = 64
@@ -271,7 +270,7 @@ def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> t
     score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
     material.promise(design, score, place / "model")
 
-    def original() -> Any:
+    def original() -> object:
         weights = {name: value.numpy() for name, value in work.original.items()}
         return plain(material.score(Design(arch=work.arch, weights=work.weight_format), weights, work.state))
 
@@ -311,7 +310,7 @@ def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> f
     return value
 
 
-def claim(target: Path, about: dict[str, Any], *, resume: bool) -> None:
+def claim(target: Path, about: dict[str, object], *, resume: bool) -> None:
     """Makes the folder this run's own, or finds that it is.
 
     Raises:

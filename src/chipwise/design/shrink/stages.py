@@ -5,6 +5,7 @@ limit pays only for what is its own.
 """
 
 from __future__ import annotations
+from chipwise.core.files import build
 
 import functools
 import time
@@ -143,15 +144,12 @@ class Shrinking:
     def costs(self) -> dict[str, Costs]:
         """Seconds of every size of every block, measured once; by name of the time."""
 
-        def make() -> Any:
+        def make() -> object:
             on_progress = functools.partial(self.on_progress, "time blocks")
             return plain(measure_costs(self.arch, options_of(self.arch), self.clock, on_progress=on_progress))
 
-        def read(kept: Any) -> Costs:
-            block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in kept["block_s"].items()}
-            return Costs(base_s=kept["base_s"], block_s=block_s)
-
-        return {name: read(kept) for name, kept in self.kept("costs", make, key="by time").items()}
+        kept = self.kept("costs", make, key="by time")
+        return {name: build(Costs, each, field=name) for name, each in kept.items()}
 
     @functools.cached_property
     def precision(self) -> Precision:
@@ -386,7 +384,7 @@ class Shrinking:
         spent = time.process_time() - begun
         self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
 
-    def kept(self, name: str, make: Callable[[], Any], *, key: str = "") -> Any:
+    def kept(self, name: str, make: Callable[[], object], *, key: str = "") -> Any:
         """Result of ``make``, read from its file if it exists for the same key."""
         path = self.state / f"{name}.json"
         if path.exists():

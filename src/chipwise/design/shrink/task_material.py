@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest
 from chipwise.core.files import storage, write_json
 from chipwise.deploy.export.hf import load_pretrained, require_folder
@@ -172,13 +173,13 @@ class TaskMaterial:
         most = self.data.quick if quick else None
         return float(self._dataset.judge(Bound(arch, weights), most=most, dtype=torch_dtype(precision)).loss)
 
-    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+    def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
         """Writes the files that the task's winners have."""
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})
 
-    def score(self, design: Design, weights: Mapping[str, Any], folder: Path) -> TaskScore:
+    def score(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> TaskScore:
         """The exported graph on the test data, in the task's metric; ``folder`` is for files that it needs."""
         item = Exported(design=design, weights=weights, folder=folder)
         return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")

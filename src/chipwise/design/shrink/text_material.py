@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.hf import load_pretrained, require_folder, save_pretrained
 from chipwise.design.shrink.forward import Weights
 from chipwise.design.shrink.material import OnPart, mean_distance
@@ -73,6 +73,6 @@ class TextMaterial:
         with torch.no_grad():
             return mean_distance(self._held, arch, weights, QUICK_BATCHES if quick else VALIDATION_BATCHES)
 
-    def write(self, design: Design, weights: Mapping[str, Any], folder: Path) -> None:
+    def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
         """A Hugging Face folder with the original's tokenizer."""
         save_pretrained(design.arch, weights, self.tokenizer, folder)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,7 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
     Raises:
         DataError: Too few texts.
     """
-    tokenizer: Any = load_tokenizer(tokenizer_path)
+    tokenizer = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
@@ -196,7 +196,7 @@ def make_targets(
     return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
 
 
-def _finished(part: Path, count: Path, about: Mapping[str, Any]) -> int:
+def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
     """Batches of a stopped computation that are in its file; 0 if it is of something else, or damaged."""
     if not (part.exists() and count.exists()):
         return 0

@@ -8,6 +8,8 @@ which are of one kind, both are guessed from how the free costs respond.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,7 +56,7 @@ class Encoder:
         self.effects = np.abs(response).mean(axis=0).sum(axis=1)
         self._rules = [] if problem.active is not None else _conditions(problem, reference[:48], active)
         if problem.kinds is not None:
-            self._kinds = _named(problem)
+            self._kinds = _named(problem, problem.kinds)
         else:
             self._kinds = _runs(problem, self._rules)
             self._kinds += [kind for kind in _alike(problem, response, active) if kind not in self._kinds]
@@ -145,10 +147,9 @@ class Encoder:
         return np.hstack([*parts, *sums, *hidden, known / self._known_std[self._known_use]])
 
 
-def _named(problem: Problem) -> list[list[int]]:
+def _named(problem: Problem, names: Sequence[str]) -> list[list[int]]:
     kinds: dict[tuple[str, int], list[int]] = {}
-    assert problem.kinds is not None
-    for i, (kind, c) in enumerate(zip(problem.kinds, problem.cardinalities, strict=True)):
+    for i, (kind, c) in enumerate(zip(names, problem.cardinalities, strict=True)):
         kinds.setdefault((kind, int(c)), []).append(i)
     return [members for members in kinds.values() if len(members) > 1 and problem.cardinalities[members[0]] > 1]
 

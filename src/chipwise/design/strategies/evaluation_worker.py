@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from chipwise.errors import WorkerError
 class _Evaluator:
     """Evaluates rows with the function that the pool's setup names."""
 
-    evaluate: Callable[..., Any]
+    evaluate: Callable[..., object]
 
     def start(self, setup: Message) -> None:
         """Imports the function."""

@@ -31,7 +31,7 @@ class Outcome:
     violations: Sequence[float] = ()
 
 
-Evaluate = Callable[[Any], "Outcome | Sequence[float]"]
+Evaluate = Callable[[Rows], object]  # an Outcome, or its objectives alone
 
 
 class Executor(Protocol):
@@ -90,18 +90,18 @@ def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"],
     except Exception as error:  # whatever a user's function raises fails its trial, not the search
         where = traceback.extract_tb(error.__traceback__)[-1]
         return "failed", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
-    given = value if isinstance(value, Outcome) else Outcome(objectives=value)
+    objectives, violations = (value.objectives, value.violations) if isinstance(value, Outcome) else (value, ())
     try:
-        return "result", Outcome(objectives=_numbers(given.objectives), violations=_numbers(given.violations))
+        return "result", Outcome(objectives=_numbers(objectives), violations=_numbers(violations))
     except (TypeError, ValueError):
         return "failed", f"the evaluation returned {value!r:.80}, which is not a list of numbers"
 
 
-def _numbers(values: Any) -> list[float]:
+def _numbers(values: object) -> list[float]:
     return [float(value) for value in np.asarray(values, float).reshape(-1)]
 
 
-def _event(trial: int, kind: Literal["result", "failed"], value: Any) -> Event:
+def _event(trial: int, kind: Literal["result", "failed"], value: object) -> Event:
     return Event(job=trial, kind=kind, data=value if kind == "result" else {"message": value})
 
 
@@ -183,7 +183,7 @@ class RayTasks:
             ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
         self._task = ray.remote(num_cpus=1, max_retries=0)(attempt)
         self._evaluate = ray.put(evaluate)
-        self._trials: dict[Any, int] = {}
+        self._trials: dict[object, int] = {}
 
     @property
     def idle(self) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import InputError
 
@@ -127,7 +125,7 @@ def penalised(points: Float64Array, penalty: Float64Array) -> Float64Array:
     return paid
 
 
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+def _joined(parts: list[AnyArray]) -> AnyArray:
     """Joins the parts into one array, which replaces them."""
     if len(parts) > 1:
         parts[:] = [np.vstack(parts)]

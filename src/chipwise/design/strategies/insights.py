@@ -144,14 +144,14 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
 
 def _trained(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
     """The default strategy with all results, under limits relaxed by ``slack`` (k,)."""
-    free = problem.free
+    if (free := problem.free) is not None:
 
-    def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:
-        assert free is not None
-        costs, violations = free(rows)
-        return costs, np.reshape(np.asarray(violations, float), (len(rows), -1)) - slack[problem.free_limits]
+        def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:
+            costs, violations = free(rows)
+            return costs, np.reshape(np.asarray(violations, float), (len(rows), -1)) - slack[problem.free_limits]
 
-    auto = Auto(problem if free is None else dataclasses.replace(problem, free=relaxed), seed=seed)
+        problem = dataclasses.replace(problem, free=relaxed)
+    auto = Auto(problem, seed=seed)
     auto.tell(history.rows, problem.to_minimise(history.objectives), history.violations - slack)
     return auto
 

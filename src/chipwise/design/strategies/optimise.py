@@ -16,13 +16,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.fields import convert, describe, whole_number
+from chipwise.core.record import Record
 from chipwise.core.workers import Event
 from chipwise.design.strategies.algorithms import make_strategy
 from chipwise.design.strategies.executors import Evaluate, Executor, Outcome, executor
@@ -179,9 +179,9 @@ class HeartbeatMonitor:
 
     def is_silent(self, trial: Trial) -> bool:
         """Whether the heartbeats of another search's trial stopped too long ago, or its process no longer exists."""
-        if _gone(trial.notes.get("owner", "")):
+        if _gone(Record(trial.notes).get("owner", str, "")):
             return True
-        beat, now = int(trial.notes.get("beat", 0)), self._clock()
+        beat, now = Record(trial.notes).get("beat", int, 0), self._clock()
         last, since = self._last_beats.get(trial.number, (-1, now))
         if beat != last:
             self._last_beats[trial.number] = beat, now
@@ -321,12 +321,12 @@ class _Loop:
         self._tried.add(key)
         self._finished += 1
         values: Float64Array | None = None
-        over: Any = None
+        over: Float64Array | None = None
         if event.kind == "result":
             values, over, reason = self._outcome(row, event.data)
         else:
             reason = str(event.data["message"])
-        if values is None:
+        if values is None or over is None:
             self._study.fail(event.job, reason)
             self._tell(row[None], None)
         else:
@@ -334,7 +334,7 @@ class _Loop:
             self._tell(row[None], values[None], over[None])
         self._on_progress(self._finished, self._wanted)
 
-    def _keep(self, number: int, row: Rows, values: Float64Array, over: Any) -> None:
+    def _keep(self, number: int, row: Rows, values: Float64Array, over: Float64Array) -> None:
         """Stores a result; as a separate trial if another search released its trial meanwhile."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
@@ -344,7 +344,7 @@ class _Loop:
             known = self._study.add(params, {"row": row.tolist(), "late": number, **notes}, values)
             self._known.add(known)
 
-    def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Any, str]:
+    def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Float64Array | None, str]:
         """Objectives and violations, completed by the cost model; or the reason why they cannot be used."""
         problem = self._problem
         objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
@@ -362,7 +362,11 @@ class _Loop:
             whole[problem.free_limits] = over[0]
             violations = whole
         if len(objectives) != m or len(violations) != k:
-            return None, None, f"the evaluation returned {len(objectives)} objectives and {len(violations)} violations"
+            return (
+                None,
+                violations,
+                f"the evaluation returned {len(objectives)} objectives and {len(violations)} violations",
+            )
         if not (np.isfinite(objectives).all() and np.isfinite(violations).all()):
             return None, None, f"the evaluation returned {objectives.tolist()}, not all of them finite"
         return objectives, violations, ""
@@ -391,7 +395,9 @@ class _Loop:
             row = np.array(trial.notes["row"], np.int64)
             if trial.state == "running":
                 if self._watch.is_silent(trial):
-                    self._lost(trial.number, _key(row), int(trial.notes.get("attempt", 1)), "its heartbeats stopped")
+                    self._lost(
+                        trial.number, _key(row), Record(trial.notes).get("attempt", int, 1), "its heartbeats stopped"
+                    )
                 else:
                     self._others[_key(row)] = trial.number
                 continue

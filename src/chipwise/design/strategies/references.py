@@ -9,14 +9,14 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.errors import InputError
 
 _REMEDY = "define it at the top level of a module or script, or use workers=1"
 
 
-def reference_to(function: Callable[..., Any]) -> dict[str, Any]:
+def reference_to(function: Callable[..., object]) -> dict[str, object]:
     """Says where another process finds ``function``: in a module, or in the script that this process runs.
 
     Raises:
@@ -25,7 +25,7 @@ def reference_to(function: Callable[..., Any]) -> dict[str, Any]:
     if isinstance(function, functools.partial):
         inner = reference_to(function.func)
         try:
-            return json.loads(json.dumps({**inner, "args": function.args, "keywords": function.keywords}))  # type: ignore[no-any-return]
+            return dict(json.loads(json.dumps({**inner, "args": function.args, "keywords": function.keywords})))
         except (TypeError, ValueError) as error:
             raise InputError(f"the arguments of a partial evaluation must be JSON values ({error})") from None
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
@@ -44,23 +44,24 @@ def reference_to(function: Callable[..., Any]) -> dict[str, Any]:
     return reference
 
 
-def function_of(reference: Mapping[str, Any]) -> Callable[..., Any]:
+def function_of(reference: Mapping[str, object]) -> Callable[..., object]:
     """Imports the function named by :func:`reference_to`. A script runs under the name ``__mp_main__``."""
-    sys.path[:] = list(dict.fromkeys([*reference["path"], *sys.path]))
-    if "script" in reference:
-        names = runpy.run_path(reference["script"], run_name="__mp_main__")
-        first, *rest = reference["name"].split(".")
-        function = functools.reduce(getattr, rest, names[first])
+    held = Record(reference)
+    sys.path[:] = list(dict.fromkeys([*held.sequence("path", str), *sys.path]))
+    name = held.get("name", str)
+    if "script" in held:
+        names = runpy.run_path(held.get("script", str), run_name="__mp_main__")
+        first, *rest = name.split(".")
+        function: object = functools.reduce(getattr, rest, names[first])
     else:
-        function = _found(importlib.import_module(reference["module"]), reference["name"])
-    if "args" in reference:
-        return functools.partial(function, *reference["args"], **reference["keywords"])
-    return function  # type: ignore[no-any-return]
+        function = _found(importlib.import_module(held.get("module", str)), name)
+    if not callable(function):
+        raise InputError(f"{name} is no function that can be called")
+    if "args" in held:
+        return functools.partial(function, *held.get("args", list, []), **held.get("keywords", dict, {}))
+    return function
 
 
-def _found(module: Any, name: str) -> Any:
+def _found(module: object, name: str) -> object:
     """The object of a dotted name in a module, or None."""
-    found = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)

@@ -14,17 +14,22 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from chipwise.core.files import storage as disk
 from chipwise.errors import DiskFull, InputError, MissingExtra, StorageError, StudyError
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.storages.journal import JournalFileBackend
 
 T = TypeVar("T")
 PATIENCE_S = 60.0  # how long operations on a database that went away are retried
 FIRST_PATIENCE_S = 5.0  # and the first connection: most likely the address is wrong
 _OPERATIONS = range(11)  # codes of the journal's records
 _UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
-_FULL = ("disk is full", "No space left on device")  # as SQLite and PostgreSQL say it
+_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # as SQLite and PostgreSQL say it
+_REFUSED = "disk I/O error"  # as SQLite says it where a quota is exceeded: waiting does not help
 REMEDY = "restore the file from a copy, or start anew with --restart (the old folder is kept beside it)"
 
 
@@ -42,7 +47,7 @@ def without_password(where: object) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", str(where))
 
 
-def open_storage(where: str | Path | None) -> Any:
+def open_storage(where: str | Path | None) -> BaseStorage:
     """Optuna's storage at ``where``: a URL, a journal's path, or None for memory.
 
     Raises:
@@ -73,13 +78,13 @@ def open_storage(where: str | Path | None) -> Any:
         raise StudyError(f"{path}: the study cannot be read, its records do not belong together; {REMEDY}") from None
 
 
-def _journal(path: Path) -> Any:
+def _journal(path: Path) -> JournalFileBackend:
     from optuna.storages.journal import JournalFileBackend
 
     class Journal(JournalFileBackend):  # type: ignore[misc]
         """Appends whole lines or none."""
 
-        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        def append_logs(self, logs: list[dict[str, object]]) -> None:
             """Appends and syncs; a half-written line on a full disk is removed."""
             text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
             with _locked(path) as stream:
@@ -145,7 +150,7 @@ def repair(path: Path) -> None:
                 raise StudyError(f"{path}: line {number} is not a record of a study; {REMEDY}")
 
 
-def _database(url: str) -> Any:
+def _database(url: str) -> BaseStorage:
     scheme = url.split("://", 1)[0]
     kind = scheme.split("+")[0]
     if kind not in ("postgresql", "postgres", "sqlite"):
@@ -161,7 +166,7 @@ def _database(url: str) -> Any:
     from optuna.storages import RDBStorage
 
     try:
-        options: dict[str, Any] = {"connect_args": {"timeout": PATIENCE_S}}
+        options: dict[str, object] = {"connect_args": {"timeout": PATIENCE_S}}
         if kind != "sqlite":
             options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": max(2, round(FIRST_PATIENCE_S))}}
         # Of two searches that create the tables at once one is refused; they exist when it tries again.
@@ -204,8 +209,13 @@ def with_retries(
         except Exception as error:
             if not _unreachable(error, _UNREACHABLE | set(also)):
                 raise
-            if _full(error):
+            if _said(error, _FULL):
                 raise DiskFull(without_password(where), resumable=True) from None
+            if _said(error, (_REFUSED,)):
+                raise StorageError(
+                    f"{without_password(where)}: the disk refused to be written; look whether it is full, a quota is "
+                    "exceeded or it is damaged, then go on with --resume (finished trials are kept)"
+                ) from None
             if clock() - begun > wait_s:
                 first = str(error).strip().splitlines()[0]
                 raise StorageError(
@@ -216,9 +226,9 @@ def with_retries(
         pause = min(2 * pause, 2.0)
 
 
-def _full(error: BaseException | None) -> bool:
-    """Whether the error or its cause is a full disk."""
-    return error is not None and (any(said in str(error) for said in _FULL) or _full(error.__cause__))
+def _said(error: BaseException | None, signs: tuple[str, ...]) -> bool:
+    """Whether the error or its cause says one of ``signs``."""
+    return error is not None and (any(sign in str(error) for sign in signs) or _said(error.__cause__, signs))
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -219,7 +219,7 @@ class Strategy(Protocol):
     objective. Unless its class has ``fidelity_aware = True`` it sees designs and full trials only.
     """
 
-    def __init__(self, problem: Problem, *, seed: int, **options: Any) -> None: ...
+    def __init__(self, problem: Problem, *, seed: int, **options: object) -> None: ...
 
     def ask(self, count: int) -> Rows:
         """Proposes up to ``count`` rows (n, d) for trials, canonical and distinct, the most promising first."""

@@ -11,12 +11,15 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from chipwise.core.files import resumable
 from chipwise.core.files import storage as disk
 from chipwise.design.strategies.storage import REMEDY, is_url, open_storage, with_retries, without_password
 from chipwise.errors import StudyError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 T = TypeVar("T")
 _AFTER = "after:"  # then a trial's number: what was noted of it after its end, which Optuna's own records do not take
@@ -29,7 +32,7 @@ class Trial:
 
     number: int
     state: str  # running, complete, failed, pruned
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, object] = field(default_factory=dict)
     values: tuple[float, ...] = ()
 
 
@@ -107,15 +110,17 @@ class Study:
         for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
             self._do(self._study.ask)
 
-    def start(self, params: Mapping[str, Any], notes: Mapping[str, Any]) -> int:
+    def start(self, params: Mapping[str, object], notes: Mapping[str, object]) -> int:
         """Adds a running trial with its choices (as labels for dashboards) and notes; returns its number."""
         return self._add("RUNNING", params, notes, None)
 
-    def add(self, params: Mapping[str, Any], notes: Mapping[str, Any], values: Iterable[float]) -> int:
+    def add(self, params: Mapping[str, object], notes: Mapping[str, object], values: Iterable[float]) -> int:
         """Adds a finished trial; returns its number."""
         return self._add("COMPLETE", params, notes, [float(value) for value in values])
 
-    def _add(self, state: str, params: Mapping[str, Any], notes: Mapping[str, Any], values: list[float] | None) -> int:
+    def _add(
+        self, state: str, params: Mapping[str, object], notes: Mapping[str, object], values: list[float] | None
+    ) -> int:
         now = datetime.datetime.now()
         trial = self._optuna.trial.FrozenTrial(
             number=-1,
@@ -135,7 +140,7 @@ class Study:
         identity = self._do(lambda: self._storage.create_new_trial(self._study._study_id, template_trial=trial))
         return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
 
-    def note(self, number: int, **notes: Any) -> None:
+    def note(self, number: int, **notes: object) -> None:
         """Adds notes to a trial, also to one that has ended; JSON-able values only."""
         identity = self._identity(number)
         if self._do(lambda: self._storage.get_trial(identity)).state.is_finished():
@@ -148,7 +153,7 @@ class Study:
         """Ends a trial with its objectives' values; False if it had ended already with others, or failed."""
         return self._end(number, "COMPLETE", [float(value) for value in values])
 
-    def fail(self, number: int, reason: str, **notes: Any) -> bool:
+    def fail(self, number: int, reason: str, **notes: object) -> bool:
         """Ends a trial that could not be finished, with its reason; False if it had ended already."""
         if self.trial(number).state != "running":
             return False
@@ -165,7 +170,7 @@ class Study:
             return found.state == _STATES[state] and (values is None or list(found.values) == values)
         return True
 
-    def remember(self, **notes: Any) -> None:
+    def remember(self, **notes: object) -> None:
         """Adds notes to the whole study."""
         for key, value in notes.items():
             self._do(lambda key=key, value=value: self._study.set_user_attr(key, value))  # type: ignore[misc]
@@ -176,12 +181,12 @@ class Study:
         self.remember(**{name: None for name in names if name in known})
 
     @property
-    def memory(self) -> dict[str, Any]:
+    def memory(self) -> dict[str, object]:
         """The notes of the whole study that are not None; see :meth:`remember`."""
         held = self._do(lambda: self._study.user_attrs)
         return {key: value for key, value in held.items() if value is not None and not key.startswith(_AFTER)}
 
-    def _noted_after(self) -> dict[int, dict[str, Any]]:
+    def _noted_after(self) -> dict[int, dict[str, object]]:
         """Notes on trials after their end, by number."""
         found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
         return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
@@ -206,7 +211,7 @@ class Study:
         )
 
 
-def _trial(item: Any, after: Mapping[str, Any] | None = None) -> Trial:
+def _trial(item: FrozenTrial, after: Mapping[str, object] | None = None) -> Trial:
     return Trial(
         number=item.number,
         state=_STATES[item.state.name],

@@ -6,13 +6,14 @@ A wrapper is itself a strategy. The wrapped strategy searches a simpler problem:
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
-from chipwise.design.strategies.strategy import Goal, Problem, Rows, Strategy
+from chipwise.design.strategies.strategy import FreeCosts, Goal, Problem, Rows, Strategy
 from chipwise.errors import InputError
 
 Make = Callable[[Problem], Strategy]
@@ -40,7 +41,7 @@ class SoftLimits:
             dataclasses.replace(
                 problem,
                 limits=tuple(problem.limits[i] for i in self._hard),
-                free=None if problem.free is None else self._free,
+                free=None if problem.free is None else functools.partial(self._free, problem.free),
             )
         )
 
@@ -72,9 +73,8 @@ class SoftLimits:
         worse = 1.0 if self.problem.goals[0].direction == "minimize" else -1.0
         return np.asarray(values + worse * np.abs(values) * (np.maximum(excess, 0) @ self._price))
 
-    def _free(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        assert self.problem.free is not None
-        costs, violations = self.problem.free(rows)
+    def _free(self, priced: FreeCosts, rows: Rows) -> tuple[Float64Array, Float64Array]:
+        costs, violations = priced(rows)
         costs = np.array(np.reshape(np.asarray(costs, float), (len(rows), -1)))
         violations = np.reshape(np.asarray(violations, float), (len(rows), -1))
         free = self.problem.free_limits

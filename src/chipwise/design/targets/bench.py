@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.files import storage
 from chipwise.deploy.export.exporters import export_for
@@ -18,6 +17,7 @@ from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 
 CANDIDATE_S = 60.0  # time limit of a candidate that does not respond
+ATTEMPTS = 2  # at measuring while the machine is busy
 MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
 
 
@@ -40,11 +40,20 @@ class Bench:
             MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
             StorageError: The disk is full.
         """
+        target = self.spec.target
         with storage(folder):
-            path = export_for(self.spec.target.runtime, design, folder, stem="random")
+            path = export_for(target.runtime, design, folder, stem="random")
         try:
             found = measure(
-                path, self.spec.workload, timeout_s=self.timeout_s, memory_limit_bytes=MEMORY_BYTES, **self._settings
+                path,
+                self.spec.workload,
+                timeout_s=self.timeout_s,
+                memory_limit_bytes=MEMORY_BYTES,
+                runtime=target.runtime,
+                threads=target.threads,
+                attempts=ATTEMPTS,
+                calibrated=self.anchors,
+                remote=self.host,
             )
         finally:
             path.unlink(missing_ok=True)
@@ -53,15 +62,14 @@ class Bench:
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
         """Measures exported files in turns, so that drift affects all equally; returns errors in their places."""
-        return measure_alternately(paths, self.spec.workload, timeout_s=self.timeout_s, **self._settings)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
         target = self.spec.target
-        settings: dict[str, Any] = {
-            "runtime": target.runtime,
-            "threads": target.threads,
-            "attempts": 2,
-            "calibrated": self.anchors,
-        }
-        return settings if self.host is None else {**settings, "remote": self.host}
+        return measure_alternately(
+            paths,
+            self.spec.workload,
+            timeout_s=self.timeout_s,
+            runtime=target.runtime,
+            threads=target.threads,
+            attempts=ATTEMPTS,
+            calibrated=self.anchors,
+            remote=self.host,
+        )

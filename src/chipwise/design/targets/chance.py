@@ -17,6 +17,13 @@ from chipwise.design.limits import Constraint
 Bounds = Sequence[float | None]  # a value and the ends of its 90 % interval, None if it has none
 
 
+def value_of(bounds: Bounds) -> float:
+    """The predicted value."""
+    value = bounds[0]
+    assert value is not None  # a prediction has a value
+    return value
+
+
 def spread_of(bounds: Bounds) -> float | None:
     """The standard deviation of the logarithm; None if there is no interval."""
     value, low, high = bounds
@@ -44,8 +51,7 @@ def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
     """Whether a limit on a prediction counts as held: with probability ``confidence``, else by the value alone."""
     likely = chance(limit, bounds)
     if likely is None:
-        assert bounds[0] is not None
-        return limit.holds(bounds[0])
+        return limit.holds(value_of(bounds))
     return likely >= confidence
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from chipwise.core.statistics import Z90
-from chipwise.design.targets.chance import Bounds, spread_of
+from chipwise.design.targets.chance import Bounds, spread_of, value_of
 
 UNKNOWN_SPREAD = 0.6  # of ln(measured / predicted) where no interval was validated
 COMMON = 0.8  # part of the variance before any measurement that all designs on one device share
@@ -48,8 +48,7 @@ def _posterior(pairs: Sequence[tuple[Bounds, float]]) -> tuple[float, float]:
     """Mean and standard deviation of ln(measured / predicted) of the next design."""
     logs, spreads = [], []
     for bounds, measured in pairs:
-        assert bounds[0] is not None
-        logs.append(math.log(measured / bounds[0]))
+        logs.append(math.log(measured / value_of(bounds)))
         spreads.append(spread_of(bounds) or UNKNOWN_SPREAD)
     prior = sum(spread**2 for spread in spreads) / len(spreads)
     shared, own = COMMON * prior, (1 - COMMON) * prior

@@ -21,7 +21,7 @@ from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
 from chipwise.design.targets.bench import Bench
-from chipwise.design.targets.chance import Bounds, spread_of
+from chipwise.design.targets.chance import Bounds, spread_of, value_of
 from chipwise.design.targets.learnt import Learnt
 from chipwise.design.targets.representable import check_space
 from chipwise.design.targets.served_pricer import ServedPricer
@@ -231,15 +231,15 @@ class SheetTarget:
             own, usual = spread_of(ratio), spread_of(known[median])
             if own is None:
                 continue
-            value = max(1.0, _value(ratio)) * _value(known[median])
+            value = max(1.0, value_of(ratio)) * value_of(known[median])
             half = None if usual is None else math.exp(Z90 * math.hypot(own, usual))
             found[name] = (value, None, None) if half is None else (value, value / half, value * half)
         return found
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
         """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
-        request_s = _value(known["ttft_p50"]) + (self._workload.new_tokens - 1) * _value(known["tpot_p50"])
-        watts = _value(known["joules_per_token"]) * tokens / request_s
+        request_s = value_of(known["ttft_p50"]) + (self._workload.new_tokens - 1) * value_of(known["tpot_p50"])
+        watts = value_of(known["joules_per_token"]) * tokens / request_s
         whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
         if whole is None or time is None:
             return (watts, None, None)
@@ -365,12 +365,6 @@ def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str
     }
 
 
-def _value(bounds: Bounds) -> float:
-    value = bounds[0]
-    assert value is not None
-    return value
-
-
 def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
     """A device known by its data sheet or by a taught profile.
 
@@ -415,8 +409,7 @@ def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
 
 def stated(target: TargetSpec) -> DeviceProfile:
     """A target's data sheet with the run's power and price, and one CPU core per thread."""
-    sheet = target.sheet
-    assert sheet is not None
+    sheet = target.named_sheet()
     if on_device(runtime_named(target.runtime), sheet).stack == CORES:
         sheet = with_cores(sheet, target.threads)
     rates = target.rates

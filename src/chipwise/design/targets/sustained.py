@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from chipwise.design.limits import parse_constraints
 from chipwise.design.run.spec import RunSpec
@@ -33,10 +32,10 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
     return replace(spec, constraints=cold(spec.constraints, profile.thermal))
 
 
-def cold(constraints: Mapping[str, Any], thermal: Thermal) -> dict[str, Any]:
+def cold(constraints: Mapping[str, object], thermal: Thermal) -> dict[str, object]:
     """``constraints`` with those on sustained speed restated for a cold machine."""
     rest = {name: value for name, value in constraints.items() if name != SUSTAINED}
-    restated: list[Any] = []
+    restated: list[object] = []
     for limit in parse_constraints({SUSTAINED: constraints[SUSTAINED]}):
         text = f"{limit.op} {limit.limit * thermal.sustained_share:.9g} s"
         restated.append(text if limit.hard else {"limit": text, "penalty": limit.penalty})

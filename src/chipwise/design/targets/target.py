@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -143,6 +143,5 @@ def open_target(
         UnknownName: There is no such device or runtime.
         Unsupported: The runtime does not exist there, or cannot serve designs of the space.
     """
-    opened: Any = TARGETS.load(kind_of(spec.target.device))
-    found: Target = opened(spec, space, folder, on_detail)
-    return found
+    opened: Callable[..., Target] = TARGETS.load(kind_of(spec.target.device))
+    return opened(spec, space, folder, on_detail)

@@ -511,7 +511,7 @@ def test_what_is_shown_of_a_search() -> None:
     assert (status.trained, status.measured, status.failed, status.best_loss) == (3, 1, 1, 1.5)
     details: list[str] = []
     found._detail = details.append
-    found._show_trainings({7: {"share": 0.5}, 3: {"share": 0.257}})
+    found._show_trainings({7: 0.5, 3: 0.257})
     assert status.training == 2
     assert details == ["trial 3 26 %, trial 7 50 %"]
     assert found._candidates() == items

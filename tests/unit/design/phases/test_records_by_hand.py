@@ -338,15 +338,15 @@ def test_a_plan_says_hours_days_and_price() -> None:
 @pytest.mark.parametrize(("width", "transferred"), [(64, False), (256, False), (63, True), (257, True)])
 def test_notes_of_a_plan(width: int, transferred: bool) -> None:
     shaped = SimpleNamespace(d_model=width)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_plan, "DECODER", SimpleNamespace(builds=lambda arch: True))
-        price = Predicted(value=1.0)
-        assert bool(training_plan._notes(shaped, 1000, price)) == transferred  # type: ignore[arg-type]
-        few = training_plan._notes(shaped, 999, price)  # type: ignore[arg-type]
-        assert few[-1].startswith("999 steps are few")
-        assert any("states no price" in note for note in training_plan._notes(shaped, 1000, None))  # type: ignore[arg-type]
-        patch.setattr(training_plan, "DECODER", SimpleNamespace(builds=lambda arch: False))
-        assert any("builds no such model" in note for note in training_plan._notes(shaped, 1000, price))  # type: ignore[arg-type]
+    price = Predicted(value=1.0)
+
+    def notes(steps: int, usd: Predicted | None, *, built: bool = True) -> list[str]:
+        return training_plan._notes(shaped, steps, usd, built=built)  # type: ignore[arg-type]
+
+    assert bool(notes(1000, price)) == transferred
+    assert notes(999, price)[-1].startswith("999 steps are few")
+    assert any("states no price" in note for note in notes(1000, None))
+    assert any("builds no such model" in note for note in notes(1000, price, built=False))
 
 
 def test_a_plan_shares_its_steps_over_devices() -> None:

@@ -52,7 +52,7 @@ def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store,
         shared.scores([arch(32)], lambda done, total: None)
     with LocalTrainer(Setup(on="local", folder=tmp_path, workers=1)) as trainer:
         shared.train(trainer, heard.append)
-    assert heard[-1]["cpu_budget_s"] == 1.0
+    assert 0 < heard[-1] <= 1.0
     asked = [arch(32), arch(16), arch(48), arch(32)]
     first = shared.scores(asked, lambda done, total: told.append((done, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]

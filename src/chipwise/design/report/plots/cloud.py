@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, figure, no_data, span
 from chipwise.design.report.record import RunRecord
@@ -26,7 +24,7 @@ def draw(record: RunRecord) -> Plot:
     )
 
 
-def _figure(record: RunRecord) -> dict[str, Any]:
+def _figure(record: RunRecord) -> dict[str, object]:
     cloud = record.cloud
     tried = [trial for trial in record.trials if "tpot_p50" in trial.predicted and "peak_memory" in trial.predicted]
     tried_x = [trial.predicted["tpot_p50"].value for trial in tried]

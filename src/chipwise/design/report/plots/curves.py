@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, colour, detail, figure, no_data
 from chipwise.design.report.record import CurvePoint, RunRecord, Trial
@@ -48,7 +46,7 @@ def _points(trial: Trial, field: str) -> list[CurvePoint]:
     ]
 
 
-def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> dict[str, Any]:
+def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> dict[str, object]:
     order = ("candidate", "baseline", "winner")
     traces: list[Trace] = []
     seen: set[str] = set()

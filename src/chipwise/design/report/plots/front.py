@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.limits import Constraint
 from chipwise.design.report import facts, words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
@@ -54,7 +52,7 @@ def _by_law(record: RunRecord) -> str:
     )
 
 
-def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, Any]:
+def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, object]:
     costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
     qualities = [_shown(record, trial) or 0.0 for trial in trials]
     limits = _limits(record, metric)
@@ -163,7 +161,7 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
     return traces
 
 
-def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[Trial]) -> list[Trace]:
+def _staircase(record: RunRecord, metric: str, x: dict[str, object], trials: list[Trial]) -> list[Trace]:
     front = [trial for trial in trials if trial.number in record.front]
     if not front or metric != facts.latency_metric(record):
         return []
@@ -181,7 +179,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, Any], trials: list[T
     ]
 
 
-def _region(record: RunRecord, metric: str, x: dict[str, Any], y: dict[str, Any]) -> list[Trace]:
+def _region(record: RunRecord, metric: str, x: dict[str, object], y: dict[str, object]) -> list[Trace]:
     limits = _limits(record, metric)
     known = (words.task().metric.name, facts.LOSS)
     floors = [item for item in record.constraints if item.metric in known]

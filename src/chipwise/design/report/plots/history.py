@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
 from chipwise.design.report.record import HistoryPoint, RunRecord
@@ -48,7 +46,7 @@ def draw_budget(record: RunRecord) -> Plot:
     )
 
 
-def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: str, colour: str) -> dict[str, Any]:
+def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: str, colour: str) -> dict[str, object]:
     trace: Trace = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -77,7 +75,7 @@ def _hover(record: RunRecord, point: HistoryPoint, field: str, title: str) -> st
     return "<br>".join(lines)
 
 
-def _budget(record: RunRecord) -> dict[str, Any]:
+def _budget(record: RunRecord) -> dict[str, object]:
     """A bar for each phase, the first on top."""
     spent = dict(reversed(list(record.budget.spent.items())))
     total = sum(spent.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.report import facts, words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, escape, figure, no_data
 from chipwise.design.report.record import RunRecord, Trial
@@ -32,7 +30,7 @@ def draw(record: RunRecord) -> Plot:
     )
 
 
-def _figure(record: RunRecord, trials: list[Trial]) -> dict[str, Any]:
+def _figure(record: RunRecord, trials: list[Trial]) -> dict[str, object]:
     trials = sorted(
         trials, key=lambda trial: ("winner", "baseline", "candidate").index(record.role(trial)), reverse=True
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from chipwise.design.report import words
 from chipwise.design.report.plots.common import BOUND_COLOURS, Plot, Trace, View, axis, escape, figure, no_data
@@ -39,7 +38,7 @@ def block(place: str) -> str:
     return f"L{match[1]} {match[2].replace('attention', 'attn')}" if match else place.split(".")[0]
 
 
-def _figure(phase: str, ops: list[Operator]) -> dict[str, Any]:
+def _figure(phase: str, ops: list[Operator]) -> dict[str, object]:
     blocks: dict[str, list[Operator]] = {}
     for op in ops:
         blocks.setdefault(block(op.place), []).append(op)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, figure, no_data, span
 from chipwise.design.report.record import Promise, RunRecord
@@ -33,7 +31,7 @@ def draw(record: RunRecord) -> Plot:
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
 
 
-def _figure(record: RunRecord, items: list[Promise], kind: str) -> dict[str, Any]:
+def _figure(record: RunRecord, items: list[Promise], kind: str) -> dict[str, object]:
     values = [v for item in items for v in (item.promised, item.measured, item.low, item.high) if v]
     x = axis(values, kind, "promised (predicted)")
     y = axis(values, kind, "measured")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from chipwise.core import units
 from chipwise.design.report import words
@@ -42,7 +41,7 @@ def draw(record: RunRecord) -> Plot:
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
 
 
-def _figure(record: RunRecord, phases: dict[str, list[Operator]]) -> dict[str, Any]:
+def _figure(record: RunRecord, phases: dict[str, list[Operator]]) -> dict[str, object]:
     ops = [op for members in phases.values() for op in members]
     peak = max((item.flops_per_s for item in record.peaks), default=0.0)
     intensities = [op.flops / op.bytes for op in ops]
@@ -62,7 +61,7 @@ def _figure(record: RunRecord, phases: dict[str, list[Operator]]) -> dict[str, A
     return figure(traces, height=500, xaxis=x, yaxis=y, annotations=names)
 
 
-def _roofs(record: RunRecord, shown: tuple[float, float], peak: float) -> tuple[list[Trace], list[dict[str, Any]]]:
+def _roofs(record: RunRecord, shown: tuple[float, float], peak: float) -> tuple[list[Trace], list[dict[str, object]]]:
     """The lines, with their names as labels on them."""
     left, right = shown
     traces, names = [], []
@@ -97,7 +96,7 @@ def _line(x: list[float], rate: float, text: str, dash: str) -> Trace:
     }
 
 
-def _name(text: str, x: float, y: float, anchor: str) -> dict[str, Any]:
+def _name(text: str, x: float, y: float, anchor: str) -> dict[str, object]:
     return {
         "text": text,
         "x": math.log10(x),  # only here plotly expects the logarithm

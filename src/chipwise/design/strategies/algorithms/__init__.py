@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from chipwise.core.tables import Table
 from chipwise.design.strategies.strategy import Problem, Strategy
@@ -69,7 +69,7 @@ def strategy_info(name: str) -> StrategyInfo:
     return StrategyInfo(when=lines[0] if lines else "(no description)")
 
 
-def make_strategy(name: str, problem: Problem, *, seed: int, **options: Any) -> Strategy:
+def make_strategy(name: str, problem: Problem, *, seed: int, **options: object) -> Strategy:
     """Makes the strategy ``name`` for ``problem``, with its limits and fidelities.
 
     Args:

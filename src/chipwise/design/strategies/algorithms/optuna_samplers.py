@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,10 @@ from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.algorithms.random_search import draw_new
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
 
 
 class OptunaSampler(BaseStrategy):
@@ -47,10 +51,10 @@ class OptunaSampler(BaseStrategy):
         self._space = {f"x{i}": self._distribution(int(count)) for i, count in enumerate(problem.cardinalities)}
         self._running: dict[bytes, int] = {}
 
-    def _sampler(self, seed: int) -> Any:
+    def _sampler(self, seed: int) -> BaseSampler:
         raise NotImplementedError
 
-    def _distribution(self, count: int) -> Any:
+    def _distribution(self, count: int) -> BaseDistribution:
         """The sampler's distribution of a choice among ``count``: whole numbers."""
         return self._optuna.distributions.IntDistribution(0, count - 1)
 
@@ -101,7 +105,7 @@ class OptunaSampler(BaseStrategy):
                 constraints={f"c{j}": float(v) for j, v in enumerate(self.history.violations[i])},
             )
 
-    def _add(self, row: Rows, state: str, **more: Any) -> int:
+    def _add(self, row: Rows, state: str, **more: object) -> int:
         params = dict(zip(self._space, (int(v) for v in row), strict=True))
         trial = self._optuna.trial.create_trial(
             state=getattr(self._optuna.trial.TrialState, state), params=params, distributions=self._space, **more
@@ -113,7 +117,7 @@ class OptunaSampler(BaseStrategy):
 class Tpe(OptunaSampler):
     """Tree-structured Parzen estimators over all variables together."""
 
-    def _sampler(self, seed: int) -> Any:
+    def _sampler(self, seed: int) -> BaseSampler:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._optuna.samplers.TPESampler(
@@ -129,10 +133,10 @@ class Gp(OptunaSampler):
     The range ends at the first and the last choice: nothing half a step beyond them is ever tried.
     """
 
-    def _distribution(self, count: int) -> Any:
+    def _distribution(self, count: int) -> BaseDistribution:
         return self._optuna.distributions.FloatDistribution(0.0, count - 1.0)
 
-    def _sampler(self, seed: int) -> Any:
+    def _sampler(self, seed: int) -> BaseSampler:
         try:
             import scipy  # noqa: F401
             import torch  # noqa: F401

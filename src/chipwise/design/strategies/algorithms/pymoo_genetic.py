@@ -11,13 +11,18 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from pymoo.algorithms.base.genetic import GeneticAlgorithm
+    from pymoo.core.population import Population
+    from pymoo.core.survival import Survival
 
 _BREEDINGS = 12
 
@@ -65,7 +70,7 @@ class Nsga2(BaseStrategy):
             found = self.usable(np.vstack([found, self.repaired(np.rint(row).astype(np.int64)[None])]))
         return found
 
-    def _survivors(self) -> Any:
+    def _survivors(self) -> Population:
         from pymoo.core.population import Population
 
         history = self.history
@@ -78,16 +83,16 @@ class Nsga2(BaseStrategy):
             self._described, everyone, n_survive=self.population, algorithm=self._algorithm, random_state=self.rng
         )
 
-    def _survival(self) -> Any:
+    def _survival(self) -> Survival:
         return self._algorithm.survival
 
-    def _operators(self) -> dict[str, Any]:
+    def _operators(self) -> dict[str, object]:
         from pymoo.operators.mutation.pm import PM
         from pymoo.operators.repair.rounding import RoundingRepair
 
         return {"mutation": PM(eta=20, vtype=float, repair=RoundingRepair()), "eliminate_duplicates": True}
 
-    def _made(self) -> Any:
+    def _made(self) -> GeneticAlgorithm:
         from pymoo.algorithms.moo.nsga2 import NSGA2
         from pymoo.operators.crossover.sbx import SBX
         from pymoo.operators.repair.rounding import RoundingRepair
@@ -99,7 +104,7 @@ class Nsga2(BaseStrategy):
 class Nsga3(Nsga2):
     """NSGA-III, for three and more objectives: the population spreads along even directions."""
 
-    def _made(self) -> Any:
+    def _made(self) -> GeneticAlgorithm:
         from pymoo.algorithms.moo.nsga3 import NSGA3
         from pymoo.operators.crossover.sbx import SBX
         from pymoo.operators.repair.rounding import RoundingRepair
@@ -119,7 +124,7 @@ class Nsga3(Nsga2):
             **self._operators(),
         )
 
-    def _survival(self) -> Any:
+    def _survival(self) -> Survival:
         from pymoo.algorithms.moo.nsga3 import ReferenceDirectionSurvival
 
         return ReferenceDirectionSurvival(self._directions)  # it remembers; the history remembers for it
@@ -132,7 +137,7 @@ def _directions(goals: int, partitions: int) -> float:
     return math.comb(goals + partitions - 1, partitions) if goals > 1 else math.inf
 
 
-def _by_violation_then_chance(pop: Any, pairs: Any, random_state: Any, **_: Any) -> Any:
+def _by_violation_then_chance(pop: Population, pairs: Rows, random_state: np.random.Generator, **_: object) -> Rows:
     """pymoo's own comparison draws from an unseeded generator."""
     violation = pop.get("CV")[:, 0]
     a, b = pairs[:, 0], pairs[:, 1]

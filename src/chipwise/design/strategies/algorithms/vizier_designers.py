@@ -11,13 +11,18 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from vizier.algorithms import Designer
+    from vizier.pyvizier import Trial
 
 DesignerName = Literal["gp", "eagle", "nsga2"]
 DESIGNERS = ("gp", "eagle", "nsga2")
@@ -53,7 +58,7 @@ class Vizier(BaseStrategy):
         self._designer = self._made(designers, designer, seed) if self._varied else None
         self._told = self._trials = 0
 
-    def _made(self, designers: Any, name: DesignerName, seed: int) -> Any:
+    def _made(self, designers: ModuleType, name: DesignerName, seed: int) -> Designer:
         stated = self._vizier.ProblemStatement()
         for i in self._varied:
             stated.search_space.root.add_int_param(f"x{i}", 0, int(self.problem.cardinalities[i]) - 1)
@@ -90,7 +95,7 @@ class Vizier(BaseStrategy):
         self.history.unmark_pending(found)
         return found
 
-    def _tell(self, designer: Any) -> None:
+    def _tell(self, designer: Designer) -> None:
         """Reports newly ended and running trials."""
         history = self.history
         completed = []
@@ -107,6 +112,6 @@ class Vizier(BaseStrategy):
         active = [self._trial(row) for row in history.pending]
         designer.update(self._algorithms.CompletedTrials(completed), self._algorithms.ActiveTrials(active))
 
-    def _trial(self, row: Rows) -> Any:
+    def _trial(self, row: Rows) -> Trial:
         self._trials += 1
         return self._vizier.Trial(id=self._trials, parameters={f"x{i}": int(row[i]) for i in self._varied})
