@@ -7,7 +7,6 @@ from typing import Final
 from chipwise.core import units
 from chipwise.core.page.markup import safe, section, table
 from chipwise.core.record import Record
-from chipwise.design.report import words
 from chipwise.design.report.record import RunRecord
 
 TITLE: Final = "Precision matrix by matrix"
@@ -20,20 +19,20 @@ def known(record: RunRecord) -> dict[str, Record]:
     return {name: held.record(who) for who, name in WHO if held.data.get(who) is not None}
 
 
-def note() -> str:
+def note(record: RunRecord) -> str:
     """How the formats were chosen, and the meaning of the numbers."""
     return (
         "A matrix is narrow where the file's passes get faster by it, timed in turns, and validation "
-        f"{words.task().metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
+        f"{record.words.metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
         "processor's clock, measured in turns with FP32. Fused is what is predicted to be faster as one operator: "
         "projections of attention (qkv), a gate and what it gates (up), look-ups (tables). The file that was "
         "chosen was measured and ships."
     )
 
 
-def head() -> tuple[str, ...]:
+def head(record: RunRecord) -> tuple[str, ...]:
     """Heads of the columns of :func:`rows`."""
-    title = words.task().metric.title
+    title = record.words.metric.title
     return ("model", "formats", "fused", "time of a pass", "of FP32", f"validation {title}", "of FP32")
 
 
@@ -43,14 +42,14 @@ def rows(record: RunRecord) -> list[list[str]]:
     for name, item in known(record).items():
         chosen = item.get("weights", str) + ("" if item.get("kept", bool) else ", which broke a limit: not kept")
         times = [units.show(item.get(key, float), "time", digits=3) for key in ("seconds", "fp32_seconds")]
-        quality = [_quality(item.get(key, float)) for key in ("loss", "fp32_loss")]
+        quality = [_quality(record, item.get(key, float)) for key in ("loss", "fp32_loss")]
         shown.append([name, chosen, ", ".join(item.sequence("fused", str)) or "nothing", *times, *quality])
     return shown
 
 
-def _quality(loss: float) -> str:
+def _quality(record: RunRecord, loss: float) -> str:
     """As precise as a thousandth needs."""
-    metric = words.task().metric
+    metric = record.words.metric
     return units.show(metric.shown(loss), metric.unit, digits=4)
 
 
@@ -58,7 +57,7 @@ def by_matrix(record: RunRecord) -> str:
     """The section: the choice, and the effect of each matrix on time and loss; empty if nothing was chosen."""
     if not known(record):
         return ""
-    parts = [table(head(), [[safe(cell) for cell in row] for row in rows(record)])]
+    parts = [table(head(record), [[safe(cell) for cell in row] for row in rows(record)])]
     for name, item in known(record).items():
         tried = []
         for each in item.records("tried"):
@@ -68,10 +67,10 @@ def by_matrix(record: RunRecord) -> str:
                     safe(each.get("name", str)),
                     safe(each.get("form", str)),
                     f"{each.get('seconds_ratio', float):.3f}",
-                    "not judged: no faster" if loss is None else safe(_quality(loss)),
+                    "not judged: no faster" if loss is None else safe(_quality(record, loss)),
                     "kept" if each.get("kept", bool) else "",
                 ]
             )
-        heads = (f"matrix of the {name}", "tried in", "times the time before", words.task().metric.title, "")
+        heads = (f"matrix of the {name}", "tried in", "times the time before", record.words.metric.title, "")
         parts.append(table(heads, tried))
-    return section("by-matrix", TITLE, "".join(parts), safe(note()))
+    return section("by-matrix", TITLE, "".join(parts), safe(note(record)))

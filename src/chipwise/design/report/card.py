@@ -24,7 +24,6 @@ llama-cli -m winner/model.gguf -p "The beginning of a text"
 ```"""
 
 
-@words.in_its_words
 def card(record: RunRecord) -> str:
     """The card as Markdown; without a winner, the reason why there is none."""
     winner = record.trial(record.winner)
@@ -38,17 +37,20 @@ def card(record: RunRecord) -> str:
         parts.append(line_of(step))
     parts += ["## What chip?", _chip(record)]
     parts += ["## How fast?", _speed(record, winner)]
-    each = words.entries() if words.one_pass() else words.task().labels.tokens
+    each = record.words.entries() if record.words.one_pass() else record.words.labels.tokens
     parts += [f"## What do 1,000 {each} cost?", _per_thousand(record)]
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     if by_matrix.known(record):
         chosen = [[line_of(cell) for cell in row] for row in by_matrix.rows(record)]
-        parts += [f"## {by_matrix.TITLE}", f"{line_of(by_matrix.note())}\n\n{_table(by_matrix.head(), chosen)}"]
+        parts += [
+            f"## {by_matrix.TITLE}",
+            f"{line_of(by_matrix.note(record))}\n\n{_table(by_matrix.head(record), chosen)}",
+        ]
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
         parts += ["## On other devices", _elsewhere(record)]
-    for shown in words.task().report_sections(record.samples):
+    for shown in record.words.task.report_sections(record.samples):
         parts += [f"## {shown.title}", shown.text] if shown.text else []
     if record.continuations:
         parts += ["## What it writes", _continuations(record)]
@@ -73,12 +75,12 @@ def line_of(text: object) -> str:
 def _opening(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return line_of(facts.no_winner(record))
-    metric, text = facts.reported_quality(winner)
-    quality = facts.value(winner, metric)
-    known = law_text.opening(record) or f"{words.task().metric.title} unknown"
+    metric, text = facts.reported_quality(record, winner)
+    quality = facts.value(record, winner, metric)
+    known = law_text.opening(record) or f"{record.words.metric.title} unknown"
     if quality.value is not None and not facts.by_law(record):
         error = _interval(record, quality.value)
-        known = f"{words.quality(quality.value)}{error} of the {text} ({line_of(facts.quality_of(winner))})"
+        known = f"{record.words.quality(quality.value)}{error} of the {text} ({line_of(facts.quality_of(winner))})"
     return (
         f"Trial {winner.number}, `{winner.summary.replace('`', '')}`: {words.count(winner.parameters)} parameters, "
         f"weights {line_of(winner.weights)}, {known}."
@@ -88,16 +90,16 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 def _interval(record: RunRecord, loss: float) -> str:
     """The 95 % interval of the winner's test result over entries, where it is a share."""
     error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
-    if error is None or words.task().metric.unit != "share":
+    if error is None or record.words.metric.unit != "share":
         return ""
-    ends = sorted((words.task().metric.shown(loss - Z95 * error), words.task().metric.shown(loss + Z95 * error)))
+    ends = sorted((record.words.metric.shown(loss - Z95 * error), record.words.metric.shown(loss + Z95 * error)))
     return f" ({units.show(max(ends[0], 0.0), 'share')} to {units.show(min(ends[1], 1.0), 'share')})"
 
 
 def _load(record: RunRecord) -> str:
     """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
-    with_library = f"```python\n{words.task().labels.load}\n```"
+    with_library = f"```python\n{record.words.labels.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):
         return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
@@ -121,20 +123,20 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner is None:
         return "Unknown: there is no winner."
     sentences = []
-    once = words.task().labels.latency.capitalize() if words.one_pass() else "Time to first token"
-    of_tokens = () if words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
+    once = record.words.labels.latency.capitalize() if record.words.one_pass() else "Time to first token"
+    of_tokens = () if record.words.one_pass() else (("tpot_p50", "tpot_p99", "Time per output token"),)
     for first, last, text in (("ttft_p50", "ttft_p99", once), *of_tokens):
-        half, most = facts.value(winner, first), facts.value(winner, last)
+        half, most = facts.value(record, winner, first), facts.value(record, winner, last)
         sentences.append(
-            f"{text}: P50 {words.show(half.value, first)} ({half.source}), "
-            f"P99 {words.show(most.value, last)} ({most.source})."
+            f"{text}: P50 {record.words.show(half.value, first)} ({half.source}), "
+            f"P99 {record.words.show(most.value, last)} ({most.source})."
         )
-    for name in words.task().labels.derived:
-        if (found := facts.value(winner, name)).value is not None:
+    for name in record.words.labels.derived:
+        if (found := facts.value(record, winner, name)).value is not None:
             title = DERIVED[name].title.capitalize()
-            sentences.append(f"{title} of the model: {words.show(found.value, name)} ({found.source}).")
-    memory = facts.value(winner, "peak_memory")
-    sentences.append(f"Peak memory: {words.show(memory.value, 'peak_memory')} ({memory.source}).")
+            sentences.append(f"{title} of the model: {record.words.show(found.value, name)} ({found.source}).")
+    memory = facts.value(record, winner, "peak_memory")
+    sentences.append(f"Peak memory: {record.words.show(memory.value, 'peak_memory')} ({memory.source}).")
     if winner.measured is not None:
         known = record.target.instructions
         sentences.append(
@@ -180,15 +182,21 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
         return "Nothing was promised yet: there is no winner."
     checks = {item.constraint.metric: facts.status_text(item) for item in facts.checks(record, winner)}
     rows = []
-    for metric in dict.fromkeys((*words.served(), *limits)):
-        promise, known = facts.promised(record, winner, metric), facts.value(winner, metric)
+    for metric in dict.fromkeys((*record.words.served(), *limits)):
+        promise, known = facts.promised(record, winner, metric), facts.value(record, winner, metric)
         real = known.value if known.source in ("measured", "trained", "counted") else None
         if promise.value is None and real is None:
             continue
         off = words.UNKNOWN if real is None or not promise.value else words.signed(real, promise.value)
-        shown = facts.promise_text(promise, metric), facts.measured_text(known, metric)
+        shown = facts.promise_text(record, promise, metric), facts.measured_text(record, known, metric)
         rows.append(
-            (line_of(words.label(metric)), *shown, off, line_of(limits.get(metric, "no limit")), checks.get(metric, ""))
+            (
+                line_of(record.words.label(metric)),
+                *shown,
+                off,
+                line_of(limits.get(metric, "no limit")),
+                checks.get(metric, ""),
+            )
         )
     if not rows:
         return "No prediction and no measurement of the winner was recorded."
@@ -210,9 +218,9 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
     rows: list[tuple[str, ...]] = []
     quality = ("test_loss", "loss") if winner.test_loss is not None else ("loss",)
     quality = (facts.LOSS,) if facts.by_law(record) else quality
-    for metric in (*quality, *words.served(), "parameters"):
-        ours, theirs = facts.value(winner, metric), facts.value(reference, metric)
-        rows.append((words.label(metric), _sourced(ours, metric), _sourced(theirs, metric)))
+    for metric in (*quality, *record.words.served(), "parameters"):
+        ours, theirs = facts.value(record, winner, metric), facts.value(record, reference, metric)
+        rows.append((record.words.label(metric), _sourced(record, ours, metric), _sourced(record, theirs, metric)))
     if record.constraints:
         broken = [facts.broken_limits(record, trial) for trial in (winner, reference)]
         rows.append(("constraints", *(f"broken: {names}" if names else "none broken" for names in broken)))
@@ -252,8 +260,8 @@ def _rankings(record: RunRecord) -> str:
     return "\n\n".join(parts)
 
 
-def _sourced(known: facts.Value, metric: str) -> str:
-    return words.UNKNOWN if known.value is None else f"{words.show(known.value, metric)} ({known.source})"
+def _sourced(record: RunRecord, known: facts.Value, metric: str) -> str:
+    return words.UNKNOWN if known.value is None else f"{record.words.show(known.value, metric)} ({known.source})"
 
 
 def _law(law: ByLaw) -> str:
@@ -264,11 +272,11 @@ def _data(record: RunRecord) -> str:
     data = record.data
     if data is None:
         return "No data was read yet."
-    source = line_of(data.source or "an unknown source")
+    source, entries = line_of(data.source or "an unknown source"), record.words.entries()
     return (
-        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training {words.entries()} "
-        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation {words.entries()} "
-        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test {words.entries()} "
+        f"{line_of(data.name)}, from {source}: {words.count(data.entries_train)} training {entries} "
+        f"({words.quantity(data.bytes_train, 'bytes')}), {words.count(data.entries_val)} validation {entries} "
+        f"({words.quantity(data.bytes_val, 'bytes')}) and {words.count(data.entries_test)} test {entries} "
         f"({words.quantity(data.bytes_test, 'bytes')}). Licence: {line_of(data.licence or words.UNKNOWN)}."
     )
 
@@ -277,7 +285,7 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
     whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
     if winner is None or winner.train_cpu_s is None:
         return whole
-    kind = words.task().labels.tokens
+    kind = record.words.labels.tokens
     tokens = f" on {words.count(winner.curve[-1].tokens)} {kind}" if winner.curve else ""
     took = f"{words.quantity(winner.train_cpu_s, 'time')} of {record.budget.device.upper()} time"
     return f"The winner trained for {took}{tokens}. {whole}"
@@ -286,14 +294,14 @@ def _training(record: RunRecord, winner: Trial | None) -> str:
 def _limits(record: RunRecord, winner: Trial | None) -> str:
     lines = list(record.notes)
     if winner is not None and (missed := facts.promises_missed(record, winner.number)):
-        names = ", ".join(words.label(metric) for metric in missed)
+        names = ", ".join(record.words.label(metric) for metric in missed)
         lines.append(f"Promised and measured differ by 25 % or more: {names}.")
     if facts.by_law(record):
         return "\n".join(f"- {line_of(line)}" for line in [*lines, law_text.QUALITY])
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
-    data = words.task().labels.data
+    data = record.words.labels.data
     text = (
         f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
     )
-    lines.append(f"Quality is {words.task().metric.title} of the {text}; {other}.")
+    lines.append(f"Quality is {record.words.metric.title} of the {text}; {other}.")
     return "\n".join(f"- {line_of(line)}" for line in lines)

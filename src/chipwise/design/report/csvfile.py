@@ -33,7 +33,7 @@ def columns(record: RunRecord) -> list[str]:
 
 def _metrics(record: RunRecord) -> list[str]:
     found = {metric for trial in record.trials for metric in (*trial.predicted, *(trial.measured or {}))}
-    return [*words.served(), *sorted(found - set(words.served()))]
+    return [*record.words.served(), *sorted(found - set(record.words.served()))]
 
 
 def trials_csv(record: RunRecord) -> str:

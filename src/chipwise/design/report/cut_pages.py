@@ -89,8 +89,10 @@ def said(record: RunRecord) -> str:
         parts = [
             f"{units.show((trial.parameters or 0) / (original.parameters or 1), 'share', digits=2)} of the parameters"
         ]
-        shares = {metric: _share(trial, original, metric) for metric in ("ttft_p50", "tpot_p50", "peak_memory")}
-        parts += [f"{share} of the {words.label(name).replace(',', '')}" for name, share in shares.items() if share]
+        shares = {metric: _share(record, trial, original, metric) for metric in ("ttft_p50", "tpot_p50", "peak_memory")}
+        parts += [
+            f"{share} of the {record.words.label(name).replace(',', '')}" for name, share in shares.items() if share
+        ]
         if distances := start.distances.get(str(trial.number)):
             parts.append(f"at a distance of {distances[-1]:.4f}")
         sentences.append(f"{facts.name(record, trial)}: {', '.join(parts)}")
@@ -106,9 +108,9 @@ def rows(record: RunRecord) -> Iterator[list[str]]:
         label = {"heads": "KV heads of each layer", "neurons": "FFN neurons of each layer"}[name]
         yield [label, *[", ".join(map(str, Record(trial.choices).sequence(name, int))) or "all" for trial in trials]]
     tasks = [f"{task.bar.metric if task.bar else _metric(record, task.name)}@{task.name}" for task in record.tasks]
-    for metric in ("parameters", *words.served(), "loss", *tasks):
-        if any(facts.value(trial, metric).value is not None for trial in trials):
-            yield [words.label(metric), *[_cell(trial, original, metric) for trial in trials]]
+    for metric in ("parameters", *record.words.served(), "loss", *tasks):
+        if any(facts.value(record, trial, metric).value is not None for trial in trials):
+            yield [record.words.label(metric), *[_cell(record, trial, original, metric) for trial in trials]]
     distances = [start.distances.get(str(trial.number)) for trial in trials]
     yield [
         "distance as cut, healed",
@@ -127,17 +129,17 @@ def _metric(record: RunRecord, task: str) -> str:
     return next((metric for metric in found if metric), "accuracy")
 
 
-def _cell(trial: Trial, original: Trial, metric: str) -> str:
-    known = facts.value(trial, metric)
+def _cell(record: RunRecord, trial: Trial, original: Trial, metric: str) -> str:
+    known = facts.value(record, trial, metric)
     if known.value is None:
         return "1 (itself)" if trial is original and words.of_task(metric) else words.UNKNOWN
-    shown = words.span(known.value, known.low, known.high, metric)
-    share = _share(trial, original, metric) if trial is not original else None
+    shown = record.words.span(known.value, known.low, known.high, metric)
+    share = _share(record, trial, original, metric) if trial is not original else None
     return f"{shown} · {share}" if share else shown
 
 
-def _share(trial: Trial, original: Trial, metric: str) -> str | None:
-    ours, theirs = facts.value(trial, metric).value, facts.value(original, metric).value
+def _share(record: RunRecord, trial: Trial, original: Trial, metric: str) -> str | None:
+    ours, theirs = facts.value(record, trial, metric).value, facts.value(record, original, metric).value
     return None if ours is None or not theirs else units.show(ours / theirs, "share")
 
 

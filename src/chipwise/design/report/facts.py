@@ -91,8 +91,8 @@ def where(record: RunRecord) -> str:
 def workload(record: RunRecord) -> str:
     """The request that was measured."""
     request = record.workload
-    if words.one_pass():
-        return f"{words.entries(request.batch)} at once"
+    if record.words.one_pass():
+        return f"{record.words.entries(request.batch)} at once"
     return (
         f"{words.times(request.prompt_tokens, 'prompt token')}, {words.times(request.new_tokens, 'new token')}, "
         f"batch {request.batch}"
@@ -107,9 +107,9 @@ def name(record: RunRecord, trial: Trial) -> str:
     return f"trial {trial.number}" if role == "candidate" else f"{words.role(role)} (trial {trial.number})"
 
 
-def quality(trial: Trial) -> Value:
+def quality(record: RunRecord, trial: Trial) -> Value:
     """Metric that ranks candidates: the loss of their task, or the loss that a law expects."""
-    return value(trial, LOSS if LOSS in trial.predicted else "loss")
+    return value(record, trial, LOSS if LOSS in trial.predicted else "loss")
 
 
 def _loss(trial: Trial) -> Value:
@@ -128,13 +128,13 @@ def quality_of(trial: Trial) -> str:
     return f"exported {trial.weights} artefact"
 
 
-def value(trial: Trial, metric: str) -> Value:
+def value(record: RunRecord, trial: Trial, metric: str) -> Value:
     """The best known value of a metric: measured before predicted."""
     if metric == "loss":
         return _loss(trial)
-    if metric == words.task().metric.name:
+    if metric == record.words.metric.name:
         loss = _loss(trial)
-        return loss if loss.value is None else Value(value=words.task().metric.shown(loss.value), source=loss.source)
+        return loss if loss.value is None else Value(value=record.words.metric.shown(loss.value), source=loss.source)
     if metric == "test_loss":
         known = trial.test_loss
         return Value(value=known, source="unknown" if known is None else "trained")
@@ -164,7 +164,7 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
     elsewhere = _elsewhere(record, trial, metric)
     if elsewhere is not None:
         return elsewhere
-    known = value(trial, metric)
+    known = value(record, trial, metric)
     return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
 
 
@@ -198,11 +198,11 @@ def paid(record: RunRecord, trial: Trial) -> str:
     """A sentence on the penalised loss of the trial where it exceeds soft limits; empty if none is soft."""
     if all(item.hard for item in record.constraints):
         return ""
-    loss = "the share of errors counts" if words.task().metric.more_is_better else f"{words.task().metric.title} count"
+    loss = "the share of errors counts" if record.words.metric.more_is_better else f"{record.words.metric.title} count"
     soft = f"Soft limits may be broken: for each 100 % past one, {loss} as more by its share."
     values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
     share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
-    bits = quality(trial).value
+    bits = quality(record, trial).value
     if share == 0 or bits is None:
         return soft
     whose = name(record, trial)
@@ -215,7 +215,7 @@ def _believed(check: Check) -> float | None:
 
 
 def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
-    promise, known = promised(record, trial, constraint.metric), value(trial, constraint.metric)
+    promise, known = promised(record, trial, constraint.metric), value(record, trial, constraint.metric)
     measured = known.value if known.source in ("measured", "trained", "counted") else None
     chance = None if measured is not None else trial.chances.get(constraint.metric)
     status: Status = "unknown"
@@ -228,7 +228,7 @@ def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
         wanted = DEFAULT_CONFIDENCE if record.target.confidence is None else record.target.confidence
         worst = (promise.high if constraint.op == "<=" else promise.low) or promise.value
         status = "expected" if (constraint.holds(worst) if chance is None else chance >= wanted) else "at risk"
-    shown = (promise_text(promise, constraint.metric), measured_text(known, constraint.metric))
+    shown = (promise_text(record, promise, constraint.metric), measured_text(record, known, constraint.metric))
     return Check(constraint=constraint, promised=promise, measured=measured, status=status, shown=shown, chance=chance)
 
 
@@ -244,24 +244,25 @@ def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> St
     return "met" if constraint.holds(worst) else "probably met"
 
 
-def promise_text(promise: Value, metric: str) -> str:
+def promise_text(record: RunRecord, promise: Value, metric: str) -> str:
     """A prediction with its interval; task results are never predicted."""
     if promise.value is None and words.of_task(metric) is not None:
         return "not predicted"
-    return words.span(promise.value, promise.low, promise.high, metric)
+    return record.words.span(promise.value, promise.low, promise.high, metric)
 
 
-def measured_text(known: Value, metric: str) -> str:
+def measured_text(record: RunRecord, known: Value, metric: str) -> str:
     """The measured, trained or counted value, with its interval where there is one."""
     if known.value is None or known.source in ("expected", "predicted"):
         return words.NOT_MEASURED
-    return words.span(known.value, known.low, known.high, metric)
+    return record.words.span(known.value, known.low, known.high, metric)
 
 
 def latency_metric(record: RunRecord) -> str:
     """The metric of speed: the first objective that is not quality, else TPOT P50."""
     return next(
-        (item.metric for item in record.objectives if item.metric in words.served()), words.task().latency_metric
+        (item.metric for item in record.objectives if item.metric in record.words.served()),
+        record.words.task.latency_metric,
     )
 
 
@@ -275,11 +276,11 @@ def comparison(record: RunRecord) -> str:
     if winner.number == reference.number:
         return "The reference design itself won: no candidate that was measured within the constraints is better."
     parts = []
-    metric, text = reported_quality(winner, reference)
-    ours, theirs = value(winner, metric).value, value(reference, metric).value
+    metric, text = reported_quality(record, winner, reference)
+    ours, theirs = value(record, winner, metric).value, value(record, reference, metric).value
     if ours is not None and theirs is not None:
         verdict = _verdict(record, ours, theirs)
-        asked = words.task().metric
+        asked = record.words.metric
         against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
         change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
         if metric == LOSS:
@@ -291,19 +292,19 @@ def comparison(record: RunRecord) -> str:
         else:
             parts.append(f"{asked.title} of the {text} {change} {against}")
     for metric in dict.fromkeys(
-        (latency_metric(record), words.task().latency_metric.replace("p50", "p99"), "peak_memory")
+        (latency_metric(record), record.words.task.latency_metric.replace("p50", "p99"), "peak_memory")
     ):
-        a, b = value(winner, metric), value(reference, metric)
+        a, b = value(record, winner, metric), value(record, reference, metric)
         if a.value is not None and b.value is not None and a.source == b.source:
             parts.append(
-                f"{words.label(metric).replace(',', '')} {words.change(a.value, b.value)} "
-                f"({words.show(a.value, metric)} against {words.show(b.value, metric)}, {a.source})"
+                f"{record.words.label(metric).replace(',', '')} {words.change(a.value, b.value)} "
+                f"({record.words.show(a.value, metric)} against {record.words.show(b.value, metric)}, {a.source})"
             )
     if not parts:
         return "Winner and reference design cannot be compared yet: no number is known of both."
     opening = ""
     if ours is not None and theirs is not None:
-        does = "is expected to predict the text" if by_law(record) else words.task().labels.verb
+        does = "is expected to predict the text" if by_law(record) else record.words.labels.verb
         opening = {
             "better": f"The winner {does} better than the reference design. ",
             "worse": f"The winner {does} worse than the reference design. ",
@@ -314,15 +315,17 @@ def comparison(record: RunRecord) -> str:
 
 def as_good(record: RunRecord) -> str:
     """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
-    winner, asked = record.trial(record.winner), words.task()
+    winner, asked = record.trial(record.winner), record.words.task
     mine, seconds = (
-        (None, None) if winner is None else (value(winner, "loss").value, value(winner, asked.latency_metric).value)
+        (None, None)
+        if winner is None
+        else (value(record, winner, "loss").value, value(record, winner, asked.latency_metric).value)
     )
     if winner is None or mine is None or seconds is None:
         return ""
     found = []
     for trial in record.trials:
-        loss, pace = value(trial, "loss").value, value(trial, asked.latency_metric)
+        loss, pace = value(record, trial, "loss").value, value(record, trial, asked.latency_metric)
         rival = trial.number not in (record.winner, record.baseline) and trial.feasible and pace.source == "measured"
         if rival and loss is not None and pace.value is not None and pace.value > seconds and loss < mine:
             found.append((loss, trial.number, pace.value))
@@ -331,7 +334,9 @@ def as_good(record: RunRecord) -> str:
     loss, number, pace_s = min(found)
     metric = asked.metric
     lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.labels.data}"
-    slower = f"{words.show(pace_s, asked.latency_metric)} against {words.show(seconds, asked.latency_metric)}"
+    slower = (
+        f"{record.words.show(pace_s, asked.latency_metric)} against {record.words.show(seconds, asked.latency_metric)}"
+    )
     return f" Trial {number} is about as good, within the noise of seeds ({lost}), and slower ({slower})."
 
 
@@ -353,23 +358,26 @@ def caveats(record: RunRecord) -> str:
 
 def broken_limits(record: RunRecord, trial: Trial) -> str:
     """The constraints that a trial breaks, by their short names; empty if it breaks none."""
-    return ", ".join(words.short(item.constraint.metric) for item in checks(record, trial) if item.status == "broken")
+    broken = (item.constraint.metric for item in checks(record, trial) if item.status == "broken")
+    return ", ".join(map(record.words.short, broken))
 
 
-def reported_quality(*trials: Trial) -> tuple[str, str]:
+def reported_quality(record: RunRecord, *trials: Trial) -> tuple[str, str]:
     """The metric of quality that all of ``trials`` have, and its text: the test text where known."""
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_loss is not None for trial in trials):
-        return "test_loss", f"test {words.task().labels.data}"
-    return "loss", f"validation {words.task().labels.data}, which also selected the winner"
+        return "test_loss", f"test {record.words.labels.data}"
+    return "loss", f"validation {record.words.labels.data}, which also selected the winner"
 
 
-def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Literal["better", "worse", "same"]:
+def quality_verdict(
+    record: RunRecord, ours: float, theirs: float, std_error: float | None
+) -> Literal["better", "worse", "same"]:
     """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
     if ours <= 0 or theirs <= 0:  # no errors at all: logarithms have no scatter
         return "same" if ours == theirs else "better" if ours < theirs else "worse"
-    noise = _Z95 * math.sqrt(2 * words.task().metric.seed_sd ** 2 + (std_error or 0.0) ** 2)
+    noise = _Z95 * math.sqrt(2 * record.words.metric.seed_sd**2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
     return "same" if abs(difference) <= noise else "better" if difference < 0 else "worse"
 
@@ -377,7 +385,7 @@ def quality_verdict(ours: float, theirs: float, std_error: float | None) -> Lite
 def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
     """Whether the winner is better beyond noise; by law, whether the interval of the difference excludes zero."""
     if record.law is None:
-        return quality_verdict(ours, theirs, record.test.difference_std_error if record.test else None)
+        return quality_verdict(record, ours, theirs, record.test.difference_std_error if record.test else None)
     change = record.law.change
     if change is None or change.low is None or change.high is None or change.low <= 0 <= change.high:
         return "same"
@@ -421,10 +429,10 @@ def closest(record: RunRecord, measured: list[Trial]) -> str:
     check = worst(trial)[1]
     if check is None:
         return f"Trial {trial.number} breaks none, but not all its numbers are known and clean."
-    metric = check.constraint.metric
+    metric, terms = check.constraint.metric, record.words
     return (
-        f"Closest is trial {trial.number}: its {words.label(metric)} is {words.show(check.measured, metric)} "
-        f"where the limit is {words.show(check.constraint.limit, metric)}."
+        f"Closest is trial {trial.number}: its {terms.label(metric)} is {terms.show(check.measured, metric)} "
+        f"where the limit is {terms.show(check.constraint.limit, metric)}."
     )
 
 
@@ -433,8 +441,8 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     trial, request = record.trial(record.winner), record.workload
     seconds = words.UNKNOWN
     if trial is not None:
-        first, each = value(trial, "ttft_p50"), value(trial, "tpot_p50")
-        if words.one_pass() and first.value is not None:
+        first, each = value(record, trial, "ttft_p50"), value(record, trial, "tpot_p50")
+        if record.words.one_pass() and first.value is not None:
             seconds = f"{words.quantity(1000 * first.value / request.batch, 'time')} (from {first.source} P50)"
         elif first.value is not None and each.value is not None and first.source == each.source:
             per_1000_s = 1000 / throughput(first.value, each.value, request.new_tokens, request.batch)
@@ -442,11 +450,11 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
     cost = record.per_thousand
     energy, price = cost.energy_j, cost.price_usd
     sources = [f" ({cost.source})" if cost.source else ""] * 2
-    if trial is not None and (known := value(trial, "joules_per_token")).value is not None:
+    if trial is not None and (known := value(record, trial, "joules_per_token")).value is not None:
         energy, metered = 1000 * known.value, known.source == "measured"
         board = "what the data sheet states of power" if record.target.title else "the power that the run's file states"
         sources[0] = " (measured)" if metered else f" (expected, at {board})"
-    if trial is not None and (known := value(trial, "usd_per_1k_tokens")).value is not None:
+    if trial is not None and (known := value(record, trial, "usd_per_1k_tokens")).value is not None:
         price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
     return {
         "time": seconds,
@@ -461,7 +469,7 @@ def _prices(record: RunRecord, trial: Trial | None) -> str:
     if trial is None:
         return ""
     request = record.workload
-    usd, first, each = (value(trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
+    usd, first, each = (value(record, trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
     if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:
         return ""
     usd_per_s = usd.value / 1000 * throughput(first.value, each.value, request.new_tokens, request.batch)

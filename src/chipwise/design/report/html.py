@@ -22,7 +22,6 @@ _BADGES: dict[facts.Status, str] = {  # in the order of certainty
 }
 
 
-@words.in_its_words
 def page(record: RunRecord) -> str:
     """The report of the record as one self-contained HTML document.
 
@@ -57,12 +56,12 @@ def page(record: RunRecord) -> str:
 
 def task_sections(record: RunRecord) -> Sequence[Section]:
     """The task's own sections: its data and outputs of models."""
-    return words.task().report_sections(record.samples)
+    return record.words.task.report_sections(record.samples)
 
 
-def _costs() -> tuple[str, ...]:
+def _costs(record: RunRecord) -> tuple[str, ...]:
     """Costs in the order of the table of trials."""
-    return tuple(sorted(words.served(), key=lambda name: {"tpot": 0, "ttft": 1, "peak": 3}.get(name[:4], 2)))
+    return tuple(sorted(record.words.served(), key=lambda name: {"tpot": 0, "ttft": 1, "peak": 3}.get(name[:4], 2)))
 
 
 def _head(record: RunRecord) -> str:
@@ -108,7 +107,7 @@ def _answer(record: RunRecord) -> str:
     if winner is None:
         reason = safe(facts.no_winner(record))
         return f'<div class="answer open"><h2>No winner yet</h2><p class="verdict">{reason}</p></div>'
-    known = ("quality", "parameters", *words.served())
+    known = ("quality", "parameters", *record.words.served())
     tiles = "".join(_tile(record, winner, metrics, title) for title, metrics in _TILES if metrics[0] in known)
     return (
         f'<div class="answer"><h2>The winner is trial {winner.number}</h2>'
@@ -130,37 +129,41 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     baseline = record.trial(record.baseline)
     if metrics[0] == "quality":
         pair = [trial] if baseline is None else [trial, baseline]
-        metrics = (facts.reported_quality(*pair)[0],)
-        metric = words.task().metric.title
+        metrics = (facts.reported_quality(record, *pair)[0],)
+        metric = record.words.metric.title
         title = "Expected loss, nats per token" if metrics[0] == facts.LOSS else metric[0].upper() + metric[1:]
-    elif words.one_pass() and metrics[0] == "ttft_p50":
-        title = words.task().labels.latency.capitalize()
-    known = facts.value(trial, metrics[0])
-    shown = safe(words.show(known.value, metrics[0]))
+    elif record.words.one_pass() and metrics[0] == "ttft_p50":
+        title = record.words.labels.latency.capitalize()
+    known = facts.value(record, trial, metrics[0])
+    shown = safe(record.words.show(known.value, metrics[0]))
     if len(metrics) > 1:
-        tail = facts.value(trial, metrics[1])
-        shown += f" <small>P50</small><br>{safe(words.show(tail.value, metrics[1]))} <small>P99</small>"
+        tail = facts.value(record, trial, metrics[1])
+        shown += f" <small>P50</small><br>{safe(record.words.show(tail.value, metrics[1]))} <small>P99</small>"
     lines = [
-        safe(f"{_text_of(metrics[0])}, {facts.quality_of(trial)}" if metrics[0] in words.QUALITY else known.source)
+        safe(
+            f"{_text_of(record, metrics[0])}, {facts.quality_of(trial)}"
+            if metrics[0] in words.QUALITY
+            else known.source
+        )
     ]
     if trial.clean is False and known.source == "measured":
         lines[0] += " on a busy machine"
     if baseline is not None and baseline.number != trial.number and known.value is not None:
-        other = facts.value(baseline, metrics[0])
+        other = facts.value(record, baseline, metrics[0])
         if other.value and other.source == known.source:
             which = " P50" if len(metrics) > 1 else ""
             difference = words.signed(known.value, other.value)
-            if metrics[0] in words.QUALITY and words.task().metric.more_is_better:
+            if metrics[0] in words.QUALITY and record.words.metric.more_is_better:
                 difference = f"errors {difference}"
-            lines.append(safe(f"reference design{which} {words.show(other.value, metrics[0])} ({difference})"))
+            lines.append(safe(f"reference design{which} {record.words.show(other.value, metrics[0])} ({difference})"))
     return (
         f'<div class="tile"><div class="label">{safe(title)}</div><div class="value">{shown}</div>'
         f'<div class="from">{"<br>".join(lines)}</div></div>'
     )
 
 
-def _text_of(metric: str) -> str:
-    return f"{'test' if metric.startswith('test_') else 'validation'} {words.task().labels.data}"
+def _text_of(record: RunRecord, metric: str) -> str:
+    return f"{'test' if metric.startswith('test_') else 'validation'} {record.words.labels.data}"
 
 
 def constraints(record: RunRecord) -> str:
@@ -172,7 +175,7 @@ def constraints(record: RunRecord) -> str:
     if trial is None:
         rows = [
             [
-                safe(words.label(c.metric)),
+                safe(record.words.label(c.metric)),
                 safe(words.limit(c.text)),
                 words.UNKNOWN,
                 words.NOT_MEASURED,
@@ -183,7 +186,7 @@ def constraints(record: RunRecord) -> str:
         ]
         caption = "No winner and no reference design yet, so nothing was checked."
     else:
-        rows = [_check_row(item) for item in facts.checks(record, trial)]
+        rows = [_check_row(record, item) for item in facts.checks(record, trial)]
         caption = (
             f"Of the {safe(facts.name(record, trial))}. Promised: predicted before anything of it was measured. "
             f"{_how_measured(record, trial)} {safe(facts.paid(record, trial))}"
@@ -203,11 +206,11 @@ def _how_measured(record: RunRecord, trial: Trial) -> str:
     )
 
 
-def _check_row(check: facts.Check) -> list[str]:
+def _check_row(record: RunRecord, check: facts.Check) -> list[str]:
     constraint = check.constraint
     used = words.UNKNOWN if check.measured is None else f"{check.measured / constraint.limit * 100:.0f} %"
     return [
-        safe(words.label(constraint.metric)),
+        safe(record.words.label(constraint.metric)),
         safe(words.limit(constraint.text)).replace(" ", "\u00a0", 1),
         *map(safe, check.shown),
         used,
@@ -229,15 +232,17 @@ def _contenders(record: RunRecord) -> str:
     known = any(trial.perplexity is not None for trial in trials)
     tested = ["test_loss"] if any(trial.test_loss is not None for trial in trials) else []
     quality = ("expected_loss",) if facts.by_law(record) else (*tested, "loss", *(["perplexity"] if known else []))
-    shown = (*quality, *words.served(), "parameters")
-    rows += [[safe(words.label(metric)), *[_cell(trial, metric) for trial in trials]] for metric in shown]
+    shown = (*quality, *record.words.served(), "parameters")
+    rows += [
+        [safe(record.words.label(metric)), *[_cell(record, trial, metric) for trial in trials]] for metric in shown
+    ]
     if not facts.by_law(record):
-        rows.append(["training", *[safe(_training(trial)) for trial in trials]])
+        rows.append(["training", *[safe(_training(record, trial)) for trial in trials]])
     if record.constraints:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is a {words.task().labels.reference}: of those that one final training can fill, with "
+        f"The reference design is a {record.words.labels.reference}: of those that one final training can fill, with "
         f"a quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
         "its training (where it can fill none, the smallest), trained with the same budget. The knee is where the "
         "front bends most."
@@ -265,25 +270,25 @@ def _contender(record: RunRecord, trial: Trial) -> str:
     return plain or facts.name(record, trial) + extra
 
 
-def _cell(trial: Trial, metric: str) -> str:
-    known = facts.value(trial, metric)
+def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
+    known = facts.value(record, trial, metric)
     if known.value is None:
-        return words.NOT_MEASURED if metric in words.served() else words.UNKNOWN
+        return words.NOT_MEASURED if metric in record.words.served() else words.UNKNOWN
     source = facts.quality_of(trial) if metric in words.QUALITY else known.source
     if known.source == "measured" and trial.clean is False:
         source += ", busy machine"
-    text = words.count(known.value) if metric == "parameters" else words.show(known.value, metric)
+    text = words.count(known.value) if metric == "parameters" else record.words.show(known.value, metric)
     guess = trial.predicted.get(metric) if known.source != "counted" else None
-    promise = "" if guess is None else f"; predicted {words.span(guess.value, guess.low, guess.high, metric)}"
+    promise = "" if guess is None else f"; predicted {record.words.span(guess.value, guess.low, guess.high, metric)}"
     if known.source == "expected" and guess is not None:
-        return f"{safe(words.span(known.value, known.low, known.high, metric))} <small>expected</small>"
+        return f"{safe(record.words.span(known.value, known.low, known.high, metric))} <small>expected</small>"
     return f"<b>{safe(text)}</b> <small>{safe(source)}{safe(promise)}</small>"
 
 
-def _training(trial: Trial) -> str:
+def _training(record: RunRecord, trial: Trial) -> str:
     if trial.train_cpu_s is None:
         return "not trained"
-    tokens = f", {words.count(trial.curve[-1].tokens)} {words.task().labels.tokens}" if trial.curve else ""
+    tokens = f", {words.count(trial.curve[-1].tokens)} {record.words.labels.tokens}" if trial.curve else ""
     return f"{words.quantity(trial.train_cpu_s, 'time')} of CPU time{tokens}"
 
 
@@ -324,9 +329,9 @@ def _promises(record: RunRecord) -> str:
         rows.append(
             [
                 (safe(facts.name(record, trial)) if trial else str(item.trial), item.trial),
-                (safe(words.label(item.metric)), item.metric),
-                (safe(words.span(item.promised, item.low, item.high, item.metric)), item.promised),
-                (safe(words.show(item.measured, item.metric, missing=words.NOT_MEASURED)), item.measured),
+                (safe(record.words.label(item.metric)), item.metric),
+                (safe(record.words.span(item.promised, item.low, item.high, item.metric)), item.promised),
+                (safe(record.words.show(item.measured, item.metric, missing=words.NOT_MEASURED)), item.measured),
                 (words.UNKNOWN, None)
                 if item.measured is None
                 else (words.signed(item.measured, item.promised), item.measured / item.promised - 1),
@@ -358,7 +363,7 @@ def _trials(record: RunRecord) -> str:
         return section("trials", "All trials", empty("No candidate has been tried yet."))
     rows, classes = [], []
     for trial in record.trials:
-        quality = facts.quality(trial)
+        quality = facts.quality(record, trial)
         cells: list[tuple[str, object]] = [
             (str(trial.number), trial.number),
             (
@@ -367,15 +372,17 @@ def _trials(record: RunRecord) -> str:
             ),
             (safe(trial.state), trial.state),
             (f'<div class="text">{safe(trial.summary)}</div>', trial.summary),
-            (safe(words.show(trial.parameters, "parameters")), trial.parameters),
-            (safe(words.show(quality.value, "loss", missing="not trained")), quality.value),
+            (safe(record.words.show(trial.parameters, "parameters")), trial.parameters),
+            (safe(record.words.show(quality.value, "loss", missing="not trained")), quality.value),
         ]
         if not facts.by_law(record):
             cells.append((safe(words.quantity(trial.train_cpu_s, "time", missing="not trained")), trial.train_cpu_s))
-        for metric in _costs():
+        for metric in _costs(record):
             guess, real = trial.predicted.get(metric), (trial.measured or {}).get(metric)
-            cells.append((safe(words.show(guess.value if guess else None, metric)), guess.value if guess else None))
-            cells.append((safe(words.show(real, metric, missing=words.NOT_MEASURED)), real))
+            cells.append(
+                (safe(record.words.show(guess.value if guess else None, metric)), guess.value if guess else None)
+            )
+            cells.append((safe(record.words.show(real, metric, missing=words.NOT_MEASURED)), real))
         fits = {True: "yes", False: "no", None: words.UNKNOWN}[trial.feasible]
         basis = "" if trial.feasible is None else " (measured)" if trial.measured else " (predicted)"
         if trial.feasible and any(
@@ -388,10 +395,10 @@ def _trials(record: RunRecord) -> str:
         classes.append(record.role(trial))
     head = ["#", "role", "state", "design", "parameters"]
     head += (
-        ["loss (expected)"] if facts.by_law(record) else [f"{words.task().metric.title} (trained)", "training CPU time"]
+        ["loss (expected)"] if facts.by_law(record) else [f"{record.words.metric.title} (trained)", "training CPU time"]
     )
-    for metric in _costs():
-        head += [f"{words.short(metric)} predicted", f"{words.short(metric)} measured"]
+    for metric in _costs(record):
+        head += [f"{record.words.short(metric)} predicted", f"{record.words.short(metric)} measured"]
     head += ["meets the constraints", "reason"]
     body = _sortable(head, rows, numbers={0, *range(4, len(head) - 2)}, classes=classes)
     counts = {
@@ -403,7 +410,7 @@ def _trials(record: RunRecord) -> str:
 
 
 def _about(record: RunRecord) -> str:
-    space, data, what = record.space, record.data, words.task().labels.data
+    space, data, what = record.space, record.data, record.words.labels.data
     parts = ["<h3>Search space</h3>"]
     parts.append(
         facts_list(
@@ -426,16 +433,20 @@ def _about(record: RunRecord) -> str:
             facts_list(
                 {
                     "name": data.name,
-                    f"training {what}": _text(data.entries_train, data.bytes_train),
-                    f"validation {what}": _text(data.entries_val, data.bytes_val),
-                    f"test {what}": _text(data.entries_test, data.bytes_test),
+                    f"training {what}": _text(record, data.entries_train, data.bytes_train),
+                    f"validation {what}": _text(record, data.entries_val, data.bytes_val),
+                    f"test {what}": _text(record, data.entries_test, data.bytes_test),
                     "licence": data.licence or words.UNKNOWN,
                     "source": data.source or words.UNKNOWN,
                 }
             )
         )
     target = record.target
-    thousand = f"1,000 {words.entries()}" if words.one_pass() else f"1,000 generated {words.task().labels.tokens}"
+    thousand = (
+        f"1,000 {record.words.entries()}"
+        if record.words.one_pass()
+        else f"1,000 generated {record.words.labels.tokens}"
+    )
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(
@@ -447,11 +458,13 @@ def _about(record: RunRecord) -> str:
                 "threads": str(target.threads),
                 "launch overhead (measured)": words.quantity(record.launch_overhead_s, "time"),
                 "workload": facts.workload(record),
-                "objectives": ", ".join(f"{words.label(item.metric)} ({item.direction})" for item in record.objectives)
+                "objectives": ", ".join(
+                    f"{record.words.label(item.metric)} ({item.direction})" for item in record.objectives
+                )
                 or "none stated",
                 f"time of {thousand}": facts.per_thousand(record)["time"],
                 f"energy of {thousand}": facts.per_thousand(record)["energy"],
-                **({} if words.one_pass() else {"price of tokens": facts.per_thousand(record)["price"]}),
+                **({} if record.words.one_pass() else {"price of tokens": facts.per_thousand(record)["price"]}),
                 "seed": str(record.seed),
                 "status": record.status,
             }
@@ -460,8 +473,8 @@ def _about(record: RunRecord) -> str:
     return section("about", "Space, data and machine", "".join(parts))
 
 
-def _text(entries: int | None, size: int | None) -> str:
-    return f"{words.count(entries)} {words.entries()}, {words.quantity(size, 'bytes')}"
+def _text(record: RunRecord, entries: int | None, size: int | None) -> str:
+    return f"{words.count(entries)} {record.words.entries()}, {words.quantity(size, 'bytes')}"
 
 
 def _listed(values: object) -> str:
@@ -489,7 +502,7 @@ def _foot(record: RunRecord) -> str:
     return (
         f"<footer>Made by chipwise {safe(record.version)}, seed {record.seed}. Predicted: by the cost model, with its "
         "interval. Expected: predicted, and not measured. Measured: on the target, in its runtime. Trained: "
-        f"{safe(words.task().metric.title)} of held-out {safe(words.task().labels.data)}.</footer>\n"
+        f"{safe(record.words.metric.title)} of held-out {safe(record.words.labels.data)}.</footer>\n"
     )
 
 

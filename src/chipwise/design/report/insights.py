@@ -42,23 +42,23 @@ def task_rows(record: RunRecord) -> list[list[str]]:
         evaluated = [trial for trial in record.trials if task.name in trial.tasks]
         order = {"winner": 0, "baseline": 1, "candidate": 2, "original": 3}
         evaluated.sort(key=lambda trial: (order[record.role(trial)], trial.number))
-        rows += [[task.name, facts.name(record, trial), *_score(trial.tasks[task.name])] for trial in evaluated]
+        rows += [[task.name, facts.name(record, trial), *_score(record, trial.tasks[task.name])] for trial in evaluated]
         if task.bar is not None:
-            rows.append([task.name, task.bar.method or "TF-IDF and a linear model", *_score(task.bar)])
+            rows.append([task.name, task.bar.method or "TF-IDF and a linear model", *_score(record, task.bar)])
         if not evaluated:
             rows.append([task.name, "none yet", *[words.UNKNOWN] * 5])
     return rows
 
 
-def _score(score: TaskScore) -> list[str]:
+def _score(record: RunRecord, score: TaskScore) -> list[str]:
     if score.value is None:
         return [words.UNKNOWN, "", "", "", score.failed or ""]
     metric = f"{score.metric}@"
-    interval = f"{words.show(score.low, metric)} to {words.show(score.high, metric)}"
+    interval = f"{record.words.show(score.low, metric)} to {record.words.show(score.high, metric)}"
     name = "" if score.metric == "accuracy" else f" ({score.metric})"
     counts = [words.count(score.train_items), words.count(score.test_items)]
     how = f"{score.judged}, {score.method}d" if score.judged and score.method == "tune" else score.judged
-    return [words.show(score.value, metric) + name, interval, *counts, how]
+    return [record.words.show(score.value, metric) + name, interval, *counts, how]
 
 
 def tasks(record: RunRecord) -> str:
@@ -113,7 +113,7 @@ def knee(record: RunRecord) -> str:
         return "The front has no bend, so there is no knee."
     why = record.answer.knee_why or ""
     for goal in record.objectives:
-        why = why.replace(goal.metric, words.label(goal.metric))
+        why = why.replace(goal.metric, record.words.label(goal.metric))
     why = f" {why[0].upper()}{why[1:]}." if why else ""
     return f"The knee is trial {trial.number} ({trial.summary}).{why} {trained(record, trial)}"
 
@@ -127,32 +127,32 @@ def trained(record: RunRecord, trial: Trial) -> str:
     if spent >= 0.9 * longest > 0:
         return "It was trained in full."
     expected = record.answer.knee_expected
-    believed = f"; {words.quality(expected)} are expected after a full training" if expected else ""
+    believed = f"; {record.words.quality(expected)} are expected after a full training" if expected else ""
     return (
         f"It was trained for only {words.quantity(spent, 'time')} of {words.quantity(longest, 'time')}{believed}; "
         "it is a suggestion, not a result."
     )
 
 
-def relaxed(item: Relaxed) -> list[str]:
+def relaxed(record: RunRecord, item: Relaxed) -> list[str]:
     """A table's row: limit, gain of relaxing it, each objective before and after, the design."""
-    name = words.label(item.limit)
+    name = record.words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
-        f"{words.short(goal)} {_goal(before, goal)} → {_goal(after, goal)}"
+        f"{record.words.short(goal)} {_goal(record, before, goal)} → {_goal(record, after, goal)}"
         for goal, (before, after) in item.best.items()
         if before != after and after is not None
     ]
     if item.summary is None:
         return [name, "nothing", "no change", ""]
-    unit = "" if words.task().metric.more_is_better else f" {words.task().metric.title}"
+    unit = "" if record.words.metric.more_is_better else f" {record.words.metric.title}"
     doubt = f"predicted with ± {item.std:.3f}{unit}" if item.std is not None else ""
     return [name, gain, "; ".join([*(changes or ["best values unchanged"]), *([doubt] if doubt else [])]), item.summary]
 
 
-def _goal(value: float | None, goal: str) -> str:
+def _goal(record: RunRecord, value: float | None, goal: str) -> str:
     """An objective's value; the task's metric is stored as a loss."""
-    return words.show(value, words.QUALITY[0] if goal == words.task().metric.name else goal)
+    return record.words.show(value, words.QUALITY[0] if goal == record.words.metric.name else goal)
 
 
 def importance(answer: Answer) -> list[list[str]]:
@@ -189,7 +189,7 @@ def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
     cells = []
     for trial in _contenders(record):
         shown = ", ".join(
-            f"{words.short(metric)} {facts.promise_text(known, metric)}"
+            f"{record.words.short(metric)} {facts.promise_text(record, known, metric)}"
             for metric in ("ttft_p50", "tpot_p50", "peak_memory", *SPENDING)
             if (known := facts.there(device, trial.number, metric)) is not None
         )
@@ -216,12 +216,12 @@ def explained(record: RunRecord) -> str:
     if answer.growth:
         parts.append(f"<p>{safe(growth(answer))}</p>")
     if answer.relaxed:
-        rows = [[safe(cell) for cell in relaxed(item)] for item in answer.relaxed]
+        rows = [[safe(cell) for cell in relaxed(record, item)] for item in answer.relaxed]
         share = units.show(answer.relaxed[0].share, "share", digits=2)
         head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")
         parts.append(table(head, rows))
     if answer.importance:
-        columns = ("choice", *[f"share of the variance of {words.label(name)}" for name in answer.importance])
+        columns = ("choice", *[f"share of the variance of {record.words.label(name)}" for name in answer.importance])
         rows = [[safe(cell) for cell in row] for row in importance(answer)]
         parts.append(table(columns, rows, numbers=set(range(1, len(columns)))))
     caption = (

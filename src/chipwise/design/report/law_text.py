@@ -6,7 +6,7 @@ from typing import Final
 
 from chipwise.core import units
 from chipwise.core.page.markup import safe, section
-from chipwise.design.report import facts, words
+from chipwise.design.report import facts
 from chipwise.design.report.record import ByLaw, RunRecord
 
 CONTENDERS: Final = (
@@ -53,6 +53,6 @@ def opening(record: RunRecord) -> str:
     winner = record.trial(record.winner)
     if winner is None or not facts.by_law(record):
         return ""
-    loss = facts.value(winner, facts.LOSS)
-    shown = words.span(loss.value, loss.low, loss.high, facts.LOSS)
+    loss = facts.value(record, winner, facts.LOSS)
+    shown = record.words.span(loss.value, loss.low, loss.high, facts.LOSS)
     return f"loss {shown} nats per token of the law's text (expected, nothing was trained)"

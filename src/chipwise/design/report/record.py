@@ -18,8 +18,10 @@ from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.design.limits import Constraint, Objective
 from chipwise.design.report import words
+from chipwise.design.report.words import Words
 from chipwise.errors import SpecError
 from chipwise.model.ops.workload import Workload
+from chipwise.training.tasks.protocol import task_named
 
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
@@ -459,6 +461,11 @@ class RunRecord(Result):
             }
             for trial in self.trials
         ]
+
+    @property
+    def words(self) -> Words:
+        """The vocabulary of its task."""
+        return Words(task_named(self.task))
 
     def trial(self, number: int | None) -> Trial | None:
         """The trial with this number, if there is one."""

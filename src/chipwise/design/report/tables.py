@@ -8,7 +8,6 @@ from chipwise.design.report import cut_pages, facts, words
 from chipwise.design.report.record import RunRecord, Trial
 
 
-@words.in_its_words
 def final_table(record: RunRecord) -> Table:
     """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
 
@@ -21,11 +20,13 @@ def final_table(record: RunRecord) -> Table:
     if not trials:
         return table
     rated = ("throughput", *SPENDING)
-    spent = [metric for metric in rated if any(facts.value(trial, metric).value is not None for trial in trials)]
+    spent = [
+        metric for metric in rated if any(facts.value(record, trial, metric).value is not None for trial in trials)
+    ]
     quality = ["test_loss"] if any(trial.test_loss is not None for trial in trials) else []
     quality += ["expected_loss"] if facts.by_law(record) else ["loss"]
-    for metric in (*quality, *words.served(), "parameters", *spent):
-        table.add(words.short(metric), *[_cell(record, trial, metric) for trial in trials])
+    for metric in (*quality, *record.words.served(), "parameters", *spent):
+        table.add(record.words.short(metric), *[_cell(record, trial, metric) for trial in trials])
     table.add("weights", *[trial.weights for trial in trials])
     if not facts.by_law(record):
         table.add("trained for", *[words.quantity(trial.train_cpu_s, "time") for trial in trials])
@@ -52,7 +53,6 @@ def contenders(record: RunRecord) -> list[Trial]:
     return [trial for number in numbers if (trial := record.trial(number))]
 
 
-@words.in_its_words
 def constraint_table(record: RunRecord) -> Table:
     """Every constraint against the winner (the reference design where there is none): promised, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
@@ -70,7 +70,7 @@ def constraint_table(record: RunRecord) -> Table:
     for constraint in record.constraints:
         check = checks.get(constraint)
         table.add(
-            words.short(constraint.metric),
+            record.words.short(constraint.metric),
             words.limit(constraint.text),
             *(check.shown if check else (words.UNKNOWN, words.NOT_MEASURED)),
             facts.status_text(check) if check else facts.STATUS["unknown"],
@@ -86,13 +86,13 @@ def _head(record: RunRecord, trial: Trial) -> str:
 
 
 def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
-    known = facts.value(trial, metric)
+    known = facts.value(record, trial, metric)
     if known.value is None:
-        return words.NOT_MEASURED if metric in words.served() else words.UNKNOWN
-    shown = words.show(known.value, metric)
+        return words.NOT_MEASURED if metric in record.words.served() else words.UNKNOWN
+    shown = record.words.show(known.value, metric)
     promise = facts.promised(record, trial, metric)
     if known.source == "measured" and promise.value is not None:
-        return f"{shown}\n{words.show(promise.value, metric)} predicted"
+        return f"{shown}\n{record.words.show(promise.value, metric)} predicted"
     if known.source == "expected":
         return f"{shown}\nexpected"
     if metric == "loss":
@@ -104,6 +104,6 @@ def _verdict(record: RunRecord, trial: Trial) -> str:
     states = [item.status for item in facts.checks(record, trial)]
     for status in ("broken", "unknown", "at risk", "paid", "expected", "probably met"):
         if status in states:
-            names = [words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
+            names = [record.words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
             return f"{facts.STATUS[status]}: {', '.join(names)}"
     return "all met"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,11 +44,20 @@ class TwoRuns:
         """Their winners, as far as there are any."""
         return tuple(record.trial(record.winner) for record in self.records)
 
+    @property
+    def words(self) -> words.Words:
+        """The vocabulary of the first run's task."""
+        return self.records[0].words
+
+    def of_winners(self, of: Callable[[RunRecord, Trial], str]) -> list[str]:
+        """A fact about each winner."""
+        both = zip(self.records, self.winners, strict=True)
+        return ["no winner" if winner is None else of(record, winner) for record, winner in both]
+
 
 Rows = list[tuple[str, ...]]
 
 
-@words.in_its_words
 def sections(runs: TwoRuns) -> dict[str, tuple[tuple[str, ...], Rows]]:
     """Head and rows of each table, by its title."""
     return {
@@ -97,42 +107,45 @@ def _limits(runs: TwoRuns) -> Rows:
             checks = [] if winner is None else [c for c in facts.checks(record, winner) if c.constraint in held]
             cells.append(", ".join(words.limit(item.text) for item in held) or "no limit")
             cells.append(", ".join(facts.status_text(check) for check in checks) or ("no winner" if held else ""))
-        rows.append((words.label(metric), *cells))
+        rows.append((runs.words.label(metric), *cells))
     return rows
 
 
 def _promises(runs: TwoRuns) -> Rows:
     rows = []
-    for metric in words.served():
+    for metric in runs.words.served():
         cells: list[str] = []
         for record, winner in zip(runs.records, runs.winners, strict=True):
             if winner is None:
                 cells += ["no winner", ""]
                 continue
-            cells.append(facts.promise_text(facts.promised(record, winner, metric), metric))
-            cells.append(facts.measured_text(facts.value(winner, metric), metric))
+            cells.append(facts.promise_text(record, facts.promised(record, winner, metric), metric))
+            cells.append(facts.measured_text(record, facts.value(record, winner, metric), metric))
         if any(cell not in (words.UNKNOWN, words.NOT_MEASURED, "no winner", "") for cell in cells):
-            rows.append((words.label(metric), *cells))
+            rows.append((runs.words.label(metric), *cells))
     return rows
 
 
 def _designs(runs: TwoRuns) -> Rows:
     def cells(name: str, of: Callable[[Trial], str]) -> tuple[str, ...]:
-        return (name, *("no winner" if winner is None else of(winner) for winner in runs.winners))
+        return (name, *runs.of_winners(lambda record, winner: of(winner)))
 
-    quality = facts.reported_quality(*(winner for winner in runs.winners if winner is not None))[0]
+    quality = facts.reported_quality(runs.records[0], *(winner for winner in runs.winners if winner is not None))[0]
     known = [quality] if quality == facts.LOSS else list(dict.fromkeys((quality, "loss")))
     return [
         cells("trial", lambda trial: str(trial.number)),
         cells("design", lambda trial: trial.summary),
         cells("weights", lambda trial: trial.weights),
         cells("parameters", lambda trial: words.count(trial.parameters)),
-        *[cells(words.label(m), lambda trial, m=m: words.show(facts.value(trial, m).value, m)) for m in known],  # type: ignore[misc]
+        *[(runs.words.label(metric), *runs.of_winners(functools.partial(_quality, metric))) for metric in known],
         cells("trained for", lambda trial: words.quantity(trial.train_cpu_s, "time")),
     ]
 
 
-@words.in_its_words
+def _quality(metric: str, record: RunRecord, trial: Trial) -> str:
+    return record.words.show(facts.value(record, trial, metric).value, metric)
+
+
 def notes(runs: TwoRuns) -> list[str]:
     """Reasons why the two runs are hard to compare, and what is missing."""
     found = []
@@ -163,7 +176,6 @@ def tables(runs: TwoRuns) -> list[Table]:
     return found
 
 
-@words.in_its_words
 def to_data(runs: TwoRuns) -> dict[str, object]:
     """Everything as JSON holds it, in SI units."""
     metric = facts.latency_metric(runs.records[0])
@@ -189,7 +201,6 @@ def to_data(runs: TwoRuns) -> dict[str, object]:
     }
 
 
-@words.in_its_words
 def page(runs: TwoRuns) -> str:
     """The comparison as one self-contained HTML document.
 
@@ -221,9 +232,9 @@ def _front(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
 def _points(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
     found = []
     for trial in record.trials:
-        cost, loss = facts.value(trial, metric).value, facts.quality(trial).value
+        cost, loss = facts.value(record, trial, metric).value, facts.quality(record, trial).value
         if cost is not None and loss is not None:
-            found.append((trial, cost, loss if facts.by_law(record) else words.task().metric.shown(loss)))
+            found.append((trial, cost, loss if facts.by_law(record) else record.words.metric.shown(loss)))
     return found
 
 
@@ -233,9 +244,9 @@ def _figure(runs: TwoRuns) -> Figure | None:
     everything = [point for each in points for point in each]
     if not everything:
         return None
-    asked = words.task().metric
+    asked = runs.words.metric
     by_law = all(map(facts.by_law, runs.records))
-    x = axis([cost for _, cost, _ in everything], words.kind(metric), words.label(metric))
+    x = axis([cost for _, cost, _ in everything], words.kind(metric), runs.words.label(metric))
     kind, title = ("count", "loss, nats per token") if by_law else (asked.unit, f"validation {asked.title}")
     y = axis([loss for *_, loss in everything], kind, title, log=False, pad=0.1)
     traces: list[Trace] = []

@@ -33,7 +33,6 @@ class Unmet:
         return None if self.value is None else self.constraint.excess(self.value)
 
 
-@words.in_its_words
 def unmet(record: RunRecord) -> tuple[Unmet, ...]:
     """The hard limits that the winner of a search does not keep; empty if it keeps all, or there is none yet."""
     winner = record.trial(record.winner)
@@ -44,24 +43,27 @@ def unmet(record: RunRecord) -> tuple[Unmet, ...]:
 
 
 def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None:
-    limit, name = check.constraint, words.label(check.constraint.metric)
+    limit, name = check.constraint, record.words.label(check.constraint.metric)
     if limit.task is not None and check.measured is None:
         score = winner.tasks.get(limit.task)
         why = "it was not evaluated" if score is None or score.failed is None else score.failed
         return Unmet(constraint=limit, value=None, state="broken", why=f"{name} is unknown: {why}")
     if check.status == "broken" and check.measured is not None:
         past = units.show(limit.excess(check.measured), "share", digits=2)
-        shown = f"{name} is {words.show(check.measured, limit.metric)}, {past} past its limit {words.limit(limit.text)}"
+        measured = record.words.show(check.measured, limit.metric)
+        shown = f"{name} is {measured}, {past} past its limit {words.limit(limit.text)}"
         if winner.clean is not False or limit.metric not in TIMED:
             return Unmet(constraint=limit, value=check.measured, state="broken", why=shown)
         promise = check.promised
-        before = f"; predicted were {words.show(promise.value, limit.metric)}" if promise.value is not None else ""
+        before = (
+            f"; predicted were {record.words.show(promise.value, limit.metric)}" if promise.value is not None else ""
+        )
         busy = f" ({winner.reason})" if winner.reason else ""
         why = f"{shown}, measured while the machine was busy{busy}{before}"
         return Unmet(constraint=limit, value=check.measured, state="unconfirmed", why=why)
     wanted = facts.DEFAULT_CONFIDENCE if record.target.confidence is None else record.target.confidence
-    predicted = not record.target.measures or "@" in limit.metric
-    if predicted and check.status == "at risk" and check.chance is not None and check.chance < wanted:
+    unmeasured = not record.target.measures or "@" in limit.metric
+    if unmeasured and check.status == "at risk" and check.chance is not None and check.chance < wanted:
         likely, enough = (units.show(share, "share", digits=2) for share in (check.chance, wanted))
         why = f"{name} {words.limit(limit.text)} is {likely} likely, and {enough} are wanted"
         return Unmet(constraint=limit, value=check.promised.value, state="unlikely", why=why)

@@ -1,16 +1,16 @@
-"""Texts for numbers and metrics: labels, units, and the word for a missing number."""
+"""Texts for numbers and metrics: labels, units, the word for a missing number, and the vocabulary of a task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from functools import wraps
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from chipwise.core import units
 from chipwise.design.limits import DERIVED, METRICS, PER_TOKEN, TASK_METRICS
-from chipwise.training.tasks.protocol import Task, task_named
+from chipwise.training.tasks.metric import Metric
+from chipwise.training.tasks.protocol import Task, TaskLabels
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
@@ -46,54 +46,87 @@ SHORT: Final = {
 }
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
 QUALITY: Final = ("loss", "test_loss")  # losses of whatever task, by the names that records store
-
-T = TypeVar("T")
-_TASK: ContextVar[str] = ContextVar("task", default="text")
-
-
-def task() -> Task:
-    """The task whose vocabulary reports use; like a locale, it follows the shown record."""
-    return task_named(_TASK.get())
-
-
-def in_its_words(show: Callable[..., T]) -> Callable[..., T]:
-    """Decorates a function whose first argument is a record: it writes in the vocabulary of that record's task."""
-
-    @wraps(show)
-    def shown(record: Any, *args: Any, **more: object) -> T:
-        token = _TASK.set(record.task)
-        try:
-            return show(record, *args, **more)
-        finally:
-            _TASK.reset(token)
-
-    return shown
-
-
-def one_pass() -> bool:
-    """Whether a request of the task is one pass, so that no token is generated."""
-    return task().latency_metric not in PER_TOKEN
-
-
-def served() -> tuple[str, ...]:
-    """Metrics that a measurement of the task's requests may hold."""
-    return (*(name for name in SERVED if not (one_pass() and name in PER_TOKEN)), *task().labels.derived)
-
-
-def quality(loss: float) -> str:
-    """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
-    metric = task().metric
-    return f"{metric.text(loss)} {metric.title}"
-
-
-def entries(count: int | None = None) -> str:
-    """The task's word for pieces of data, with their number where it is given."""
-    one, several = task().labels.entry
-    return several if count is None else f"{count:,} {one if count == 1 else several}"
-
-
 _OF_PASS: Final = ("ttft_p50", "ttft_p99")  # where it is the time of a request
 _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The vocabulary of a task: its metric, what its data and its requests are called."""
+
+    task: Task
+
+    @property
+    def metric(self) -> Metric:
+        """What trainings of the task reveal."""
+        return self.task.metric
+
+    @property
+    def labels(self) -> TaskLabels:
+        """What things are called in it."""
+        return self.task.labels
+
+    def one_pass(self) -> bool:
+        """Whether a request of the task is one pass, so that no token is generated."""
+        return self.task.latency_metric not in PER_TOKEN
+
+    def served(self) -> tuple[str, ...]:
+        """Metrics that a measurement of the task's requests may hold."""
+        return (*(name for name in SERVED if not (self.one_pass() and name in PER_TOKEN)), *self.labels.derived)
+
+    def quality(self, loss: float) -> str:
+        """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
+        metric = self.metric
+        return f"{metric.text(loss)} {metric.title}"
+
+    def entries(self, count: int | None = None) -> str:
+        """The task's word for pieces of data, with their number where it is given."""
+        one, several = self.labels.entry
+        return several if count is None else f"{count:,} {one if count == 1 else several}"
+
+    def label(self, metric: str) -> str:
+        """The metric in words; one that has none keeps its name."""
+        if (found := of_task(metric)) is not None:
+            if found[1] == "original":
+                return "rank correlation with the original's cosines, held-out pairs"
+            return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
+        if metric in QUALITY or metric == self.metric.name:
+            part = "test" if metric.startswith("test_") else "validation"
+            return f"{self.metric.title}, {part} {self.labels.data}"
+        if self.one_pass() and metric in _OF_PASS:
+            return f"{self.labels.latency}, {metric[-3:].upper()}"
+        return _named(metric, LABELS)
+
+    def short(self, metric: str) -> str:
+        """The metric for a table's head."""
+        if (found := of_task(metric)) is not None:
+            return f"{found[0]} on {found[1]}"
+        if metric in QUALITY or metric == self.metric.name:
+            name = self.metric.short or self.metric.title
+            return f"{name}, test" if metric.startswith("test_") else name
+        if self.one_pass() and metric in _OF_PASS:
+            return f"time {metric[-3:].upper()}"
+        return _named(metric, SHORT)
+
+    def show(self, value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
+        """The metric's value in a human unit, or ``missing``."""
+        if value is None or not math.isfinite(value):
+            return missing
+        if metric in QUALITY:
+            return self.metric.text(value)
+        if metric in ("perplexity", "expected_loss", self.metric.name) and kind(metric) == "count":
+            return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
+        if (found := of_task(metric)) is not None:
+            return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"
+        return units.show(value, kind(metric))
+
+    def span(self, value: float | None, low: float | None, high: float | None, metric: str) -> str:
+        """A value with its interval: ``1.2 ms (1 to 1.4)``."""
+        if low is None or high is None:
+            return self.show(value, metric)
+        if value is None or kind(metric) == "count" or of_task(metric) is not None:
+            return f"{self.show(value, metric)} ({self.show(low, metric)} to {self.show(high, metric)})"
+        return f"{self.show(value, metric)} ({units.interval(value, low, high, kind(metric))})"
 
 
 def role(name: str) -> str:
@@ -105,31 +138,6 @@ def of_task(metric: str) -> tuple[str, str] | None:
     """Metric and task of ``accuracy@organ-system``; None for other metrics."""
     name, _, task = metric.partition("@")
     return (name, task) if task and name in TASK_METRICS else None
-
-
-def label(metric: str) -> str:
-    """The metric in words; one that has none keeps its name."""
-    if (found := of_task(metric)) is not None:
-        if found[1] == "original":
-            return "rank correlation with the original's cosines, held-out pairs"
-        return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
-    if metric in QUALITY or metric == task().metric.name:
-        return f"{task().metric.title}, {'test' if metric.startswith('test_') else 'validation'} {task().labels.data}"
-    if one_pass() and metric in _OF_PASS:
-        return f"{task().labels.latency}, {metric[-3:].upper()}"
-    return _named(metric, LABELS)
-
-
-def short(metric: str) -> str:
-    """The metric for a table's head."""
-    if (found := of_task(metric)) is not None:
-        return f"{found[0]} on {found[1]}"
-    if metric in QUALITY or metric == task().metric.name:
-        name = task().metric.short or task().metric.title
-        return f"{name}, test" if metric.startswith("test_") else name
-    if one_pass() and metric in _OF_PASS:
-        return f"time {metric[-3:].upper()}"
-    return _named(metric, SHORT)
 
 
 def _named(metric: str, names: Mapping[str, str]) -> str:
@@ -146,28 +154,6 @@ def kind(metric: str) -> str:
 def si_name(metric: str) -> str:
     """The metric's name with its SI unit: ``tpot_p50_s``, ``peak_memory_bytes``."""
     return metric + {"time": "_s", "bytes": "_bytes", "power": "_w"}.get(kind(metric), "")
-
-
-def show(value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
-    """The metric's value in a human unit, or ``missing``."""
-    if value is None or not math.isfinite(value):
-        return missing
-    if metric in QUALITY:
-        return task().metric.text(value)
-    if metric in ("perplexity", "expected_loss", task().metric.name) and kind(metric) == "count":
-        return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
-    if (found := of_task(metric)) is not None:
-        return units.show(value, "share") if found[0] == "accuracy" else f"{value:.3f}"
-    return units.show(value, kind(metric))
-
-
-def span(value: float | None, low: float | None, high: float | None, metric: str) -> str:
-    """A value with its interval: ``1.2 ms (1 to 1.4)``."""
-    if low is None or high is None:
-        return show(value, metric)
-    if value is None or kind(metric) == "count" or of_task(metric) is not None:
-        return f"{show(value, metric)} ({show(low, metric)} to {show(high, metric)})"
-    return f"{show(value, metric)} ({units.interval(value, low, high, kind(metric))})"
 
 
 def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:

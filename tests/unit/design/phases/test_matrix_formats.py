@@ -18,13 +18,14 @@ from chipwise.deploy.export.onnx import random_weights
 from chipwise.design.phases import finals as finals_module
 from chipwise.design.phases.finals import Finals, promises_of
 from chipwise.design.phases.matrix_formats import chosen_by_matrix, narrow_forms, select_formats
-from chipwise.design.report import by_matrix, words
+from chipwise.design.report import by_matrix
+from chipwise.design.report.words import Words
 from chipwise.design.run.spec import RunSpec, run_spec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.training.tasks.protocol import Losses
+from chipwise.training.tasks.protocol import Losses, task_named
 
 RUN: dict[str, Any] = {
     "name": "tiny",
@@ -106,8 +107,8 @@ def test_the_file_that_was_chosen_is_measured_and_wins(tmp_path: Path, monkeypat
     assert promises_of(SPEC, winner)["weights"] == "fp32 0.up:int8"
     assert promises_of(SPEC, winner)["fused"] == ("qkv", "up")
     samples = finals.samples(winner, None)
-    with_task = SimpleNamespace(samples=samples, task="ranking")
-    shown = words.in_its_words(lambda record: by_matrix.by_matrix(record))(with_task)
+    with_task = SimpleNamespace(samples=samples, words=Words(task_named("ranking")))
+    shown = by_matrix.by_matrix(with_task)
     assert "fp32 0.up:int8" in shown
     assert safe(units.show(8e-5, "time", digits=3)) in shown
     again = finals.decide([trials[number]], None)  # a resumed run chooses nothing anew

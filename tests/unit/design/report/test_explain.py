@@ -55,7 +55,7 @@ BEST = "bits/byte 1.300 → 1.250; predicted with ± 0.020 bits per byte"
 
 
 def test_the_price_of_each_limit_is_a_row() -> None:
-    dear, nothing, first = (explain.relaxed(item) for item in ANSWER.relaxed)
+    dear, nothing, first = (explain.relaxed(example_record(), item) for item in ANSWER.relaxed)
     assert dear == [
         "peak memory",
         "+1.5 % of the front",

@@ -67,13 +67,13 @@ def test_an_old_record_without_bounds_meets_no_p99(record) -> None:
     assert status(known, "peak_memory") == "met"
 
 
-def test_better_is_said_beyond_noise_only() -> None:
+def test_better_is_said_beyond_noise_only(record) -> None:
     """1.96 √2 · 0.56 % = 1.55 %: 1.5 % apart is noise, 1.6 % is not; a doubt of 2 % over entries widens it to 4.2 %."""
-    assert facts.quality_verdict(1.000, math.exp(0.0150), None) == "same"
-    assert facts.quality_verdict(1.000, math.exp(0.0160), None) == "better"
-    assert facts.quality_verdict(math.exp(0.0160), 1.000, None) == "worse"
-    assert facts.quality_verdict(1.000, math.exp(0.0400), 0.02) == "same"
-    assert facts.quality_verdict(1.000, math.exp(0.0430), 0.02) == "better"
+    assert facts.quality_verdict(record, 1.000, math.exp(0.0150), None) == "same"
+    assert facts.quality_verdict(record, 1.000, math.exp(0.0160), None) == "better"
+    assert facts.quality_verdict(record, math.exp(0.0160), 1.000, None) == "worse"
+    assert facts.quality_verdict(record, 1.000, math.exp(0.0400), 0.02) == "same"
+    assert facts.quality_verdict(record, 1.000, math.exp(0.0430), 0.02) == "better"
 
 
 def test_the_noise_of_seeds_is_that_of_the_repeated_trainings() -> None:
@@ -126,7 +126,7 @@ def test_a_busy_machine_is_in_the_headline(record) -> None:
 def test_a_slower_design_that_is_as_good_is_named(record, loss, times_s, said) -> None:
     """0.4 % fewer bits are within the noise of seeds (0.56 %), 1 % are not; nothing is said of one that is faster."""
     winner = record.trial(record.winner)
-    mine = facts.value(winner, "loss").value
+    mine = facts.value(record, winner, "loss").value
     other = next(
         trial
         for trial in record.trials

@@ -34,7 +34,7 @@ def soft(share_of_tpot: float) -> RunRecord:
 def test_past_a_soft_limit_bits_per_byte_count_as_more() -> None:
     record = soft(0.8)  # measured at 1.25 times the limit: 25 % past it, so 2.5 %
     winner = record.trial(record.winner)
-    bits = facts.quality(winner).value
+    bits = facts.quality(record, winner).value
     assert status(record) == ["paid"]
     told_ = facts.paid(record, winner)
     assert f"count as 2.5 % more: {bits:.3f} as {bits * 1.025:.3f}." in told_

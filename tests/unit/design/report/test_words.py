@@ -3,20 +3,23 @@ from hypothesis import strategies as st
 
 from chipwise.design.report import words
 from chipwise.design.report.plots import common
+from chipwise.training.tasks.protocol import task_named
+
+TEXT = words.Words(task_named("text"))
 
 
 def test_what_nobody_knows_is_said_in_words():
-    assert words.show(None, "tpot_p50") == "unknown"
-    assert words.show(float("nan"), "loss") == "unknown"
+    assert TEXT.show(None, "tpot_p50") == "unknown"
+    assert TEXT.show(float("nan"), "loss") == "unknown"
     assert words.quantity(None, "energy") == "unknown"
-    assert words.show(None, "tpot_p50", missing=words.NOT_MEASURED) == "not measured"
+    assert TEXT.show(None, "tpot_p50", missing=words.NOT_MEASURED) == "not measured"
 
 
 def test_numbers_read_in_human_units():
-    assert words.show(0.00123, "tpot_p50") == "1.23 ms"
-    assert words.show(87_400_000, "peak_memory") == "87.4 MB"
-    assert words.show(2.0184, "loss") == "2.018"
-    assert words.span(1e-3, 8e-4, 1.2e-3, "tpot_p50") == "1 ms (0.8 to 1.2)"
+    assert TEXT.show(0.00123, "tpot_p50") == "1.23 ms"
+    assert TEXT.show(87_400_000, "peak_memory") == "87.4 MB"
+    assert TEXT.show(2.0184, "loss") == "2.018"
+    assert TEXT.span(1e-3, 8e-4, 1.2e-3, "tpot_p50") == "1 ms (0.8 to 1.2)"
     assert words.count(8_030_261_248) == "8,030,261,248"
 
 

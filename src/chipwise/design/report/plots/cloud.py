@@ -30,8 +30,8 @@ def _figure(record: RunRecord) -> dict[str, object]:
     tried_x = [trial.predicted["tpot_p50"].value for trial in tried]
     tried_y = [trial.predicted["peak_memory"].value for trial in tried]
     limits = {item.metric: item.limit for item in record.constraints if item.op == "<="}
-    x = axis([*cloud.tpot_p50_s, *tried_x], "time", f"{words.label('tpot_p50')} (predicted)")
-    y = axis([*cloud.peak_memory_bytes, *tried_y], "bytes", f"{words.label('peak_memory')} (predicted)")
+    x = axis([*cloud.tpot_p50_s, *tried_x], "time", f"{record.words.label('tpot_p50')} (predicted)")
+    y = axis([*cloud.peak_memory_bytes, *tried_y], "bytes", f"{record.words.label('peak_memory')} (predicted)")
     traces = [_sample(record, fits) for fits in (False, True)]
     if tried:
         traces.append(
@@ -61,7 +61,7 @@ def _figure(record: RunRecord) -> dict[str, object]:
                 {
                     "type": "scatter",
                     "mode": "lines",
-                    "name": f"limit: {words.short(metric)} {words.show(limits[metric], metric)}",
+                    "name": f"limit: {record.words.short(metric)} {record.words.show(limits[metric], metric)}",
                     "x": level if metric == "tpot_p50" else along,
                     "y": along if metric == "tpot_p50" else level,
                     "line": {"color": "@bad", "width": 1.5, "dash": "dot"},
@@ -82,8 +82,8 @@ def _sample(record: RunRecord, fits: bool) -> Trace:
         "y": [cloud.peak_memory_bytes[i] for i in rows],
         "marker": {"size": 5, "opacity": 0.55, "color": "@feasible" if fits else "@grey"},
         "hovertext": [
-            f"screened, not tried<br>TPOT P50 {words.show(cloud.tpot_p50_s[i], 'tpot_p50')} predicted<br>"
-            f"memory {words.show(cloud.peak_memory_bytes[i], 'peak_memory')} predicted<br>"
+            f"screened, not tried<br>TPOT P50 {record.words.show(cloud.tpot_p50_s[i], 'tpot_p50')} predicted<br>"
+            f"memory {record.words.show(cloud.peak_memory_bytes[i], 'peak_memory')} predicted<br>"
             f"{words.count(cloud.parameters[i])} parameters"
             for i in rows
         ],

@@ -69,20 +69,20 @@ def detail(record: RunRecord, trial: Trial) -> str:
     lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
     rung = "" if trial.rung is None else f" · rung {trial.rung}"
     lines.append(f"{words.count(trial.parameters)} parameters · weights {escape(trial.weights)}{rung}")
-    quality = facts.quality(trial)
+    quality = facts.quality(record, trial)
     if facts.by_law(record):
-        loss = words.span(quality.value, quality.low, quality.high, facts.LOSS)
+        loss = record.words.span(quality.value, quality.low, quality.high, facts.LOSS)
         lines.append(f"loss <b>{loss}</b> nats per token (expected)")
     elif quality.value is not None:
-        title, shown = words.task().metric.title, words.show(quality.value, "loss")
+        title, shown = record.words.metric.title, record.words.show(quality.value, "loss")
         lines.append(f"{escape(title)} <b>{shown}</b> ({escape(facts.quality_of(trial))})")
         if trial.quantised_loss is not None and trial.loss is not None:
-            lines.append(f"before export {words.show(trial.loss, 'loss')}")
+            lines.append(f"before export {record.words.show(trial.loss, 'loss')}")
     else:
-        lines.append(f"{escape(words.task().metric.title)} unknown (not trained)")
+        lines.append(f"{escape(record.words.metric.title)} unknown (not trained)")
     if trial.train_cpu_s is not None:
         lines.append(f"trained {words.quantity(trial.train_cpu_s, 'time')} of CPU time")
-    lines += [text for metric in words.served() if (text := _both(trial, metric))]
+    lines += [text for metric in record.words.served() if (text := _both(record, trial, metric))]
     if trial.measured:
         lines.append(f"measured on {escape(facts.where(record))}")
     if trial.feasible is not None:
@@ -95,15 +95,15 @@ def detail(record: RunRecord, trial: Trial) -> str:
     return "<br>".join(lines)
 
 
-def _both(trial: Trial, metric: str) -> str:
+def _both(record: RunRecord, trial: Trial, metric: str) -> str:
     measured = (trial.measured or {}).get(metric)
     guess = trial.predicted.get(metric)
     if measured is None and guess is None:
         return ""
-    parts = [f"<b>{words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
+    parts = [f"<b>{record.words.show(measured, metric)}</b> measured" if measured is not None else words.NOT_MEASURED]
     if guess is not None:
-        parts.append(f"{words.span(guess.value, guess.low, guess.high, metric)} predicted")
-    return f"{words.short(metric)} {', '.join(parts)}"
+        parts.append(f"{record.words.span(guess.value, guess.low, guess.high, metric)} predicted")
+    return f"{record.words.short(metric)} {', '.join(parts)}"
 
 
 def colour(record: RunRecord, trial: Trial) -> str:

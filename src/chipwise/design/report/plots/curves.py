@@ -9,8 +9,10 @@ from chipwise.design.report.record import CurvePoint, RunRecord, Trial
 
 def draw(record: RunRecord) -> Plot:
     """Bits per byte over CPU seconds of training, and over tokens."""
-    metric, data = words.task().metric.title, words.task().labels.data
-    dotted = f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike() else ""
+    metric, data = record.words.metric.title, record.words.labels.data
+    dotted = (
+        f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike(record) else ""
+    )
     plot = Plot(
         key="curves",
         title="Training curves",
@@ -23,21 +25,18 @@ def draw(record: RunRecord) -> Plot:
     trained = [trial for trial in record.trials if _points(trial, "val_loss")]
     if not trained:
         return no_data(plot, "No validation point of any training was recorded yet.")
+    tokens = record.words.labels.tokens
     views = (
         View(label="CPU time", figure=_figure(record, trained, "cpu_s", "time", "CPU time of the trial's training")),
-        View(label=_tokens(), figure=_figure(record, trained, "tokens", "count", f"{_tokens()} trained on")),
+        View(label=tokens, figure=_figure(record, trained, "tokens", "count", f"{tokens} trained on")),
     )
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
 
 
-def _alike() -> bool:
+def _alike(record: RunRecord) -> bool:
     """Whether a training curve has the unit of the metric, so that both fit on one axis."""
-    asked = words.task()
+    asked = record.words.task
     return asked.labels.curve == asked.metric.title
-
-
-def _tokens() -> str:
-    return words.task().labels.tokens
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:
@@ -54,10 +53,10 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
         role = record.role(trial)
         traces.append(_line(record, trial, across, "val_loss", first=role not in seen))
         seen.add(role)
-        if role != "candidate" and _alike() and _points(trial, "train_loss"):
+        if role != "candidate" and _alike(record) and _points(trial, "train_loss"):
             traces.append(_line(record, trial, across, "train_loss", first=True))
     xs = [value for trace in traces for value in trace["x"]]
-    asked = words.task().metric
+    asked = record.words.metric
     losses = [point.val_loss or 0.0 for trial in trials for point in _points(trial, "val_loss")]
     values = [asked.shown(loss) for loss in losses]
     x = axis(xs, unit_kind, title, pad=0.03)
@@ -69,10 +68,10 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     role = record.role(trial)
     points = _points(trial, field)
     training = field == "train_loss"
-    kind = f"training {words.task().labels.data}" if training else "validation"
+    kind = f"training {record.words.labels.data}" if training else "validation"
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
-    tail = detail(record, trial)
+    tail, tokens = detail(record, trial), record.words.labels.tokens
     return {
         "type": "scatter",
         "mode": "lines" if training else "lines+markers",
@@ -80,13 +79,13 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         "legendgroup": f"{role}{field}",
         "showlegend": first,
         "x": [getattr(point, across) for point in points],
-        "y": [words.task().metric.shown(getattr(point, field)) for point in points],
+        "y": [record.words.metric.shown(getattr(point, field)) for point in points],
         "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
         | ({"dash": "dot"} if training else {}),
         "marker": {"size": 5 if role == "candidate" else 9},
         "hovertext": [
-            f"<b>{words.quality(getattr(point, field))}</b> ({kind}) after "
-            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {_tokens()}"
+            f"<b>{record.words.quality(getattr(point, field))}</b> ({kind}) after "
+            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {tokens}"
             for point in points
         ],
         # the candidate is described once per curve; "%{" in a name must not be read as a template

@@ -24,15 +24,15 @@ def draw(record: RunRecord) -> Plot:
             "P50 too); other limits may still exclude a point."
         ),
     )
-    trained = [trial for trial in record.trials if facts.quality(trial).value is not None]
+    trained = [trial for trial in record.trials if facts.quality(record, trial).value is not None]
     if not trained:
         return no_data(plot, "No candidate has been trained yet, so no quality is known.")
     first = facts.latency_metric(record)
     metrics = dict.fromkeys((first, "tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory", "parameters"))
     views = [
-        View(label=words.short(metric), figure=_figure(record, metric, known))
+        View(label=record.words.short(metric), figure=_figure(record, metric, known))
         for metric in metrics
-        if (known := [trial for trial in trained if facts.value(trial, metric).value is not None])
+        if (known := [trial for trial in trained if facts.value(record, trial, metric).value is not None])
     ]
     if not views:
         return no_data(plot, "No latency and no memory is known of the trained candidates.")
@@ -53,7 +53,7 @@ def _by_law(record: RunRecord) -> str:
 
 
 def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, object]:
-    costs = [facts.value(trial, metric).value or 0.0 for trial in trials]
+    costs = [facts.value(record, trial, metric).value or 0.0 for trial in trials]
     qualities = [_shown(record, trial) or 0.0 for trial in trials]
     limits = _limits(record, metric)
     counted = "measured where filled, predicted where open"
@@ -61,9 +61,9 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, ob
         counted = "counted"
     elif not any(trial.measured for trial in trials):
         counted = "predicted"
-    x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{words.label(metric)} ({counted})")
+    x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{record.words.label(metric)} ({counted})")
     by_law = facts.by_law(record)
-    asked = words.task().metric
+    asked = record.words.metric
     loss = "loss, nats per token (expected)" if by_law else f"validation {asked.title} (trained)"
     y = axis(qualities, "count" if by_law else asked.unit, loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
@@ -96,8 +96,8 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, ob
 
 def _shown(record: RunRecord, trial: Trial) -> float | None:
     """The trial's quality as the axis shows it."""
-    loss = facts.quality(trial).value
-    return loss if loss is None or facts.by_law(record) else words.task().metric.shown(loss)
+    loss = facts.quality(record, trial).value
+    return loss if loss is None or facts.by_law(record) else record.words.metric.shown(loss)
 
 
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
@@ -109,7 +109,7 @@ def _limits(record: RunRecord, metric: str) -> list[Constraint]:
 def _points(
     record: RunRecord, metric: str, trials: list[Trial], *, name: str, colour: str, symbol: str, size: float = 0
 ) -> Trace:
-    known = [facts.value(trial, metric) for trial in trials]
+    known = [facts.value(record, trial, metric) for trial in trials]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -165,7 +165,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, object], trials: lis
     front = [trial for trial in trials if trial.number in record.front]
     if not front or metric != facts.latency_metric(record):
         return []
-    points = sorted((facts.value(trial, metric).value or 0.0, _shown(record, trial) or 0.0) for trial in front)
+    points = sorted((facts.value(record, trial, metric).value or 0.0, _shown(record, trial) or 0.0) for trial in front)
     return [
         {
             "type": "scatter",
@@ -181,7 +181,7 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, object], trials: lis
 
 def _region(record: RunRecord, metric: str, x: dict[str, object], y: dict[str, object]) -> list[Trace]:
     limits = _limits(record, metric)
-    known = (words.task().metric.name, facts.LOSS)
+    known = (record.words.metric.name, facts.LOSS)
     floors = [item for item in record.constraints if item.metric in known]
     if not limits and not floors:
         return []
@@ -192,7 +192,7 @@ def _region(record: RunRecord, metric: str, x: dict[str, object], y: dict[str, o
     bottom = max([bottom, *(item.limit for item in floors if item.op == ">=")])
     if right <= left or top <= bottom:
         return []
-    text = ", ".join(f"{words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])
+    text = ", ".join(f"{record.words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])
     return [
         {
             "type": "scatter",

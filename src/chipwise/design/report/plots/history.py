@@ -9,7 +9,7 @@ from chipwise.design.report.record import HistoryPoint, RunRecord
 
 def draw(record: RunRecord) -> Plot:
     """Best bits per byte, and hypervolume, over CPU seconds."""
-    metric = words.task().metric
+    metric = record.words.metric
     plot = Plot(
         key="history",
         title="History of the search",
@@ -31,8 +31,8 @@ def draw(record: RunRecord) -> Plot:
     return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
 
 
-def _shown(value: float, field: str) -> float:
-    return value if field == "hypervolume" else words.task().metric.shown(value)
+def _shown(record: RunRecord, value: float, field: str) -> float:
+    return value if field == "hypervolume" else record.words.metric.shown(value)
 
 
 def draw_budget(record: RunRecord) -> Plot:
@@ -53,7 +53,7 @@ def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: st
         "name": title,
         "showlegend": False,
         "x": [point.elapsed_cpu_s for point in points],
-        "y": [_shown(getattr(point, field), field) for point in points],
+        "y": [_shown(record, getattr(point, field), field) for point in points],
         "line": {"shape": "hv", "color": colour, "width": 2},
         "marker": {"size": 6},
         "hovertext": [_hover(record, point, field, title) for point in points],

@@ -71,7 +71,7 @@ def _points(record: RunRecord, metric: str, items: list[Promise]) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": words.short(metric),
+        "name": record.words.short(metric),
         "x": [item.promised for item in items],
         "y": [item.measured for item in items],
         "error_x": {
@@ -102,11 +102,11 @@ def _symbol(record: RunRecord, number: int, plain: str) -> str:
 
 def _hover(record: RunRecord, item: Promise) -> str:
     trial = record.trial(item.trial)
-    promise = words.span(item.promised, item.low, item.high, item.metric)
+    promise = record.words.span(item.promised, item.low, item.high, item.metric)
     off = words.signed(item.measured or 0.0, item.promised)
     lines = [
-        f"<b>{words.label(item.metric)}</b>",
+        f"<b>{record.words.label(item.metric)}</b>",
         f"promised {promise}",
-        f"measured {words.show(item.measured, item.metric)} ({off})",
+        f"measured {record.words.show(item.measured, item.metric)} ({off})",
     ]
     return "<br>".join([*lines, "", detail(record, trial)] if trial else lines)
