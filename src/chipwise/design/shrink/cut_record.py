@@ -1,15 +1,13 @@
 """Builds the record of a run from a pretrained model, which its report shows. Works at any moment."""
 
 from __future__ import annotations
-from typing import Any
-from pathlib import Path
-from chipwise.core.files import read_mapping
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Required, TypedDict
+from pathlib import Path
+from typing import Any, Required, TypedDict
 
-from chipwise.core.files import build
+from chipwise.core.files import build, read_mapping
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint, broken
 from chipwise.design.phases.run_record import intervals_of, score_of

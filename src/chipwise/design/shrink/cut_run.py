@@ -14,7 +14,6 @@ of each contender is in ``state/contenders.json``. A run that was killed continu
 """
 
 from __future__ import annotations
-from chipwise.design.shrink.cut_record import read_known
 
 import shutil
 import time
@@ -23,7 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.core.files import storage, write_json
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.limits import unit_of
 from chipwise.design.phases.measuring import metrics_of
@@ -38,7 +37,14 @@ from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.shrink.block_selection import Limits, options_of
 from chipwise.design.shrink.cut_limits import limits_of, promises_of
 from chipwise.design.shrink.cut_quality import bits_per_byte, likeness, task_score
-from chipwise.design.shrink.cut_record import Contender, Known, broken_limits, constraints_of, make_record, values_of
+from chipwise.design.shrink.cut_record import (
+    Contender,
+    broken_limits,
+    constraints_of,
+    make_record,
+    read_known,
+    values_of,
+)
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.shrink_model import claim
 from chipwise.design.shrink.sizes import Sizes, blocks, generates

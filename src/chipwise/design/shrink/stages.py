@@ -149,7 +149,11 @@ class Shrinking:
             return plain(measure_costs(self.arch, options_of(self.arch), self.clock, on_progress=on_progress))
 
         kept = self.kept("costs", make, key="by time")
-        return {name: build(Costs, each, field=name) for name, each in kept.items()}
+        found = {}
+        for name, each in kept.items():
+            block_s = {kind: {int(size): s for size, s in sizes.items()} for kind, sizes in each["block_s"].items()}
+            found[name] = Costs(base_s=each["base_s"], block_s=block_s)
+        return found
 
     @functools.cached_property
     def precision(self) -> Precision:

@@ -364,7 +364,7 @@ class _Loop:
         if len(objectives) != m or len(violations) != k:
             return (
                 None,
-                violations,
+                None,
                 f"the evaluation returned {len(objectives)} objectives and {len(violations)} violations",
             )
         if not (np.isfinite(objectives).all() and np.isfinite(violations).all()):
