@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from chipwise.core.digest import plain
 from chipwise.core.record import Record
 from chipwise.core.workers import WorkerPool
 from chipwise.design.limits import Constraint, broken
@@ -151,7 +151,7 @@ def bag_of_words(
             continue
         on_progress(f"a bag of words on {name}")
         try:
-            found[name] = {**asdict(baseline(task)), "items": task.identity}
+            found[name] = {**plain(baseline(task)), "items": task.identity}
         except MissingExtra as error:
             found[name] = {"failed": str(error)}
     return found

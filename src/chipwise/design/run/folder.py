@@ -29,7 +29,7 @@ from chipwise.design.run.changes import check_changes
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec
 from chipwise.design.strategies.storage import is_url, without_password
-from chipwise.errors import SpecError, StudyError
+from chipwise.errors import Infeasible, SpecError, StudyError
 from chipwise.model.arch.arch import ArchSpec
 
 PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
@@ -222,7 +222,10 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Releases the folder; where nothing keeps the limits, a winner under former ones is put aside first."""
+        if isinstance(error, Infeasible) and self.winner.exists():
+            self.winner.rename(self.path / f"winner-{time.strftime('%Y%m%d-%H%M%S')}")
         self.close()
 
     @property

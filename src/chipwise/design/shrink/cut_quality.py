@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import AnyArray
+from chipwise.core.digest import plain
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.design.shrink.sizes import generates
@@ -126,12 +126,13 @@ def task_score(
     if generates(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
         method: Method = "likelihood" if task.kind == "choice" else "probe"
-        found = asdict(evaluate_task(model, _tokenizer(tokenizer, None), task, method=method))
+        found = plain(evaluate_task(model, _tokenizer(tokenizer, None), task, method=method))
         return {**found, "judged": f"weights rounded to {design.weights}, in torch"}
     texts = [item.text for item in (*task.train, *task.test)]
     features = embedded(path, tokenizer, texts, longest=LONGEST, on_progress=on_progress)
     answers = probed(task, features[: len(task.train)], features[len(task.train) :])
-    return asdict(score_answers(task, answers, method="probe", judged="exported graph"))
+    found = plain(score_answers(task, answers, method="probe", judged="exported graph"))
+    return dict(found)
 
 
 def _tokenizer(path: Path, longest: int | None) -> Tokenizer:

@@ -9,7 +9,7 @@ import pytest
 from chipwise.core.files import read_json
 from chipwise.design.run.folder import RunFolder, holds_run
 from chipwise.design.run.spec import run_spec
-from chipwise.errors import SpecError, StudyError
+from chipwise.errors import Infeasible, SpecError, StudyError
 from chipwise.model.arch.arch import uniform
 
 SPEC = run_spec(
@@ -48,6 +48,16 @@ def test_a_folder_whose_trials_are_elsewhere_is_begun_all_the_same(tmp_path) -> 
     with RunFolder(tmp_path / "a", SPEC, restart=True) as folder:
         assert folder.storage is None
     assert len(list(tmp_path.glob("a-*"))) == 1
+
+
+def test_a_winner_under_former_limits_is_put_aside_where_nothing_keeps_the_new_ones(tmp_path) -> None:
+    for error, left in ((KeyboardInterrupt(), 1), (Infeasible("nothing keeps them"), 0)):
+        with pytest.raises(type(error)), RunFolder(tmp_path / "a", SPEC) as folder:
+            folder.winner.mkdir(exist_ok=True)
+            (folder.winner / "chipwise.json").write_text("{}")
+            raise error
+        assert folder.winner.exists() == bool(left)
+        assert len(list((tmp_path / "a").glob("winner-*/chipwise.json"))) == 1 - left
 
 
 def test_a_password_is_never_written_and_asked_for_again(tmp_path) -> None:
