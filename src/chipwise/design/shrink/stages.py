@@ -5,7 +5,6 @@ limit pays only for what is its own.
 """
 
 from __future__ import annotations
-from chipwise.core.files import build
 
 import functools
 import time

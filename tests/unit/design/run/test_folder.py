@@ -51,12 +51,16 @@ def test_a_folder_whose_trials_are_elsewhere_is_begun_all_the_same(tmp_path) -> 
 
 
 def test_a_winner_under_former_limits_is_put_aside_where_nothing_keeps_the_new_ones(tmp_path) -> None:
-    for error, left in ((KeyboardInterrupt(), 1), (Infeasible("nothing keeps them"), 0)):
-        with pytest.raises(type(error)), RunFolder(tmp_path / "a", SPEC) as folder:
+    def stopped_by(error: BaseException) -> None:
+        with RunFolder(tmp_path / "a", SPEC) as folder:
             folder.winner.mkdir(exist_ok=True)
             (folder.winner / "chipwise.json").write_text("{}")
             raise error
-        assert folder.winner.exists() == bool(left)
+
+    for error, left in ((KeyboardInterrupt(), 1), (Infeasible("nothing keeps them"), 0)):
+        with pytest.raises(type(error)):
+            stopped_by(error)
+        assert (tmp_path / "a" / "winner").exists() == bool(left)
         assert len(list((tmp_path / "a").glob("winner-*/chipwise.json"))) == 1 - left
 
 
