@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -258,7 +257,7 @@ def measure_models(
 
         def sample(i: int, turn: str) -> Sample:
             name = f"{turn} {i} {vary} {designs[i].arch.digest} {designs[i].weights}"
-            found: Sample | None = kept.restored(name, _restored)
+            found = kept.restored(name, _restored)
             if found is None:
                 found = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
                 kept.put(name, _kept(found))
@@ -276,7 +275,7 @@ def measure_models(
     return samples
 
 
-def _kept(sample: Sample) -> dict[str, Any]:
+def _kept(sample: Sample) -> dict[str, object]:
     return Stored(id="", added="", source="calibration", measurement=sample.measured, design=sample.design).to_data()
 
 

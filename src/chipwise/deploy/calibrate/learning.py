@@ -12,11 +12,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.statistics import Z90, kendall_tau, nnls
 from chipwise.deploy.calibrate.random_models import WEIGHTS
 from chipwise.deploy.measure.measurement import Measurement
@@ -105,16 +106,16 @@ class Sample:
         return settled / self.design.arch.passes
 
 
-def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Float64Array:
+def fit_relative(features: npt.ArrayLike, seconds: npt.ArrayLike, *, rounds: int = 6) -> Float64Array:
     """Rates ≥ 0 that make ``features @ rates`` agree with ``seconds`` in relative error.
 
     Outliers (disturbed measurements) are weighted down in further rounds.
     """
-    features, seconds = np.asarray(features, np.float64), np.asarray(seconds, np.float64)
-    scale = np.maximum(np.abs(features).max(axis=0), 1e-300)
-    rows = features / scale / seconds[:, None]
-    weights = np.ones(len(seconds))
-    rates = np.zeros(features.shape[1])
+    counts, times = np.asarray(features, np.float64), np.asarray(seconds, np.float64)
+    scale = np.maximum(np.abs(counts).max(axis=0), 1e-300)
+    rows = counts / scale / times[:, None]
+    weights = np.ones(len(times))
+    rates = np.zeros(counts.shape[1])
     for _ in range(rounds):
         rates = nnls(rows * weights[:, None], weights)
         error = np.abs(rows @ rates - 1)
@@ -123,11 +124,11 @@ def fit_relative(features: Any, seconds: Any, *, rounds: int = 6) -> Float64Arra
     return np.asarray(rates / scale)
 
 
-def rising(knots: Any, at: Any) -> Float64Array:
+def rising(knots: npt.ArrayLike, at: npt.ArrayLike) -> Float64Array:
     """Basis of non-decreasing curves: a constant, then one ramp from each knot to the next, in the logarithm."""
-    knots, at = np.log2(np.asarray(knots)), np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
-    ramps = [np.clip((at - low) / (high - low), 0, 1) for low, high in pairwise(knots)]
-    return np.stack([np.ones_like(at), *ramps], axis=-1)
+    places = np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
+    ramps = [np.clip((places - low) / (high - low), 0, 1) for low, high in pairwise(np.log2(np.asarray(knots)))]
+    return np.stack([np.ones_like(places), *ramps], axis=-1)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class PhaseTable:
     median_s: Float64Array  # (n,) measured
     p99_s: Float64Array  # (n,) measured; NaN if the machine was busy
 
-    def __getitem__(self, rows: Any) -> PhaseTable:
+    def __getitem__(self, rows: AnyArray | slice | list[int]) -> PhaseTable:
         return PhaseTable(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
 
     def __add__(self, other: PhaseTable) -> PhaseTable:

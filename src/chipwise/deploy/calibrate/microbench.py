@@ -7,29 +7,38 @@ process (``python -m chipwise.deploy.calibrate.microbench``): requests and resul
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.statistics import own_speed
 from chipwise.core.workers import Message, Report, serve
-from chipwise.deploy.calibrate.microbench_ranking import RANKING_KINDS, add_ranking_nodes, ranking_cases, ranking_op
+from chipwise.deploy.calibrate.microbench_ranking import (
+    RANKING_KINDS,
+    Arrays,
+    add_ranking_nodes,
+    ranking_cases,
+    ranking_op,
+)
 from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, add_sound_nodes, sound_cases, sound_op
 from chipwise.deploy.measure import sensors
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.conv.lower import lower as lower_conv
 from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
 from chipwise.model.ops.attention import AttentionOp
-from chipwise.model.ops.elementwise import Elementwise
+from chipwise.model.ops.elementwise import Elementwise, Function
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.pool import PoolOp
+
+if TYPE_CHECKING:
+    from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
 LARGE_CASE_BYTES = 1e8
@@ -90,8 +99,7 @@ class Case:
                 made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
             else:
                 inputs = 2 if self.kind in ("mul", "add") else 1
-                function: Any = self.kind
-                made.append(Elementwise(function=function, elements=self.rows * self.k, inputs=inputs))
+                made.append(Elementwise(function=FUNCTIONS[self.kind], elements=self.rows * self.k, inputs=inputs))
         return made
 
     def _image_op(self) -> Op:
@@ -115,10 +123,10 @@ class Case:
             )
         if self.kind == "pool":
             return PoolOp(batch=1, positions=self.rows, width=self.k)
-        function: Any = self.kind
-        return Elementwise(function=function, elements=self.rows * self.k)
+        return Elementwise(function=FUNCTIONS[self.kind], elements=self.rows * self.k)
 
 
+FUNCTIONS: Mapping[str, Function] = {name: name for name in get_args(Function)}
 IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
 
 
@@ -270,7 +278,7 @@ class Bench:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._generator = np.random.default_rng(0)
-        self._quantised: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
+        self._quantised: dict[tuple[str, int, int], Arrays] = {}
 
     def time(self, case: Case, *, seconds: float) -> float:
         """Seconds of one run of the graph at the machine's own speed, over about ``seconds``, at least 7 runs.
@@ -299,15 +307,15 @@ class Bench:
             samples.append(clock() - start)
         return own_speed(samples)
 
-    def _build(self, case: Case) -> tuple[bytes, dict[str, AnyArray], dict[str, AnyArray]]:
+    def _build(self, case: Case) -> tuple[bytes, Arrays, Arrays]:
         from onnx import helper
 
         from chipwise.deploy.export.onnx import IR_VERSION, OPSET
         from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
         graph = GraphBuilder(weights={}, format_of=lambda _: case.weights)
-        feeds: dict[str, AnyArray] = {}
-        outputs: dict[str, AnyArray] = {}
+        feeds: Arrays = {}
+        outputs: Arrays = {}
         if case.kind == "attention":
             self._attention(graph, case, feeds, outputs)
         elif case.kind in IMAGE_KINDS:
@@ -329,18 +337,18 @@ class Bench:
         )
         return model.SerializeToString(), feeds, outputs
 
-    def _input(self, graph: Any, feeds: dict[str, AnyArray], name: str, value: AnyArray) -> str:
+    def _input(self, graph: GraphBuilder, feeds: Arrays, name: str, value: AnyArray) -> str:
         from onnx import helper
 
         graph.input(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         feeds[name] = value
         return name
 
-    def _output(self, graph: Any, outputs: dict[str, AnyArray], name: str, value: AnyArray) -> None:
+    def _output(self, graph: GraphBuilder, outputs: Arrays, name: str, value: AnyArray) -> None:
         graph.output(name, value.shape)
         outputs[name] = value
 
-    def _chain(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+    def _chain(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
         from chipwise.model.blocks.ffn.onnx import ACTIVATIONS
         from chipwise.model.blocks.onnx_graph import MICROSOFT
 
@@ -372,7 +380,7 @@ class Bench:
             x = y
         self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
 
-    def _attention(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+    def _attention(self, graph: Any, case: Case, feeds: Arrays, outputs: Arrays) -> None:
         from chipwise.model.blocks.attention.onnx import add_attention
 
         total = case.past + case.rows
@@ -400,7 +408,7 @@ class Bench:
                 cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
                 feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
 
-    def _conv(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+    def _conv(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
         from chipwise.model.blocks.conv.onnx import add_conv
 
         shape = (1, case.rows, case.k)
@@ -412,7 +420,7 @@ class Bench:
             feeds[f"past.{i}.conv"] = outputs[f"present.{i}.conv"] = kept
         self._output(graph, outputs, x, np.empty(shape, np.float32))
 
-    def _gather(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+    def _gather(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
         table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))
         rows = self._generator.integers(0, case.n, (1, case.rows))
         tokens = self._input(graph, feeds, "tokens", rows)
@@ -420,7 +428,7 @@ class Bench:
             name = graph.node("Gather", [table, tokens], f"y{i}", axis=0)
             self._output(graph, outputs, name, np.empty((1, case.rows, case.k), np.float32))
 
-    def _image_nodes(self, graph: Any, case: Case, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]) -> None:
+    def _image_nodes(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
         """Nodes of image classifiers side by side, each with the same input, as exported graphs have them."""
         from chipwise.model.blocks.onnx_graph import MICROSOFT
 
@@ -448,7 +456,7 @@ class Bench:
             elif case.kind == "conv.image":
                 shape = (case.n, case.k, 3, 3)
                 weight = self._generator.standard_normal(shape, dtype=np.float32)
-                stored = graph.store(f"w{i}", lambda weight=weight: weight)
+                stored = graph.store(f"w{i}", partial(np.asarray, weight))
                 bias = graph.store("bias", lambda: np.zeros(case.n, np.float32))
                 sizes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
                 graph.node("Conv", [x, stored, bias], y, **sizes)
@@ -471,7 +479,7 @@ class Bench:
                 graph.node("Pad", [x, room], y)
                 self._output(graph, outputs, y, np.empty((1, case.rows + 1, case.k), np.float32))
 
-    def _prestore(self, graph: Any, number: int, k: int, n: int, weights: str) -> None:
+    def _prestore(self, graph: GraphBuilder, number: int, k: int, n: int, weights: str) -> None:
         """Stores a (k, n) matrix under the names that ``projection`` would use.
 
         Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
@@ -488,7 +496,7 @@ class Bench:
                 made = {"int4": packed, "scale": block_scale}
             self._quantised[weights, k, n] = made
         for name, value in self._quantised[weights, k, n].items():
-            graph.store(f"w{number}.{name}", lambda value=value: np.roll(value, number, axis=0))
+            graph.store(f"w{number}.{name}", partial(np.roll, value, number, axis=0))
 
 
 class _Worker:

@@ -5,8 +5,9 @@ A case is a :class:`chipwise.deploy.calibrate.microbench.Case`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -16,11 +17,36 @@ from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 
+if TYPE_CHECKING:
+    from chipwise.deploy.calibrate.microbench import Case
+    from chipwise.model.blocks.onnx_graph import GraphBuilder
+
 ATTENTION = tuple(f"attention.{kind}.{place}" for kind in ("softmax", "pointwise") for place in ("whole", "last"))
 RANKING_KINDS = (*ATTENTION, "bag", "dot", "copy")
 
 
-def ranking_op(case: Any) -> Op:
+Given = Callable[[str, AnyArray], str]
+Result = Callable[..., None]
+Arrays = dict[str, AnyArray]  # inputs or outputs of a graph, by name
+
+
+class CaseFields(TypedDict, total=False):
+    """Fields of a :class:`chipwise.deploy.calibrate.microbench.Case`."""
+
+    kind: str
+    weights: str
+    count: int
+    rows: int
+    k: int
+    n: int
+    past: int
+    batch: int
+    heads: int
+    kv_heads: int
+    head_size: int
+
+
+def ranking_op(case: Case) -> Op:
     """The operator of a case: ``rows`` candidates after ``past`` items, or ``rows`` of ``k`` values (bags of ``n``)."""
     if case.kind in ATTENTION:
         _, kind, place = case.kind.split(".")
@@ -40,7 +66,7 @@ def ranking_op(case: Any) -> Op:
     return Elementwise(function="copy", elements=case.rows * case.k)
 
 
-def ranking_cases() -> Iterator[dict[str, Any]]:
+def ranking_cases() -> Iterator[CaseFields]:
     """Fields of the cases of a calibration."""
     for kind in ATTENTION:
         for batch, past, rows, heads, head_size in (
@@ -50,8 +76,7 @@ def ranking_cases() -> Iterator[dict[str, Any]]:
             (1, 50, 1, 4, 8), (8, 50, 1, 4, 16), (32, 50, 1, 1, 8), (128, 50, 1, 4, 16), (512, 50, 1, 1, 64),
             (512, 50, 1, 2, 8),
         ):  # fmt: skip
-            sizes = {"batch": batch, "past": past, "rows": rows, "heads": heads, "head_size": head_size}
-            yield {"kind": kind, "count": 2, **sizes}
+            yield CaseFields(kind=kind, count=2, batch=batch, past=past, rows=rows, heads=heads, head_size=head_size)
     for rows, width in ((17, 24), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32), (26_112, 64)):
         yield {"kind": "bag", "count": 2, "rows": rows, "k": width, "n": 3}
         yield {"kind": "copy", "count": 8, "rows": rows, "k": width}
@@ -74,7 +99,11 @@ def ranking_cases() -> Iterator[dict[str, Any]]:
 
 
 def add_ranking_nodes(
-    graph: Any, case: Any, generator: np.random.Generator, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]
+    graph: GraphBuilder,
+    case: Case,
+    generator: np.random.Generator,
+    feeds: Arrays,
+    outputs: Arrays,
 ) -> None:
     """Adds a case's nodes to ``graph``, side by side, and their inputs and outputs to ``feeds`` and ``outputs``."""
     from onnx import helper
@@ -97,7 +126,7 @@ def add_ranking_nodes(
         x = given("x", generator.integers(0, 100, (1, case.rows, case.n)))
     else:
         x = given("x", generator.standard_normal(shape, dtype=np.float32))
-    ints = {value: graph.store(f"int.{value}", lambda value=value: np.array([value], np.int64)) for value in (-1, 0, 2)}
+    ints = {value: graph.store(f"int.{value}", partial(np.full, 1, value, np.int64)) for value in (-1, 0, 2)}
     for i in range(case.count):
         y = f"y{i}"
         if case.kind == "bag":
@@ -115,7 +144,7 @@ def add_ranking_nodes(
             result(y, 1, case.rows - 1, case.k)
 
 
-def _attention(graph: Any, case: Any, generator: np.random.Generator, given: Any, result: Any) -> None:
+def _attention(graph: GraphBuilder, case: Case, generator: np.random.Generator, given: Given, result: Result) -> None:
     from chipwise.model.kinds.ranking.candidates.onnx import add_heads
 
     _, kind, place = case.kind.split(".")

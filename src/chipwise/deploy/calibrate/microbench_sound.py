@@ -6,28 +6,32 @@ A case is a :class:`chipwise.deploy.calibrate.microbench.Case`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chipwise.core.arrays import AnyArray
+from chipwise.deploy.calibrate.microbench_ranking import Arrays, CaseFields
 from chipwise.model.arch.mixers import ConvModule
 from chipwise.model.blocks.conv_module.lower import lower_filter
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.op import Op
 
+if TYPE_CHECKING:
+    from chipwise.deploy.calibrate.microbench import Case
+    from chipwise.model.blocks.onnx_graph import GraphBuilder
+
 SOUND_KINDS = ("conv.centred", "sigmoid")
 POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # and the width
 
 
-def sound_op(case: Any) -> Op:
+def sound_op(case: Case) -> Op:
     """The operator of a case: ``rows`` positions of ``k`` values; filters have ``n`` taps."""
     if case.kind == "sigmoid":
         return Elementwise(function="sigmoid", elements=case.rows * case.k)
     return lower_filter(ConvModule(taps=case.n), d_model=case.k, batch=1, positions=case.rows)
 
 
-def sound_cases() -> Iterator[dict[str, Any]]:
+def sound_cases() -> Iterator[CaseFields]:
     """Fields of the calibration cases; every calibration holds the other sizes of the same kinds."""
     for number, (rows, width) in enumerate(POSITIONS):
         for taps in (3, 15, 31):
@@ -40,12 +44,15 @@ def sound_cases() -> Iterator[dict[str, Any]]:
             for k, n in ((3 * width, width), (width, 4 * width), (width, 21)):
                 yield {"kind": "matmul", "weights": weights, "count": 2, "rows": rows, "k": k, "n": n}
     for rows, heads, head_size in ((10, 2, 16), (20, 2, 32), (50, 2, 32), (100, 2, 32), (100, 4, 16), (200, 2, 32)):
-        sizes = {"heads": heads, "kv_heads": heads, "head_size": head_size}
-        yield {"kind": "attention.full", "count": 2, "rows": rows, **sizes}
+        yield CaseFields(kind="attention.full", count=2, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
 
 
 def add_sound_nodes(
-    graph: Any, case: Any, generator: np.random.Generator, feeds: dict[str, AnyArray], outputs: dict[str, AnyArray]
+    graph: GraphBuilder,
+    case: Case,
+    generator: np.random.Generator,
+    feeds: Arrays,
+    outputs: Arrays,
 ) -> None:
     """Adds a case's nodes to ``graph``, side by side, and their inputs and outputs to ``feeds`` and ``outputs``."""
     from onnx import TensorProto

@@ -43,7 +43,7 @@ def time_cases(
     for turn, order in enumerate(rounds):
         random.Random(turn).shuffle(order)
         names = {i: f"node {turn} {digest(asdict(chosen[i]))}" for i in order}
-        known = {i: float(held) for i in order if (held := kept.get(names[i])) is not None}
+        known = {i: held for i in order if isinstance(held := kept.get(names[i]), float)}
         for i, seconds in known.items():
             best[i] = min(best[i], seconds)
         order = [i for i in order if i not in known]

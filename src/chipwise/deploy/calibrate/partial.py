@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import storage
 from chipwise.errors import SpecError
 from chipwise.hardware.detect import detect
 
+T = TypeVar("T")
 SCHEMA = "chipwise.calibrating/1"
 OLDEST_S = 86_400.0  # a day, in which a machine may have changed
 TIMING_PACKAGES = ("chipwise", "numpy", "onnx", "onnxruntime", "openvino", "xllamacpp", "llama-cpp-python", "torch")
@@ -38,29 +39,30 @@ class Partial:
     ) -> None:
         self._path = path
         machine = {"machine": plain(detect()), "runtime": runtime, "threads": threads, "versions": _versions()}
-        self._head: dict[str, Any] = {"schema": SCHEMA, "of": digest(machine), "began_s": clock()}
+        self._now_s, self._of = clock(), digest(machine)
+        self._head: dict[str, object] = {"schema": SCHEMA, "of": self._of, "began_s": self._now_s}
         self._torn = False  # whether the last line was cut off in writing
         self._held = {} if path is None else self._read(path)
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path) -> dict[str, object]:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return {}
         rows = [row for line in text.splitlines() if isinstance(row := _json(line), dict)]
         head, began_s = (rows[0], rows[0].get("began_s")) if rows else ({}, None)
-        if (head.get("schema"), head.get("of")) != (SCHEMA, self._head["of"]) or not isinstance(began_s, int | float):
+        if (head.get("schema"), head.get("of")) != (SCHEMA, self._of) or not isinstance(began_s, int | float):
             return {}
-        if not 0 <= self._head["began_s"] - began_s <= OLDEST_S:
+        if not 0 <= self._now_s - began_s <= OLDEST_S:
             return {}
         self._head, self._torn = head, not text.endswith("\n")
         return {str(row["name"]): row["value"] for row in rows[1:] if {"name", "value"} <= row.keys()}
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """The result stored under a name; None if there is none."""
         return self._held.get(name)
 
-    def restored(self, name: str, read: Callable[[Any], Any]) -> Any:
+    def restored(self, name: str, read: Callable[[object], T]) -> T | None:
         """The result stored under a name, parsed by ``read``; None if it is missing or damaged."""
         held = self.get(name)
         try:
@@ -68,7 +70,7 @@ class Partial:
         except SpecError:
             return None
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Keeps a measurement.
 
         Raises:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.places import data_folder
 from chipwise.core.tables import Table
 from chipwise.deploy.runtimes import RUNTIMES
@@ -48,7 +48,7 @@ def export_for(
     design: Design,
     folder: Path,
     *,
-    weights: Mapping[str, Any] | None = None,
+    weights: Mapping[str, AnyArray] | None = None,
     stem: str = "model",
     external_data: bool = False,
     packing: Packing = NEAREST,
@@ -80,7 +80,12 @@ def export_for(
 
 
 def export_openvino(
-    design: Design, weights: Mapping[str, Any], path: Path, *, external_data: bool = False, packing: Packing = NEAREST
+    design: Design,
+    weights: Mapping[str, AnyArray],
+    path: Path,
+    *,
+    external_data: bool = False,
+    packing: Packing = NEAREST,
 ) -> Path:
     """Writes the ONNX file that ONNX Runtime also uses.
 

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from onnx import ModelProto, helper
 from onnx.external_data_helper import set_external_data
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.files import storage, write_atomic
 from chipwise.errors import Unsupported
@@ -40,7 +40,7 @@ ALIGNMENT = 4096  # of tensors in the file beside: runtimes map it page by page
 
 def export(
     design: Design,
-    weights: Mapping[str, npt.NDArray[Any]],
+    weights: Mapping[str, AnyArray],
     path: str | Path,
     *,
     logits: Logits = "last",
@@ -85,7 +85,7 @@ def _move_weights(model: ModelProto, path: Path) -> None:
 
 def build(
     design: Design,
-    weights: Mapping[str, npt.NDArray[Any]],
+    weights: Mapping[str, AnyArray],
     *,
     logits: Logits = "last",
     output: Output = "mean",
@@ -122,7 +122,7 @@ def stored_bytes(design: Design) -> float:
     return total
 
 
-def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any], **others: str) -> ModelProto:
+def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, object], **others: str) -> ModelProto:
     """A model of the nodes with ``facts`` in its metadata, and the ``others`` graphs."""
     model = helper.make_model(
         helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
@@ -134,7 +134,7 @@ def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, Any], **othe
     return model
 
 
-def metadata(design: Design, logits: Logits) -> dict[str, Any]:
+def metadata(design: Design, logits: Logits) -> dict[str, object]:
     """The metadata of the file, as JSON can hold it.
 
     ``kv`` lists each cached layer's number, heads and size; ``conv``, where there are any, each convolution's state,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import read_mapping, write_json
@@ -179,4 +178,5 @@ def _beside(source: Source) -> dict[str, bytes]:
     return {name: (source.path / name).read_bytes() for name in _BESIDE if (source.path / name).is_file()}
 
 
-WRITERS: Mapping[str, Any] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf}
+Writer = Callable[[Source, Design, Path], tuple[list[str], list[str]]]
+WRITERS: Mapping[str, Writer] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf}

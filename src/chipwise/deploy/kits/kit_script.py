@@ -32,13 +32,125 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
 LOOK_S, FEWEST_LOOKS = 0.1, 4  # between two readings of power; fewer readings than this tell nothing
 LEAST_BATTERY_W = 0.2  # a device that works draws more: its driver states another unit than the kernel's
-Reply = dict[str, Any]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Tokens = npt.NDArray[np.integer]
+    Values = npt.NDArray[np.float32]
+
+
+class Workload(TypedDict):
+    """What is asked of a model."""
+
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+
+
+class Request(Workload):
+    """One measurement, as the process that makes it reads it."""
+
+    model: str
+    runtime: str
+    threads: int
+    gpu_layers: int
+    seed: int
+    min_steps: int
+    min_prefills: int
+    seconds: float
+    llama_bench: str | None
+
+
+class Reply(TypedDict, total=False):
+    """What one measurement found; an error alone where it failed."""
+
+    error: str
+    cpus: list[int]
+    runtime_version: str
+    ttft_s: list[float]
+    tpot_s: list[float]
+    steps_per_sample: int
+    ttft_cpu_s: list[float]
+    tpot_cpu_s: list[float]
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int | None
+    energy_j: float | None
+    energy_from: str
+    windows: dict[str, list[float]]
+    readings: dict[str, float | None]
+    reference_s: dict[str, float]
+    load_before: float | None
+    load_after: float | None
+    clock_hz_before: float | None
+    clock_hz_after: float | None
+    temperature_c: float | None
+    backends: str | None
+    facts: dict[str, str]
+    machine: object
+
+
+class Model(TypedDict):
+    """A file of a kit."""
+
+    file: str
+    sha256: str
+    runtime: str
+    design: str
+    name: str
+
+
+class Kit(TypedDict, total=False):
+    """``kit.json``."""
+
+    schema: str
+    device: str | None
+    threads: int
+    gpu_layers: int
+    seed: int
+    workload: Workload
+    models: list[Model]
+
+
+class Measured(TypedDict):
+    """The rounds of one file."""
+
+    file: str
+    sha256: str
+    rounds: list[Reply]
+    error: str | None
+
+
+class Results(TypedDict):
+    """``kit-results.json``."""
+
+    schema: str
+    created: str
+    complete: bool
+    device: str | None
+    machine: dict[str, object]
+    threads: int
+    kit: Kit
+    measured: list[Measured]
+
+
+class Load(TypedDict):
+    """Counters at one moment."""
+
+    wall_s: float
+    cpu_s: float
+    busy_s: float | None
+    steal_s: float | None
+    elsewhere_s: float | None
+    switches: int | None
+    load: float | None
 
 
 class KitError(Exception):
@@ -90,10 +202,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return found
 
 
-def _read_kit(folder: Path) -> dict[str, Any]:
+def _read_kit(folder: Path) -> Kit:
     path = folder / "kit.json"
     try:
-        kit = json.loads(path.read_text(encoding="utf-8"))
+        kit: Kit = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote") from None
     except (ValueError, OSError, RecursionError) as error:
@@ -114,7 +226,7 @@ INTEGER_FLAGS = (
 MODEL = ("file", "sha256", "runtime", "design", "name")
 
 
-def _are(fields: Any, kind: type, names: Iterable[str]) -> bool:
+def _are(fields: object, kind: type, names: Iterable[str]) -> bool:
     """Whether all of ``names`` are fields of this type."""
     return isinstance(fields, dict) and all(isinstance(fields.get(name), kind) for name in names)
 
@@ -128,7 +240,7 @@ def _free_name(path: Path) -> Path:
     return path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}") if path.exists() else path
 
 
-def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace, out: Path) -> dict[str, Any]:
+def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path) -> Results:
     device = kit.get("device")
     if options.device and device and options.device != device:
         raise KitError(
@@ -147,7 +259,7 @@ def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace,
     print(f"power: read from {meter.name}" if meter else f"power: not measured: {missing}")
     threads = options.threads or kit["threads"]
     layers = kit.get("gpu_layers", 0) if options.gpu_layers is None else options.gpu_layers
-    results: dict[str, Any] = {
+    results: Results = {
         "schema": RESULTS,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "complete": False,
@@ -157,16 +269,25 @@ def _measure_all(kit: dict[str, Any], folder: Path, options: argparse.Namespace,
         "kit": kit,
         "measured": [{"file": item["file"], "sha256": item["sha256"], "rounds": [], "error": None} for item in wanted],
     }
-    common = {"gpu_layers": layers, "seed": kit.get("seed", 0), "threads": threads, **kit["workload"]}
-    common.update(min_steps=options.steps, min_prefills=options.prefills, seconds=options.seconds)
-    common.update(llama_bench=_llama_bench(options.llama_bench))
+    bench = _llama_bench(options.llama_bench)
     for turn in range(options.rounds):
         order = range(len(wanted)) if turn % 2 == 0 else range(len(wanted) - 1, -1, -1)
         for number in order:
             item, found = wanted[number], results["measured"][number]
             if found["error"] is not None:
                 continue
-            request = {"model": str(folder / item["file"]), "runtime": item["runtime"], **common}
+            request: Request = {
+                "model": str(folder / item["file"]),
+                "runtime": item["runtime"],
+                "threads": threads,
+                "gpu_layers": layers,
+                "seed": kit.get("seed", 0),
+                "min_steps": options.steps,
+                "min_prefills": options.prefills,
+                "seconds": options.seconds,
+                "llama_bench": bench,
+                **kit["workload"],
+            }
             reply = _in_fresh_process(request, timeout_s=options.timeout, meter=meter)
             if "error" in reply:
                 found["error"] = reply["error"]
@@ -192,7 +313,7 @@ def _check_file(path: Path, wanted: str) -> None:
         raise KitError(f"{path} differs from the file that was packed (its SHA-256 is another); copy it again")
 
 
-def _show(file: str, turn: int, turns: int, reply: Reply, workload: dict[str, Any]) -> None:
+def _show(file: str, turn: int, turns: int, reply: Reply, workload: Workload) -> None:
     if "error" in reply:
         print(f"{file}  {reply['error']}")
         return
@@ -209,14 +330,14 @@ def _show(file: str, turn: int, turns: int, reply: Reply, workload: dict[str, An
     print(f"{file}  round {turn} of {turns}: {', '.join(parts)} (P50)", flush=True)
 
 
-def _write(path: Path, value: Any) -> None:
+def _write(path: Path, value: object) -> None:
     """Writes so that a kill in between leaves the old file or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
-def _request_parts(reply: Reply, workload: dict[str, Any]) -> list[tuple[str, float]]:
+def _request_parts(reply: Reply, workload: Workload) -> list[tuple[str, float]]:
     """Seconds that a request spends on its prompt and on its new tokens."""
     parts = [("ttft_s", _median(reply["ttft_s"]))]
     if reply["tpot_s"]:
@@ -224,7 +345,7 @@ def _request_parts(reply: Reply, workload: dict[str, Any]) -> list[tuple[str, fl
     return parts
 
 
-def _in_fresh_process(request: dict[str, Any], *, timeout_s: float, meter: Meter | None = None) -> Reply:
+def _in_fresh_process(request: Request, *, timeout_s: float, meter: Meter | None = None) -> Reply:
     """The result of a subprocess, while this process reads the meter."""
     with _Watch(meter) as watch:
         reply = _ask(request, timeout_s=timeout_s)
@@ -233,7 +354,7 @@ def _in_fresh_process(request: dict[str, Any], *, timeout_s: float, meter: Meter
     return reply
 
 
-def _ask(request: dict[str, Any], *, timeout_s: float) -> Reply:
+def _ask(request: Request, *, timeout_s: float) -> Reply:
     flags = [flag for flag, on in (("-I", sys.flags.isolated), ("-S", sys.flags.no_site)) if on]
     threads = str(request["threads"])
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
@@ -251,7 +372,7 @@ def _ask(request: dict[str, Any], *, timeout_s: float) -> Reply:
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {timeout_s:g} s; give it longer with --timeout"}
     try:
-        reply = json.loads(done.stdout.strip().splitlines()[-1])
+        reply: Reply = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         tail = " | ".join(done.stderr.strip().splitlines()[-3:])
         return {"error": f"the measuring process died (code {done.returncode}). {tail}"}
@@ -260,12 +381,12 @@ def _ask(request: dict[str, Any], *, timeout_s: float) -> Reply:
 
 def _work() -> int:
     """One measurement in this process: the request comes on stdin, the reply is the last line of stdout."""
-    request = json.load(sys.stdin)
+    request: Request = json.load(sys.stdin)
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what the runtime prints must not mix with the reply
     try:
         bench = request["runtime"] == "llama.cpp" and request["llama_bench"]
-        reply = _run_llama_bench(request) if bench else _run(request)
+        reply: Reply = _run_llama_bench(request) if bench else _run(request)
     except KitError as error:
         reply = {"error": str(error)}
     except MemoryError:
@@ -275,7 +396,7 @@ def _work() -> int:
     return 0
 
 
-def _run(request: dict[str, Any]) -> Reply:
+def _run(request: Request) -> Reply:
     """The protocol: two cycles untimed, warm-up until steady, then timed cycles."""
     cpus = _pin(request["threads"])
     session = _open(request)
@@ -323,13 +444,13 @@ def _run(request: dict[str, Any]) -> Reply:
 class _Loop:
     """Runs requests one after the other; returns the times of their parts."""
 
-    def __init__(self, session: Any, request: dict[str, Any]) -> None:
+    def __init__(self, session: _Onnx | _Llama, request: Request) -> None:
         self._session = session
         self.steps = 0 if session.encodes else max(1, request["new_tokens"] - 1)
         draw = random.Random(request["seed"])
         shape = range(request["batch"]), range(request["prompt_tokens"])
         self._tokens = session.array([[draw.randrange(session.vocab_size) for _ in shape[1]] for _ in shape[0]])
-        self._logits: Any = None
+        self._logits: Values | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -355,7 +476,7 @@ class _Loop:
         self._logits = logits
 
     def check(self) -> None:
-        if not self._session.finite(self._logits):
+        if self._logits is not None and not self._session.finite(self._logits):
             raise KitError("the model's outputs are not finite numbers")
 
     def warm_up(self) -> bool:
@@ -375,7 +496,7 @@ class _Loop:
         return False
 
 
-def _open(request: dict[str, Any]) -> Any:
+def _open(request: Request) -> _Onnx | _Llama:
     if request["runtime"] == "onnxruntime":
         return _Onnx(request)
     if request["runtime"] == "llama.cpp":
@@ -386,7 +507,7 @@ def _open(request: dict[str, Any]) -> Any:
 class _Onnx:
     """A file of chipwise's ONNX exporter in ONNX Runtime on the CPU; all buffers are bound once."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Request) -> None:
         if importlib.util.find_spec("onnxruntime") is None:
             raise KitError("onnxruntime is not installed here; install it with: python3 -m pip install onnxruntime")
         import numpy as np
@@ -443,7 +564,7 @@ class _Onnx:
         places = np.ascontiguousarray(np.broadcast_to(np.arange(prompt, dtype=np.int64), (batch, prompt)))
         self._first, self._places = self._binding(self._held, places), places
 
-    def _binding(self, tokens: Any, positions: Any) -> Any:
+    def _binding(self, tokens: Tokens, positions: Tokens) -> object:
         binding, facts = self._session.io_binding(), self._facts
         inputs = {"tokens": tokens}
         if facts["positions"] == "learned":
@@ -459,10 +580,10 @@ class _Onnx:
             binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
         return binding
 
-    def array(self, tokens: list[list[int]]) -> Any:
+    def array(self, tokens: list[list[int]]) -> Tokens:
         return self._np.array(tokens, self._np.int64)
 
-    def finite(self, values: Any) -> bool:
+    def finite(self, values: Values) -> bool:
         return bool(self._np.isfinite(values).all())
 
     def _moves(self) -> Iterator[tuple[float, float, float, float]]:
@@ -475,30 +596,37 @@ class _Onnx:
             yield time_now, size, size * (1 + ahead), -size * ahead
             last = size
 
-    def prefill(self, tokens: Any) -> Any:
+    def _run(self, inputs: dict[str, npt.NDArray[np.generic]]) -> Values:
+        found: Values = self._session.run(None, inputs)[0]
+        return found
+
+    def prefill(self, tokens: Tokens) -> Values:
         """The last position's logits of a new prompt; an encoder's output."""
         if "image" in self._facts:
-            image, steps = self._image, self._facts.get("steps", 0)
-            last = 0.0
+            if not self._facts.get("steps"):
+                return self._run({self._session.get_inputs()[0].name: self._image})
+            image: Values = self._image.astype(self._np.float32, copy=False)
+            last: Values = self._np.zeros_like(image)
             for time_now, size, now, before in self._moves():  # a denoiser: an image in so many passes
                 self._told["time"].fill(time_now)
                 if "step" in self._told:
                     self._told["step"].fill(size)
-                velocity = self._session.run(None, {"image": image, **self._told})[0]
+                velocity = self._run({"image": image, **self._told})
                 if "guidance" in self._facts:  # asked again without a label
                     free = {**self._told, "label": self._np.full_like(self._told["label"], self._facts["labels"])}
-                    without = self._session.run(None, {"image": image, **free})[0]
+                    without = self._run({"image": image, **free})
                     velocity = without + self._facts["guidance"] * (velocity - without)
                 image = image + self._np.float32(now) * velocity + self._np.float32(before) * last
                 last = velocity
             if self._decoder is not None:
-                return self._decoder.run(None, {"latents": image})[0]
-            return image if steps else self._session.run(None, {self._session.get_inputs()[0].name: image})[0]
+                pixels: Values = self._decoder.run(None, {"latents": image})[0]
+                return pixels
+            return image
         if self.encodes:
-            inputs = {"tokens": tokens}
+            inputs: dict[str, npt.NDArray[np.generic]] = {"tokens": tokens}
             if self._facts["padded"]:
                 inputs["mask"] = self._np.ones(tokens.shape, self._np.int32)
-            return self._session.run(None, inputs)[0]
+            return self._run(inputs)
         self._length = self._prompt
         for value in self._states.values():
             value.fill(0.0)
@@ -506,25 +634,27 @@ class _Onnx:
         self._total.fill(self._length)
         self._held[:] = tokens
         self._session.run_with_iobinding(self._first)
-        return self._logits[:, 0]
+        found: Values = self._logits[:, 0]
+        return found
 
-    def decode(self, tokens: Any) -> Any:
+    def decode(self, tokens: Tokens) -> Values:
         self._token[:] = tokens
         self._position.fill(self._length)
         self._seqlens.fill(self._length)
         self._length += 1
         self._total.fill(self._length)
         self._session.run_with_iobinding(self._step)
-        return self._logits[:, 0]
+        found: Values = self._logits[:, 0]
+        return found
 
 
 class _Llama:
     """A GGUF file in llama.cpp, through the package llama-cpp-python."""
 
     encodes = False
-    log: Any = None  # llama.cpp may call it until the process ends
+    log: object = None  # llama.cpp may call it until the process ends
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Request) -> None:
         if importlib.util.find_spec("llama_cpp") is None:
             raise KitError(
                 "llama.cpp is not installed here; put its program llama-bench on the PATH (or name it with "
@@ -557,19 +687,19 @@ class _Llama:
         self._batch = llama_cpp.llama_batch_init(room * batch, 0, 1)
         self._count, self._length = batch, 0
 
-    def array(self, tokens: list[list[int]]) -> Any:
+    def array(self, tokens: list[list[int]]) -> Tokens:
         return self._np.array(tokens, self._np.int32)
 
-    def finite(self, values: Any) -> bool:
+    def finite(self, values: Values) -> bool:
         return bool(self._np.isfinite(values).all())
 
-    def prefill(self, tokens: Any) -> Any:
+    def prefill(self, tokens: Tokens) -> Values:
         """The last position's logits of a new prompt."""
         self._api.llama_memory_clear(self._memory, False)
         self._length = 0
         return self.decode(tokens)
 
-    def decode(self, tokens: Any) -> Any:
+    def decode(self, tokens: Tokens) -> Values:
         batch, (sequences, length) = self._batch, tokens.shape
         batch.n_tokens = sequences * length
         for row in range(sequences):
@@ -583,7 +713,8 @@ class _Llama:
         if code:
             raise KitError(f"llama.cpp could not run {sequences} x {length} tokens (code {code})")
         pointer = self._api.llama_get_logits(self._context)
-        return self._np.ctypeslib.as_array(pointer, (sequences, self.vocab_size))
+        found: Values = self._np.ctypeslib.as_array(pointer, (sequences, self.vocab_size))
+        return found
 
 
 def _llama_bench(given: str | None) -> str | None:
@@ -596,14 +727,15 @@ def _llama_bench(given: str | None) -> str | None:
     return None if importlib.util.find_spec("llama_cpp") else shutil.which("llama-bench")
 
 
-def _run_llama_bench(request: dict[str, Any]) -> Reply:
+def _run_llama_bench(request: Request) -> Reply:
     """Runs llama-bench twice: prompts, and new tokens after a prompt. A sample of the latter is a mean over steps."""
     if request["batch"] != 1:
         raise KitError("llama-bench measures one sequence; for batches install the package llama-cpp-python")
     prompt, new = request["prompt_tokens"], max(1, request["new_tokens"] - 1)
     rounds = max(5, min(request["min_prefills"], -(-request["min_steps"] // new)))
     layers = request["gpu_layers"]
-    command = [request["llama_bench"], "-m", request["model"], "-t", str(request["threads"]), "-o", "json"]
+    program = request["llama_bench"] or "llama-bench"
+    command = [program, "-m", request["model"], "-t", str(request["threads"]), "-o", "json"]
     command += ["-ngl", str(999 if layers < 0 else layers)]
     cpus = range(os.cpu_count() or 1)
     before, cpu_s = _load(cpus), sum(os.times()[2:4])
@@ -640,10 +772,19 @@ def _run_llama_bench(request: dict[str, Any]) -> Reply:
     }
 
 
+class Bench(TypedDict, total=False):
+    """What llama-bench prints of one test."""
+
+    samples_ns: list[float]
+    build_commit: str
+    build_number: str
+    backends: str
+
+
 _NO_BUILD = {"build_commit": "of unknown build", "build_number": "unknown"}
 
 
-def _bench(command: list[str]) -> dict[str, Any]:
+def _bench(command: list[str]) -> Bench:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -656,7 +797,8 @@ def _bench(command: list[str]) -> dict[str, Any]:
         raise KitError(f"llama-bench gave no JSON: {how}. {tail}") from None
     if len(rows) != 1 or not rows[0].get("samples_ns"):
         raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
-    return dict(rows[0])
+    found: Bench = rows[0]
+    return found
 
 
 class Meter:
@@ -692,7 +834,7 @@ class _Watch:
                 self._looks.append((time.monotonic(), value))
             self._over.wait(LOOK_S)
 
-    def settle(self, reply: Reply, request: dict[str, Any]) -> None:
+    def settle(self, reply: Reply, request: Request) -> None:
         """Gives the reply its joules: mean watts, its parts weighted as in a request, times the seconds of timing."""
         windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
         watts = {name: mean_w(self._looks, *ends, counts=self._counts) for name, ends in windows.items()}
@@ -827,7 +969,7 @@ def _sum_of(parts: Iterable[Callable[[], float | None]]) -> float | None:
     return None if None in values else sum(value for value in values if value is not None)
 
 
-def describe_machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, object]:
     """Description of this machine by its operating system; None if unknown."""
     cpu, cores = _cpu_name(), os.cpu_count() or 1
     try:
@@ -955,7 +1097,7 @@ def _busy_s(cpus: Sequence[int]) -> tuple[float | None, float | None]:
     return busy * tick_s, sum(fields[7] for fields in found) * tick_s
 
 
-def _load(cpus: Sequence[int]) -> dict[str, Any]:
+def _load(cpus: Sequence[int]) -> Load:
     """Counters at this moment; the load in between is the difference of two readings."""
     busy, steal = _busy_s(cpus)
     others = sorted(set(range(os.cpu_count() or 1)) - set(cpus))
@@ -975,10 +1117,10 @@ def _load(cpus: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _readings(before: dict[str, Any], after: dict[str, Any], *, threads: int, cpus: int) -> dict[str, Any]:
+def _readings(before: Load, after: Load, *, threads: int, cpus: int) -> dict[str, float | None]:
     """Shares of the time in which other processes ran, by chipwise's names."""
 
-    def change(name: str) -> float | None:
+    def change(name: Literal["busy_s", "steal_s", "elsewhere_s", "switches"]) -> float | None:
         one, other = before[name], after[name]
         return None if one is None or other is None else float(other - one)
 

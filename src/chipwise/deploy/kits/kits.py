@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -23,6 +23,7 @@ from chipwise.core.labels import require_label
 from chipwise.deploy.measure.harness import join, measurement_of, readings_of
 from chipwise.deploy.measure.kit_checks import LONGEST_S, SHORTEST_S, check_ranges, require_date, require_seal, sealed
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.messages import Reply
 from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import InputError, OutputError, SpecError, short
 from chipwise.hardware import datasheet
@@ -49,7 +50,7 @@ class KitModel:
     name: str
     design: str  # digest
     weights: str = "fp32"
-    arch: Mapping[str, Any] | None = None  # None if the file does not tell its design
+    arch: Mapping[str, object] | None = None  # None if the file does not tell its design
     role: Role = "model"
     trial: int | None = None  # of its run
     made_from: Mapping[str, str] = field(default_factory=dict)  # file of the run's folder -> its SHA-256 when packed
@@ -111,7 +112,7 @@ class Kit:
         if len({model.file for model in self.models}) < len(self.models):
             raise SpecError("two models have the same file", field="models")
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The kit as plain data, sealed."""
         return sealed(plain(self))
 
@@ -252,8 +253,9 @@ class KitResults:
     def _measurement(self, model: KitModel, item: KitMeasured) -> Measurement:
         parts = []
         for one in item.rounds:
-            facts = {"design": model.design, "name": model.name}
-            reply = {**plain(one), "facts": facts, "machine": self.device_name, "reference_s": {}}
+            reply: Reply = plain(one)
+            reply["facts"] = {"design": model.design, "name": model.name}
+            reply["machine"], reply["reference_s"] = self.device_name, {}
             reply["instructions"] = instructions(f"flags : {self.machine.flags}")
             verdict = judge(readings_of(reply, None))
             parts.append(
@@ -280,7 +282,7 @@ def read_results(path: str | Path) -> KitResults:
     return results_of(parse_whole(read_text(path), name=name), file=name)
 
 
-def parse_whole(text: str, *, name: str) -> Any:
+def parse_whole(text: str, *, name: str) -> object:
     """The JSON that ``text`` holds.
 
     Raises:

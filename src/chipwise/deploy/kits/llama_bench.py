@@ -14,14 +14,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.dtypes import FORMATS
-from chipwise.core.fields import convert
+from chipwise.core.fields import build
 from chipwise.core.files import read_text
 from chipwise.deploy.kits.kits import KitMachine, another_device, parse_whole
 from chipwise.deploy.measure.harness import measurement_of, readings_of
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.messages import Reply
 from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
@@ -77,10 +77,8 @@ def read_llama_bench(path: str | Path) -> list[BenchTest]:
     """
     name, text = str(path), read_text(path)
     if text.lstrip().startswith("{"):
-        rows: Any = []
-        for number, line in enumerate(text.splitlines(), start=1):
-            if line.strip():
-                rows.append(parse_whole(line, name=f"{name}, line {number}"))
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        rows: object = [parse_whole(line, name=f"{name}, line {number}") for number, line in lines]
     else:
         rows = parse_whole(text, name=name)
     if not isinstance(rows, list) or not rows:
@@ -91,24 +89,19 @@ def read_llama_bench(path: str | Path) -> list[BenchTest]:
 def _test(row: object, place: str, *, file: str) -> BenchTest:
     if not isinstance(row, Mapping):
         raise SpecError("must be a mapping of fields", file=file, field=place)
-    values: dict[str, Any] = {}
-    for name, item in BenchTest.__dataclass_fields__.items():
-        if name in row:
-            try:
-                values[name] = convert(_TYPES[str(item.type)], row[name], name)
-            except SpecError as error:
-                raise error.inside(file=file, field=place) from None
-        elif name in _NEEDED:
-            raise SpecError(
-                "this field is missing; write the file with: llama-bench -o json", file=file, field=f"{place}.{name}"
-            )
-    found = BenchTest(**values)
+    if lacking := [name for name in _NEEDED if name not in row]:
+        raise SpecError(
+            "this field is missing; write the file with: llama-bench -o json", file=file, field=f"{place}.{lacking[0]}"
+        )
+    try:
+        found = build(BenchTest, {name: row[name] for name in BenchTest.__dataclass_fields__ if name in row})
+    except SpecError as error:
+        raise error.inside(file=file, field=place) from None
     if not found.samples_ns or min(found.samples_ns) <= 0:
         raise SpecError("must be times above zero, one a repetition", file=file, field=f"{place}.samples_ns")
     return found
 
 
-_TYPES: dict[str, Any] = {"str": str, "int": int, "tuple[int, ...]": tuple[int, ...]}
 _NEEDED = ("model_filename", "samples_ns", "n_prompt", "n_gen", "n_threads")
 
 
@@ -177,7 +170,7 @@ def format_of(test: BenchTest) -> str | None:
 
 
 def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, device: str | None) -> Measurement:
-    reply: dict[str, Any] = {
+    reply: Reply = {
         "facts": {"design": design.digest, "name": design.arch.name},
         "machine": device
         or (prompt.gpu_info if prompt.on_gpu else prompt.cpu_info)
@@ -194,7 +187,11 @@ def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, de
         "energy_j": None,
         "readings": {"lost": None},
         "reference_s": {},
-        **dict.fromkeys(("load_before", "load_after", "clock_hz_before", "clock_hz_after", "temperature_c")),
+        "load_before": None,
+        "load_after": None,
+        "clock_hz_before": None,
+        "clock_hz_after": None,
+        "temperature_c": None,
         "settings": {
             "decode_depth": generation.n_depth,
             "gpu_layers": prompt.n_gpu_layers,

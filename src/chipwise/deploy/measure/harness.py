@@ -8,17 +8,19 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 import psutil
 
+from chipwise.core.digest import plain
 from chipwise.core.statistics import two_speeds
 from chipwise.core.workers import ask_once
 from chipwise.deploy.export.exporters import reference_model
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.drift import Drift, drift
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import medians, own_speeds
 from chipwise.deploy.measure.remote import check_connection, prepare_remote
 from chipwise.deploy.measure.verdict import Verdict, judge, spread
@@ -36,6 +38,23 @@ LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter ste
 S_PER_BYTE = 1e-7  # of extra time for large models: loading, warming up, and the least number of passes over them
 
 
+class Settings(TypedDict, total=False):
+    """Arguments of :func:`measure` by name."""
+
+    runtime: str
+    threads: int
+    repeats: int
+    prefills: int
+    seconds: float
+    timeout_s: float
+    attempts: int
+    memory_limit_bytes: int | None
+    seed: int
+    options: Mapping[str, object] | None
+    calibrated: Mapping[str, float] | None
+    remote: str | None
+
+
 def measure(
     model: str | Path,
     workload: Workload,
@@ -49,7 +68,7 @@ def measure(
     attempts: int = 3,
     memory_limit_bytes: int | None = None,
     seed: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
 ) -> Measurement:
@@ -83,7 +102,7 @@ def measure(
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
     timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
-    best: tuple[Verdict, dict[str, Any], tuple[int, ...]] | None = None
+    best: tuple[Verdict, Reply, tuple[int, ...]] | None = None
     for _ in range(max(1, attempts)):
         cpus = sensors.idlest_cpus(threads)
         request = make_request(
@@ -125,8 +144,8 @@ def make_request(
     timeout_s: float,
     memory_limit_bytes: int | None = None,
     seed: int = 0,
-    options: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    options: Mapping[str, object] | None = None,
+) -> Request:
     """The request that ``worker.py`` reads. Arguments are those of :func:`measure`."""
     reference = reference_model(runtime)
     return {
@@ -150,7 +169,7 @@ def make_request(
     }
 
 
-def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
+def readings_of(reply: Reply, calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
     """The readings that the verdict evaluates: the worker's own, and those from its samples and reference work."""
     steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
     if not steps:  # an encoder: what repeats is its pass over the text
@@ -172,7 +191,12 @@ def readings_of(reply: Mapping[str, Any], calibrated: Mapping[str, float] | None
 
 
 def measure_alternately(
-    models: Sequence[str | Path], workload: Workload, *, rounds: int = 3, extra_rounds: int = 0, **settings: Any
+    models: Sequence[str | Path],
+    workload: Workload,
+    *,
+    rounds: int = 3,
+    extra_rounds: int = 0,
+    **settings: Unpack[Settings],
 ) -> list[Measurement | MeasurementError]:
     """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all equally.
 
@@ -249,9 +273,7 @@ def _joint_drift(found: Sequence[Drift]) -> Drift | None:
     )
 
 
-def ask_worker(
-    request: Mapping[str, Any], *, timeout_s: float, threads: int, remote: str | None = None
-) -> dict[str, Any]:
+def ask_worker(request: Request, *, timeout_s: float, threads: int, remote: str | None = None) -> Reply:
     """Runs ``deploy/measure/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its
     reply.
 
@@ -264,11 +286,12 @@ def ask_worker(
     if remote is not None:
         request, command = prepare_remote(request, host=remote)
     try:
-        reply = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
+        found = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
     except WorkerError as error:
         if remote is not None:
             check_connection(remote, error.ended_with, str(error))
         raise MeasurementError(f"{model}: {error}") from None
+    reply: Reply = plain(found)
     if remote is not None and reply.get("lacks"):
         raise Unreachable(f"{remote}: {reply['error']}")
     if "error" in reply:
@@ -279,7 +302,7 @@ def ask_worker(
 
 def measurement_of(
     verdict: Verdict,
-    reply: dict[str, Any],
+    reply: Reply,
     cpus: tuple[int, ...],
     *,
     model: Path,
@@ -292,10 +315,10 @@ def measurement_of(
     here = "machine" not in reply  # the worker describes its machine where that is not this one
     machine = detect()
     processor = {  # with one thread, what a sample would take if nothing else ran on its core
-        f"{quantity}_cpu_p{share}": float(np.quantile(reply[f"{quantity}_cpu_s"], share / 100))
-        for quantity in ("ttft", "tpot")
+        f"{quantity}_cpu_p{share}": float(np.quantile(samples, share / 100))
+        for quantity, samples in (("ttft", reply["ttft_cpu_s"]), ("tpot", reply["tpot_cpu_s"]))
         for share in (50, 99)
-        if reply[f"{quantity}_cpu_s"]
+        if samples
     }
     reference_s, own_s = medians(reply["reference_s"]), own_speeds(reply["reference_s"])
     return Measurement(
@@ -325,7 +348,9 @@ def measurement_of(
             "cpus": list(cpus),
             "load_before": reply["load_before"],
             "load_after": reply["load_after"],
-            **{name: reply[name] for name in ("clock_hz_before", "clock_hz_after", "temperature_c")},
+            "clock_hz_before": reply["clock_hz_before"],
+            "clock_hz_after": reply["clock_hz_after"],
+            "temperature_c": reply["temperature_c"],
             "instructions": machine.instructions if here else reply.get("instructions"),
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
             **({"energy_from": source} if (source := reply.get("energy_from")) else {}),

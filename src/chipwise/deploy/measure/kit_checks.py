@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from chipwise.core.digest import digest
 from chipwise.errors import SpecError, short
 
 
-def sealed(kit: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(kit: Mapping[str, object]) -> dict[str, object]:
     """A kit's data with the seal that belongs to it."""
     rest = {name: value for name, value in kit.items() if name != "seal"}
     return {**rest, "seal": digest(rest, length=32)}
@@ -62,7 +61,7 @@ RANGES = {
 """What a machine can be or a round can read, by field; what is unknown is None."""
 
 
-def check_ranges(block: Any) -> None:
+def check_ranges(block: object) -> None:
     """Raises SpecError where a field of ``block`` lies outside its range."""
     for name, (least, most) in RANGES.items():
         value = getattr(block, name, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +28,8 @@ class ReferenceWork:
         self._large = np.ones(1_000_000, np.float32)  # beyond private caches
         self._reference = reference
         vocab_size = reference.vocab_size if reference is not None else 2
-        self._prompt: Any = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
-        self._token: Any = self._prompt[:, :1].copy()
+        self._prompt = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
+        self._token = self._prompt[:, :1].copy()
         self._last, self._requests = 0.0, 0
         self.seconds: dict[str, list[float]] = {"compute_s": [], "memory_s": []}
         if reference is not None:

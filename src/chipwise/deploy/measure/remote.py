@@ -19,8 +19,8 @@ import tarfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from chipwise.deploy.measure.messages import Request
 from chipwise.errors import InputError, Unreachable
 
 CONNECT_S = 60.0  # limit on connecting and copying, in addition to measuring
@@ -34,7 +34,7 @@ import numpy
 """
 
 
-def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, Any], list[str]]:
+def prepare_remote(request: Request, *, host: str) -> tuple[Request, list[str]]:
     """Copies the files of ``request`` to ``host``; returns the request with their paths there and the command to run.
 
     Raises:
@@ -46,9 +46,11 @@ def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, 
     ssh = [*shlex.split(os.environ.get("CHIPWISE_SSH", "ssh")), *_ALIVE, host]
     python = shlex.quote(os.environ.get("CHIPWISE_REMOTE_PYTHON", "python3"))
     folder = f"/tmp/chipwise-{uuid.uuid4().hex}"
-    files = {name: Path(request[name]) for name in ("model", "reference") if request[name]}
-    there = {name: f"{folder}/{name}{path.suffix}" for name, path in files.items()}
-    archive = _archive({Path(there[name]).name: path for name, path in files.items()})
+    model, reference = Path(request["model"]), request["reference"] and Path(request["reference"])
+    there = {
+        path: f"{folder}/{name}{path.suffix}" for name, path in (("model", model), ("reference", reference)) if path
+    }
+    archive = _archive({Path(place).name: path for path, place in there.items()})
     able = f"command -v {python} >/dev/null || exit {NOT_FOUND}; {python} -c {shlex.quote(_ABLE)}"
     _run(ssh, f"{able} && mkdir -m 700 {folder} && tar -x -C {folder} -f -", archive, python=python)
     threads = int(request["threads"])
@@ -56,7 +58,14 @@ def prepare_remote(request: Mapping[str, Any], *, host: str) -> tuple[dict[str, 
         f"cd {folder} && PYTHONPATH={folder} OMP_NUM_THREADS={threads} OPENBLAS_NUM_THREADS={threads} "
         f"{python} -m chipwise.deploy.measure.worker; status=$?; rm -rf {folder}; exit $status"
     )
-    changed = {**request, **there, "cpus": None, "memory_limit_bytes": None, "describe": True}
+    changed: Request = {
+        **request,
+        "model": there[model],
+        "reference": there[reference] if reference else None,
+        "cpus": None,
+        "memory_limit_bytes": None,
+        "describe": True,
+    }
     return changed, [*ssh, measuring]
 
 

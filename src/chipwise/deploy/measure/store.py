@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.files import build, check_output, parse_json, read_bytes, read_text, storage, write_atomic
@@ -66,7 +65,7 @@ class Stored:
         """Whether it was read from a file, so that the machine's name is unverified."""
         return self.source.startswith(IMPORTED)
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The measurement as a line of an exported file."""
         design = None
         if self.design is not None:

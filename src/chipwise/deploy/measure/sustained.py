@@ -7,13 +7,13 @@ constant is fitted to their medians over short windows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from chipwise.core.arrays import Float64Array
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.harness import MIN_PREFILLS, ask_worker, make_request, measurement_of, readings_of
 from chipwise.deploy.measure.measurement import Measurement
@@ -45,14 +45,23 @@ class Sustained:
 
 
 def measure_sustained(
-    model: Path, workload: Workload, *, seconds: float, runtime: str = "onnxruntime", threads: int = 1, **settings: Any
+    model: Path,
+    workload: Workload,
+    *,
+    seconds: float,
+    runtime: str = "onnxruntime",
+    threads: int = 1,
+    memory_limit_bytes: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, object] | None = None,
+    calibrated: Mapping[str, float] | None = None,
+    remote: str | None = None,
 ) -> Sustained:
-    """Runs ``model`` without a pause for ``seconds``; ``settings`` go to ``harness.make_request``.
+    """Runs ``model`` without a pause for ``seconds``. Arguments are those of :func:`harness.measure`.
 
     Raises:
         MeasurementError: The model cannot be measured, or the time is too short for a curve.
     """
-    calibrated, remote = settings.pop("calibrated", None), settings.pop("remote", None)
     timeout_s = 2 * seconds + 60
     cpus = sensors.idlest_cpus(threads)
     request = make_request(
@@ -65,7 +74,9 @@ def measure_sustained(
         prefills=MIN_PREFILLS,
         seconds=seconds,
         timeout_s=timeout_s,
-        **settings,
+        memory_limit_bytes=memory_limit_bytes,
+        seed=seed,
+        options=options,
     )
     reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
     windows = windowed(reply["tpot_at_s"], reply["tpot_s"], seconds=reply["wall_s"])
@@ -123,7 +134,7 @@ def fit_thermal(windows: Sequence[Window]) -> Thermal:
     )
 
 
-def _rise(at: Any, took: Any, constant: float) -> tuple[float, float, float]:
+def _rise(at: Float64Array, took: Float64Array, constant: float) -> tuple[float, float, float]:
     """Mean absolute error, cold value and total rise of the best curve with this time constant."""
     rows = np.stack([np.ones_like(at), 1 - np.exp(-at / constant)], axis=1)
     weights = np.ones(len(at))

@@ -14,14 +14,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.measure import sensors
+from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
-from chipwise.deploy.runtimes import RUNTIMES, Session, clock_of
+from chipwise.deploy.runtimes import RUNTIMES, Facts, Session, clock_of
 from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
 from chipwise.hardware.detect import detect
 
@@ -32,13 +32,13 @@ _STEADY = 0.03  # two windows of warm-up this close are steady
 
 def main() -> int:
     """Reads the request, measures, prints the reply."""
-    request = json.load(sys.stdin)
+    request: Request = json.load(sys.stdin)
     # Ends this process if its parent is gone. (A limit on CPU time would make the CPU clock advance in steps of 4 ms.)
     signal.alarm(request["cpu_limit_s"])
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what the runtime prints must not mix with the reply
     try:
-        reply = run(request)
+        reply: Reply = run(request)
     except MemoryError:
         limit = request["memory_limit_bytes"]
         reply = {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def run(request: dict[str, Any]) -> dict[str, Any]:
+def run(request: Request) -> Reply:
     """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
     cpus = request["cpus"] or sensors.idlest_cpus(request["threads"])
     sensors.pin(cpus)
@@ -57,8 +57,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         _limit(resource.RLIMIT_AS, request["memory_limit_bytes"])
     runtime = RUNTIMES.load(request["runtime"])()
     prompt, new, batch = request["prompt_tokens"], request["new_tokens"], request["batch"]
-    common = {"threads": request["threads"], "options": request["options"]}
-    session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, **common)
+    threads, options = request["threads"], request["options"]
+    session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, threads=threads, options=options)
     generator = np.random.default_rng(request["seed"])
     encodes = "encodes" in session.facts
     steps = 0 if encodes else max(1, new - 1)
@@ -68,7 +68,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
-        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, **common)
+        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, threads=threads, options=options)
     reference_work = ReferenceWork(reference)
     reference_work.run_if_due()
     loop.clear()
@@ -89,11 +89,10 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     after = sensors.read_load(cpus)
     loop.check()
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
-    return {
+    found: Reply = {
         "cpus": list(cpus),
-        **(_machine() if request.get("describe") else {}),
         "runtime_version": runtime.version(),
-        "facts": {name: session.facts.get(name, "") for name in ("design", "name", "image", "seconds", "request")},
+        "facts": _told(session.facts),
         "ttft_s": loop.ttft_s,
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
@@ -111,6 +110,20 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "clock_hz_after": sensors.frequency_hz(cpus),
         "temperature_c": sensors.temperature_c(),
     }
+    if request.get("describe"):
+        machine = detect()
+        found["machine"], found["instructions"] = machine.name, machine.instructions
+    return found
+
+
+def _told(facts: Facts) -> Facts:
+    """What a measurement keeps of a file's metadata."""
+    told: Facts = {"design": facts.get("design", ""), "name": facts.get("name", "")}
+    if image := facts.get("image"):
+        told["image"] = image
+    if seconds := facts.get("seconds"):
+        told["seconds"] = seconds
+    return told
 
 
 def requested(session: Session, generator: np.random.Generator, *, batch: int, prompt: int) -> AnyArray:
@@ -124,12 +137,6 @@ def requested(session: Session, generator: np.random.Generator, *, batch: int, p
         items = generator.integers(1, request["items"] + 1, shape)
         return np.concatenate((items, generator.integers(0, request["tags"] + 1, (*shape[:2], request["bag"]))), axis=2)
     return generator.integers(0, session.vocab_size, (batch, prompt))
-
-
-def _machine() -> dict[str, str | None]:
-    """This machine's name and instruction set, for measurements over ssh."""
-    machine = detect()
-    return {"machine": machine.name, "instructions": machine.instructions}
 
 
 def _limit(what: int, amount: float) -> None:

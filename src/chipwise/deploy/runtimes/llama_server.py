@@ -12,14 +12,15 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from chipwise.core.arrays import Float32Array
-from chipwise.core.workers import ask_once
+from chipwise.core.digest import plain
+from chipwise.core.workers import Message, ask_once
 from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
 
 CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
@@ -93,15 +94,36 @@ class LlamaServer:
         values[[item["id"] for item in found]] = [item["logprob"] for item in found]
         return values
 
-    def _post(self, place: str, data: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, place: str, data: Mapping[str, object]) -> Message:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._server.listening_address + place, json.dumps(data).encode(), headers)
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as reply:
-                answer: dict[str, Any] = json.load(reply)
+                answer: Message = json.load(reply)
         except urllib.error.HTTPError as error:
             raise MeasurementError(f"llama.cpp refused {place}: {error.read().decode(errors='replace')}") from None
         return answer
+
+
+class Question(TypedDict):
+    """What the other process is asked."""
+
+    path: str
+    vocab_size: int
+    text: str
+    most_tokens: int
+    positions: int
+    new: int
+    cache: str
+
+
+class Answer(TypedDict):
+    """What it found."""
+
+    tokens: list[int]
+    places: list[int]
+    log_probabilities: list[list[float]]
+    text: str
 
 
 def ask(
@@ -113,7 +135,7 @@ def ask(
     positions: int,
     new: int,
     cache: str = "f32",
-) -> dict[str, Any]:
+) -> Answer:
     """Results of llama.cpp, run in a separate process.
 
     Args:
@@ -132,7 +154,7 @@ def ask(
     """
     if not available():
         raise MissingExtra("xllamacpp", "all")
-    request = {
+    request: Question = {
         "path": str(path),
         "vocab_size": vocab_size,
         "text": text,
@@ -141,13 +163,14 @@ def ask(
         "new": new,
         "cache": cache,
     }
-    reply = ask_once([sys.executable, "-m", __name__], request, timeout_s=TIMEOUT_S, name="llama.cpp")
+    reply: Message = ask_once([sys.executable, "-m", __name__], request, timeout_s=TIMEOUT_S, name="llama.cpp")
     if "error" in reply:
         raise MeasurementError(str(reply["error"]))
-    return reply
+    found: Answer = plain(reply)
+    return found
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: Question) -> Answer:
     """The reply to a request of :func:`ask`."""
     most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
     server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))
@@ -172,11 +195,11 @@ def spread(length: int, count: int) -> list[int]:
 
 def main() -> int:
     """Reads a request from standard input and writes its reply."""
-    request = json.load(sys.stdin)
+    request: Question = json.load(sys.stdin)
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what llama.cpp prints must not mix with the reply
     try:
-        reply = answer(request)
+        reply: Answer | dict[str, str] = answer(request)
     except ChipwiseError as error:
         reply = {"error": str(error)}
     with os.fdopen(reply_to, "w") as stream:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.files import write_atomic
+from chipwise.deploy.runtimes import Facts
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data, to_data
@@ -32,7 +33,7 @@ METADATA = "chipwise"
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def export(design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | Path) -> Path:
+def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to a safetensors file, atomically.
 
     Everything is stored, and later computed, in the design's format.
@@ -65,7 +66,7 @@ def export(design: Design, weights: Mapping[str, npt.NDArray[Any]], path: str | 
     return Path(path)
 
 
-def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, dict[str, Any]]:
+def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, Facts]:
     """The model of a file that :func:`export` wrote, on ``device``, and the file's metadata.
 
     Raises:

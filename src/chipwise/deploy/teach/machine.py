@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -67,7 +66,7 @@ class Taught(Result):
         """One row a time that contradicts the others."""
         return [plain(flag) for flag in self.flags]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """A summary for programs, in SI units; the profile itself is in its file."""
         found = self.teaching
         return {

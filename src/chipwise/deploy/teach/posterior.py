@@ -30,9 +30,10 @@ MOST_POINTS = 40
 COUNTED = ("kernels", "passes")
 EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
 LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
-LEAST_TUNED = 5  # quantities, before the strengths are chosen by the table
-MOST_TUNED = 240  # quantities that the choice of strengths looks at
+NOISE_ROWS = 4.0  # that the usual noise weighs against that of the table
+LEAST_NOISE = 0.003
 STEPS = 25
+NOISE_STEPS = 4
 LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
 COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no row is given up before it is explained
 
@@ -48,22 +49,13 @@ class Strengths:
     reach: float = 2.5
 
 
-USUAL_SPREAD = {"noise": 0.7, "group": 0.4, "label": 0.4, "amplitude": 0.5, "reach": 0.5}
-"""Standard deviation of the logarithm of each strength from table to table: few rows move none of them far."""
 CHECKED, CHECKED_NOISE = 0.4, 0.09
 """Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables:
 a row is as noisy as the second says."""
-BOUNDS = {
-    "noise": (0.003, 1.0),
-    "group": (0.02, 1.5),
-    "label": (0.01, 1.0),
-    "amplitude": (0.005, 0.6),
-    "reach": (0.5, 6.0),
-}
 
 
 def usual_strengths(common: float) -> Strengths:
-    """Posterior of a table on a sheet whose deviation is ``common``."""
+    """Those of a table on a sheet whose deviation is ``common``."""
     return Strengths(noise=CHECKED_NOISE) if common < CHECKED else Strengths()
 
 
@@ -196,10 +188,27 @@ def smooth_part(frame: Frame, seen: Observations, strengths: Strengths) -> Float
 
 
 def fit(seen: Observations, *, common: float, strengths: Strengths | None = None) -> Posterior:
-    """The posterior after ``seen``; strengths are tuned to it unless given."""
+    """The posterior after ``seen``; the noise is learnt from it unless strengths are given."""
     frame = Frame.of(seen, common=common)
-    chosen = tune(seen, common=common) if strengths is None else strengths
-    return settle(frame, chosen)
+    if strengths is not None:
+        return settle(frame, strengths)
+    chosen = usual_strengths(common)
+    found = settle(frame, chosen)
+    for _ in range(NOISE_STEPS):
+        chosen = replace(chosen, noise=_noise(found, usual=usual_strengths(common).noise))
+        found = settle(frame, chosen, start=found.theta, steps=6)
+    return found
+
+
+def _noise(found: Posterior, *, usual: float) -> float:
+    """Deviation of a row about the fit, with the degrees of freedom that the fit took, and the usual one as prior."""
+    seen, strengths = found.frame.seen, found.strengths
+    at = linearise(found.frame, seen, found.theta, smooth_part(found.frame, seen, strengths), found.frame.shifts)
+    error = np.log(seen.seconds) - at.logs
+    variance = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
+    taken = ((at.slopes @ found.covariance) * at.slopes).sum(axis=1) * found.weights / variance
+    squares = NOISE_ROWS * usual**2 + float((found.weights * error**2).sum())
+    return max(LEAST_NOISE, math.sqrt(squares / (NOISE_ROWS + len(seen) - float(taken.sum()))))
 
 
 def settle(
@@ -248,92 +257,9 @@ def normal_update(
     return covariance, scale * (inverse @ (scaled.T @ (precision * target)))
 
 
-def left_out(posterior: Posterior) -> tuple[Float64Array, Float64Array]:
-    """(n,) errors and standard deviations of each quantity, predicted without the rows of its model.
-
-    The model stays linear where it was fitted, so no fit is repeated: with the influence H of measured on fitted
-    logarithms, the errors of a left-out group are (I - H)⁻¹ times those of the fit.
-    """
-    frame, strengths = posterior.frame, posterior.strengths
-    seen = frame.seen
-    at = linearise(frame, seen, posterior.theta, smooth_part(frame, seen, strengths), frame.shifts)
-    error = np.log(seen.seconds) - at.logs
-    doubt = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
-    variance = doubt / posterior.weights
-    spread = at.slopes @ posterior.covariance
-    alone = 1 / np.maximum(1 - (spread * at.slopes).sum(axis=1) / variance, 1e-6)
-    errors, deviations = alone * error, np.sqrt(np.maximum((alone - 1) * variance, 0.0) + doubt)
-    groups: dict[int, list[Places]] = {}
-    for members in groups_of(seen.models):
-        groups.setdefault(len(members), []).append(members)
-    for size, alike in groups.items():
-        if size == 1:
-            continue
-        places = np.stack(alike)  # (groups, size)
-        rest = _inverse_rest(spread[places], at.slopes[places] / variance[places, None])
-        errors[places] = (rest @ error[places][..., None])[..., 0]
-        held = (np.diagonal(rest, axis1=1, axis2=2) - 1) * variance[places]
-        deviations[places] = np.sqrt(np.maximum(held, 0.0) + doubt[places])
-    return errors, deviations
-
-
-def _inverse_rest(spread: Float64Array, scaled: Float64Array) -> Float64Array:
-    """(groups, m, m): the inverse of I - H with H = ``spread`` ``scaled``ᵀ; both factors are (groups, m, size).
-
-    H has the rank of its factors, so of groups with more rows than logarithms only a matrix of ``size`` is inverted
-    (Woodbury's identity).
-    """
-    _, m, size = spread.shape
-    kept = 1 + 1e-9
-    turned = scaled.transpose(0, 2, 1)
-    if m <= size:
-        return np.asarray(np.linalg.inv(kept * np.eye(m) - spread @ turned), np.float64)
-    inner = np.linalg.solve(kept * np.eye(size) - turned @ spread, turned)
-    return np.asarray((np.eye(m) + spread @ inner) / kept, np.float64)
-
-
 def groups_of(models: Sequence[str]) -> list[Places]:
     """Places of the rows of each model."""
     found: dict[str, list[int]] = {}
     for i, name in enumerate(models):
         found.setdefault(name, []).append(i)
     return [np.array(places) for places in found.values()]
-
-
-def tune(seen: Observations, *, common: float) -> Strengths:
-    """Strengths that maximise the density of left-out models, by coordinate search with decreasing steps."""
-    best = usual_strengths(common)
-    if len(seen) < LEAST_TUNED:
-        return replace(best, noise=0.1)
-    if len(seen) > MOST_TUNED:
-        seen = seen.only(np.linspace(0, len(seen) - 1, MOST_TUNED).astype(int))
-    frame = Frame.of(seen, common=common)
-    posterior = settle(frame, best)
-    score = _score(posterior)
-    for factor in (3.0, 1.8, 1.35):
-        for _ in range(2):
-            before = score
-            for name, (least, most) in BOUNDS.items():
-                for direction in (factor, 1 / factor):
-                    value = min(max(getattr(best, name) * direction, least), most)
-                    tried = replace(best, **{name: value})
-                    found = settle(frame, tried, start=posterior.theta, steps=6)
-                    gained = _score(found)
-                    if gained > score + 1e-6:
-                        best, posterior, score = tried, found, gained
-            if score - before < 0.1:
-                break
-    return best
-
-
-def _score(posterior: Posterior) -> float:
-    """Log density of left-out quantities under Student's t, and a mild pull of the strengths to their defaults."""
-    errors, deviations = left_out(posterior)
-    z = errors / deviations
-    usual = usual_strengths(posterior.frame.common)
-    density = -0.5 * (FREEDOM + 1) * np.log1p(z**2 / FREEDOM) - np.log(deviations)
-    pull = sum(
-        (math.log(getattr(posterior.strengths, name) / getattr(usual, name)) / USUAL_SPREAD[name]) ** 2
-        for name in BOUNDS
-    )
-    return float(density.sum()) - 0.5 * pull

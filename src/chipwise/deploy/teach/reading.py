@@ -406,7 +406,7 @@ def _stored_row(number: int, item: Stored) -> MeasuredRow:
     )
 
 
-def to_record(row: MeasuredRow) -> dict[str, Any]:
+def to_record(row: MeasuredRow) -> dict[str, object]:
     """A row as stored in a taught profile."""
     fields = {name: getattr(row, name) for name in MeasuredRow.__slots__ if getattr(row, name) is not None}
     model = spec_io.to_data(row.model) if isinstance(row.model, ArchSpec) else row.model

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from chipwise.deploy.teach.machine import teach_machine
-from chipwise.deploy.teach.posterior import _inverse_rest
 from chipwise.deploy.teach.reading import MOST_LINES, read_table
 from chipwise.errors import InputError, SpecError
 from chipwise.hardware.taught import Teaching, versions
@@ -69,12 +67,3 @@ def test_a_profile_that_was_changed_by_hand(field: str, value: float) -> None:
     sound = Teaching(name="box", version=1, created="2026-01-01", base="l4", rows=0)
     with pytest.raises(SpecError, match=f"{field}: must be at least"):
         replace(sound, **{field: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("members", "size"), [(3, 5), (5, 5), (40, 5)])
-def test_groups_of_any_size_are_left_out_alike(members: int, size: int) -> None:
-    """Woodbury's identity against the inverse itself, of matrices whose eigenvalues stay away from 1."""
-    random = np.random.default_rng(members)
-    spread, scaled = 0.1 * random.standard_normal((2, 4, members, size))
-    exact = np.linalg.inv((1 + 1e-9) * np.eye(members) - spread @ scaled.transpose(0, 2, 1))
-    assert _inverse_rest(spread, scaled) == pytest.approx(exact, rel=1e-9, abs=1e-12)

@@ -1,0 +1,62 @@
+"""What the harness and the measuring process (``worker.py``) say to each other, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict
+
+from chipwise.deploy.runtimes import Facts
+
+
+class Request(TypedDict):
+    """One measurement."""
+
+    model: str
+    runtime: str
+    threads: int
+    cpus: list[int] | None  # None: the worker chooses
+    prompt_tokens: int
+    new_tokens: int
+    batch: int
+    min_steps: int
+    min_prefills: int
+    seconds: float
+    most_s: float
+    warm_up_s: float
+    memory_limit_bytes: int | None
+    cpu_limit_s: int
+    seed: int
+    options: Mapping[str, object]
+    reference: str | None
+    describe: NotRequired[bool]  # whether the reply names the machine
+
+
+class Reply(TypedDict, total=False):
+    """Samples and readings of one measurement; an error alone where it failed."""
+
+    error: str
+    lacks: bool  # whether the runtime is not installed
+    cpus: list[int]
+    machine: str
+    instructions: str | None
+    runtime_version: str
+    facts: Facts
+    ttft_s: list[float]
+    tpot_s: list[float]
+    ttft_cpu_s: list[float]
+    tpot_cpu_s: list[float]
+    tpot_at_s: list[float]
+    steps_per_sample: int
+    cpu_s: float
+    wall_s: float
+    peak_memory_bytes: int | None
+    energy_j: float | None
+    energy_from: str
+    readings: dict[str, float | None]
+    reference_s: dict[str, list[float]]
+    load_before: float | None
+    load_after: float | None
+    clock_hz_before: float | None
+    clock_hz_after: float | None
+    temperature_c: float | None
+    settings: dict[str, object]
