@@ -33,9 +33,11 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
 from chipwise.model.arch.layer import Layer
 from chipwise.model.kinds.denoiser.module import draw
+from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.ranking.form import with_candidates
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.table import form_of
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -101,19 +103,9 @@ def shaken(arch: ArchSpec, *, seed: int) -> Any:
 
 
 def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
-    """Random inputs of a model's module: images or sounds; words of questions; requests; times, labels and steps."""
-    stem, generator = arch.stem, torch.Generator().manual_seed(seed)
-    if isinstance(stem, RankingStem):  # items and tags include 0, the padding value
-        items = torch.randint(stem.items + 1, (batch, stem.tokens, 1), generator=generator)
-        tags = torch.randint(stem.tags + 1, (batch, stem.tokens, stem.bag), generator=generator)
-        return (torch.cat((items, tags), dim=2),)
-    images = torch.randn((batch, *stem.shape), generator=generator)
-    if arch.denoiser is not None:
-        times, sizes = torch.rand((2, batch), generator=generator)
-        return images, times, torch.arange(batch) % arch.denoiser.labels, sizes
-    if arch.question is None:
-        return (images,)
-    return images, torch.randint(0, arch.question.words, (batch, arch.question.tokens), generator=generator)
+    """Random inputs of a model's module, so many at once."""
+    found = form_of(arch).inputs(arch, np.random.default_rng(seed), batch)
+    return tuple(torch.from_numpy(each) for each in found)
 
 
 def check_parameters(arch: ArchSpec) -> None:
@@ -280,9 +272,9 @@ def wider(arch: ArchSpec) -> ArchSpec:
 
 
 def _wider_stem(stem: Any) -> Any:
-    if isinstance(stem, RankingStem):
-        return replace(stem, width=stem.width + 2 if stem.width else 0)
-    return replace(stem, convs=tuple(channels + 2 for channels in stem.convs))
+    if isinstance(stem, ImageStem):
+        return replace(stem, convs=tuple(channels + 2 for channels in stem.convs))
+    return replace(stem, width=stem.width + 2 if stem.width else 0)
 
 
 def _wider(layer: Layer) -> Layer:

@@ -6,7 +6,7 @@ Layers that are alike are lowered once and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from chipwise.errors import Unsupported
@@ -21,6 +21,12 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.predict.served import feed_forward, images, mixers, ranking, sound, towers
 from chipwise.predict.served.formats import Formats
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
+
+STEMS: Mapping[type, Callable[[Setting, Step], Iterator[PlacedOp]]] = {
+    RankingStem: ranking.stem,
+    SoundStem: lambda setting, step: sound.stem(setting.arch.stem, setting, step.batch),
+}
+"""What makes positions of requests, by the class of the stem; tokens and images are lowered below."""
 
 
 def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
@@ -53,12 +59,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
             yield part.inside("encoder")
     if arch.stem is None:
         yield _embedding(setting, step)
-    elif isinstance(arch.stem, RankingStem):
-        dealt = replace(arch.stem, shards=max(arch.stem.shards, plan.dp))  # copies of the rest share the tables
-        for part in ranking.items(dealt, setting, step):
-            yield part.inside("stem")
-    elif isinstance(arch.stem, SoundStem):
-        for part in sound.stem(arch.stem, setting, step.batch):
+    elif (own := STEMS.get(type(arch.stem))) is not None:
+        for part in own(setting, step):
             yield part.inside("stem")
     else:
         for part in images.patches(arch.stem, setting, step):

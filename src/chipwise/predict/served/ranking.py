@@ -26,6 +26,12 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 ID_BYTES = 4  # of an item's number on its way to the device that has its row
 
 
+def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    """The items of a request; data-parallel copies of the rest share the tables."""
+    own: RankingStem = setting.arch.stem
+    yield from items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step)
+
+
 def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Rows of the tables, sums of tags' rows, and the matrix after tables of another width than the model's."""
     arch, formats, width = setting.arch, setting.formats, stem.table_width(setting.arch.d_model)
