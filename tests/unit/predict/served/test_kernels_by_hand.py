@@ -39,8 +39,8 @@ from chipwise.predict.served.training_step import (
     _backward,
     _input_bytes,
     _kept_bytes,
-    estimate_step,
     resident_parameters,
+    training_step,
 )
 
 FFN = FeedForward(width=24)
@@ -538,7 +538,7 @@ def training(batch: int = 8, microbatches: int = 4, *, checkpoint: bool = False,
     found = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm", runtime="torch-compile"))).setting
     found = replace(found, plan=Plan(**plan))
     device = datasheet.load("h100-sxm")
-    return estimate_step(
+    return training_step(
         found, device, batch=batch, tokens=128, microbatches=microbatches, checkpoint=checkpoint, zero=zero
     )
 
@@ -585,7 +585,7 @@ def test_adam_moves_thirty_bytes_a_parameter_at_the_rate_of_streams() -> None:
 
 def test_formats_of_training_are_wide() -> None:
     with pytest.raises(SpecError, match=r"weights: training is priced in bf16, fp16 or fp32, not in fp8"):
-        estimate_step(setting(), datasheet.load("h100-sxm"), batch=1, tokens=8)
+        training_step(setting(), datasheet.load("h100-sxm"), batch=1, tokens=8)
 
 
 def test_convolutions_over_sound_are_products_from_64_values_of_a_filter_on() -> None:
