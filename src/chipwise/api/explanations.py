@@ -114,8 +114,8 @@ def explain(
         shared: Tokens that all prompts have in common at their start.
         images: Images of each request, for a model that reads them.
         image_size: Their width and height in pixels.
-        audio_s: Seconds of sound per request, for an audio model. Default: 30 for Whisper, else 10. train: Explain one
-            optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
+        audio_s: Seconds of sound per request, for an audio model. Default: 30 for Whisper, else 10.
+        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
         checkpoint: With ``train``: activations are recomputed in the backward pass.
         sensitivity: The loss from storing each layer alone in a narrow format, as a list or a JSON file with a list.
         threads: Threads of this machine's runtime.

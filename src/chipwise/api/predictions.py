@@ -150,8 +150,8 @@ def estimate(
 
     Args:
         model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
-        device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread. devices:
-            Several devices, or ``"all"``: the result is a table, fastest first.
+        device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread.
+        devices: Several devices, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
             the device's own, such as vllm on servers and llama.cpp on a Mac or a GeForce.
         prompt: Prompt tokens per request.
@@ -285,8 +285,8 @@ def estimate_training(
             (FSDP).
 
     Raises:
-        UnknownName: A name is unknown. SpecError: An argument is wrong, or a parallel degree does not divide the model
-            or the batch.
+        UnknownName: A name is unknown.
+        SpecError: An argument is wrong, or a parallel degree does not divide the model or the batch.
         Unsupported: The device has no rate for a format.
         DoesNotFit: There is too little memory; the message says by how much, and what would help.
     """
@@ -328,8 +328,8 @@ def compare(
 
     Args:
         models: See :func:`estimate`, two or more.
-        devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread. runtime: Inference
-            runtime to model. Default: each device's own.
+        devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread.
+        runtime: Inference runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight.

@@ -99,7 +99,8 @@ def simulate(
         new: Mean new tokens (not for text encoders).
         spread: Coefficient of variation of prompt and new tokens (lognormal).
         shared_tokens: Prompt tokens shared with other requests (a system prompt), which the prefix cache finds.
-        prefixes: Number of different shared texts. arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        prefixes: Number of different shared texts.
+        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Requests to replay for each seed; a trace is replayed in full.
         runtime: See :func:`estimate`.
@@ -130,8 +131,8 @@ def simulate(
         on_progress: Called with the number of finished requests and of all requests.
 
     Raises:
-        UnknownName: A name is unknown. SpecError: An argument is wrong, or not exactly one of rate, clients and trace
-            was given.
+        UnknownName: A name is unknown.
+        SpecError: An argument is wrong, or not exactly one of rate, clients and trace was given.
         DoesNotFit: The model needs more memory than its devices have.
         Unsupported: A device lacks a rate.
     """
@@ -345,8 +346,8 @@ def plan(
         new: Mean new tokens.
         spread: Coefficient of variation of prompt and new tokens.
         shared_tokens: Prompt tokens shared with other requests.
-        prefixes: Number of different shared texts. limits: Limits on times by metric (``ttft_p99``, ``tpot_p95``,
-            ``e2e_mean``, …): ``"500 ms"`` or seconds.
+        prefixes: Number of different shared texts.
+        limits: Limits on times by metric (``ttft_p99``, ``tpot_p95``, ``e2e_mean``, …): ``"500 ms"`` or seconds.
         classes: Classes of requests instead of prompt and new: mappings with ``name``, ``share``, ``prompt``, ``new``,
             ``limits`` and more.
         devices: Devices to choose from. Default: all with a price.
@@ -377,7 +378,8 @@ def plan(
         on_progress: Called with the number of evaluated arrangements and of all arrangements.
 
     Raises:
-        UnknownName: A name is unknown. SpecError: An argument or a field of the file is wrong.
+        UnknownName: A name is unknown.
+        SpecError: An argument or a field of the file is wrong.
         Infeasible: No fleet meets the limits; the message names them with the closest values.
     """
     in_file = str(model).endswith((".yaml", ".yml")) and rate is None and trace is None

@@ -67,7 +67,8 @@ def estimate_pictures(
         runtime: ``diffusers``.
 
     Raises:
-        UnknownName: A name is unknown. SpecError: A size is wrong.
+        UnknownName: A name is unknown.
+        SpecError: A size is wrong.
         Unsupported: The device lists no rate of 16-bit products.
         DoesNotFit: The transformer's weights do not fit.
     """
@@ -129,7 +130,8 @@ def estimate_parts(
         weights: fp16, w8a16, w8a8, w4a16. Default: fp16.
 
     Raises:
-        UnknownName: A name is unknown. Unsupported: The device is not a Qualcomm chip.
+        UnknownName: A name is unknown.
+        Unsupported: The device is not a Qualcomm chip.
     """
     require_sheet(device, "parts are priced by measurements on Qualcomm chips", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)

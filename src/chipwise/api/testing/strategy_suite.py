@@ -31,7 +31,8 @@ def toy_problem(
     """A problem whose loss falls and whose cost rises with every variable; the cost is known without a trial.
 
     Args:
-        values: Number of values of each variable. variables: Number of variables.
+        values: Number of values of each variable.
+        variables: Number of variables.
         limit: Upper limit on the mean variable, as a share of its range; None for no limit.
         expensive_limit: Whether the limit is only known after a trial.
     """

@@ -53,8 +53,8 @@ class GaussianProcess:
         """Learns from ``values`` (n,) at ``Z`` (n, p).
 
         Args:
-            noise: Known noise variance of each value, (n,), in its squared units; a common noise is learnt. steps:
-                Steps of the hyperparameter search, which continues from its last result.
+            noise: Known noise variance of each value, (n,), in its squared units; a common noise is learnt.
+            steps: Steps of the hyperparameter search, which continues from its last result.
         """
         n = len(values)
         self._mean = float(values.mean()) if n else 0.0

@@ -90,8 +90,8 @@ def optimise(
         on: ``processes`` of this machine, or ``ray``.
         storage: A journal's path or a database's URL, to resume and to share it. Default: memory.
         name: Of the study in its storage.
-        batch: Candidates that the strategy proposes together. timeout_s: Seconds after which an evaluation counts as
-            hung; its worker is killed and it is tried again.
+        batch: Candidates that the strategy proposes together.
+        timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
         beat_s: Seconds between heartbeats.
         grace_s: Seconds without a heartbeat after which the trial of another search is released.
         clock: Seconds that never go back.

@@ -36,7 +36,7 @@ def estimate(
     parts = memory_parts(design, workload, runtime=profile.runtime)
     stored = float(parts.table_bytes + parts.matrix_bytes)
     metrics: dict[str, Predicted] = {}
-    images = design.arch.stem is not None  # a request is one pass, and nothing is decoded
+    images = design.arch.stem is not None  # a request is one pass without decoding
     graphs = (("ttft", prefill_graph),) if images else (("ttft", prefill_graph), ("tpot", decode_graph))
     for name, graph in graphs:
         price = total_price((placed.op for placed in graph), profile)
@@ -72,13 +72,13 @@ def estimate(
 
 
 def interval(value: float, check: CheckError) -> Predicted:
-    """``value`` with the interval of nine in ten, its error being log-normal with the check's spread."""
+    """Returns ``value`` with its 90 % interval, for a log-normal error with the check's spread."""
     factor = math.exp(Z90 * check.spread)
     return Predicted(value=value, low=value / factor, high=value * factor)
 
 
 def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, passes: int = 1) -> tuple[OpCost, ...]:
-    """Each operator's share of so many passes. Shares and overhead add up to the passes' time."""
+    """Each operator's share of ``passes`` passes. Shares and overhead add up to the time of the passes."""
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
     scale = (

@@ -1,6 +1,6 @@
 """Peak memory of serving a design: stored weights, cache, activations, and the runtime's own memory.
 
-Each part adds over blocks, except activations, of which the widest counts.
+Parts are summed over blocks, except activations, where only the largest block counts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.workload import Workload
 from chipwise.model.walk.weights import weight_shapes
 
-BuiltBlock = Attention | ConvModule | FeedForward  # of models that are exported
+BuiltBlock = Attention | ConvModule | FeedForward  # blocks of models that can be exported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
     """Bytes by content."""
 
-    table_bytes: int  # token table (but in llama.cpp), learned positions, norms, biases: FP32
+    table_bytes: int  # FP32: token table (except in llama.cpp), learned positions, norms, biases
     matrices: Mapping[str, int]  # projections and head, by weight format
     kv_bytes: int
     activation_bytes: int
@@ -57,7 +57,7 @@ class MemoryParts:
         return sum(self.held_bytes(cost).values())
 
 
-TABLE_AS_HEAD = "llama.cpp"  # keeps the token table as its file does, in the head's format; a tied head is that table
+TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tied head is that table
 
 
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
@@ -125,7 +125,7 @@ def bias_pairs(stem: ImageStem, square: int | None) -> int:
 
 
 def denoiser_matrices(arch: ArchSpec, denoiser: Denoiser, stem: ImageStem) -> tuple[int, int]:
-    """Rows of the matrix that modulates all blocks and the end, and of the one back to pixels."""
+    """Rows of the modulation matrix (all blocks and the head) and of the output matrix to pixels."""
     layers = sum(arch.modulation_width(layer) for layer in arch.layers)
     return layers + END_PARTS * arch.d_model, denoiser.values(stem)
 
@@ -150,7 +150,7 @@ def block_matrix_bytes(block: BuiltBlock, d_model: int, weights: str) -> int:
 
 
 def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
-    """Parameters of a block that are no matrix: biases and head norms, kept in FP32."""
+    """Parameters of a block outside matrices: biases and head norms, kept in FP32."""
     if isinstance(block, Attention):
         matrices = d_model * (block.query_width * (2 + block.pointwise) + 2 * block.kv_width)
     elif isinstance(block, ConvModule):
@@ -193,7 +193,7 @@ def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) 
         seen = min(keys or workload.total_tokens, workload.total_tokens)
         own += workload.batch * block.heads * workload.prompt_tokens * seen
     elif isinstance(block, ConvModule):
-        own = rows * 3 * d_model  # what goes in, and one half times the other
+        own = rows * 3 * d_model  # the input, and the gated product
     else:
         own = rows * block.width * (3 if block.gated else 2)
     return 4 * (own + 2 * rows * d_model)

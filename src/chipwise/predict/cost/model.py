@@ -33,15 +33,15 @@ class OpCost:
     bound: Bound
     work: Work
     count: int = 1
-    compute_s: float | None = None  # all calls at the dense peak of a data sheet; as calibrated, the part that computes
-    memory_s: float | None = None  # all calls' bytes at the memory's bandwidth; as calibrated, the part that streams
+    compute_s: float | None = None  # at the data sheet's dense peak; if calibrated, the computing part
+    memory_s: float | None = None  # bytes at the memory bandwidth; if calibrated, the streaming part
     launch_s: float | None = None
-    doubt: float = 0.0  # log half-width of what rests on published timings or on none; such operators err together
+    doubt: float = 0.0  # log half-width of costs without own timings; fully correlated over operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A value and its 90 % interval; no ends if not validated."""
+    """A value and its 90 % interval; the ends are None if not validated."""
 
     value: float
     low: float | None = None
@@ -57,7 +57,7 @@ class Predicted:
 
     @property
     def log_halfwidth(self) -> float | None:
-        """The logarithm of how many times the upper end is above the value; None if there is no interval."""
+        """Logarithm of upper end / value; None if there is no interval."""
         return None if self.high is None else math.log(self.high / self.value)
 
 
@@ -71,8 +71,8 @@ def per_second(seconds: Predicted) -> Predicted:
 class CostEstimate(Result):
     """Predicted cost of one design under one workload on one machine, or on several that share it.
 
-    ``memory_bytes`` says what the fullest device, or the calibrated process, holds, by purpose. Energy and price are
-    absent where what they need is not published; ``notes`` say so.
+    ``memory_bytes`` lists memory by purpose on the fullest device or in the calibrated process. Energy and price are
+    missing if the facts they need are not published; ``notes`` say so.
     """
 
     ttft_s: float  # median
@@ -88,17 +88,17 @@ class CostEstimate(Result):
     devices: int = 1
     memory_bytes: dict[str, float] = field(default_factory=dict)
     bound: Bound | None = None  # of the decode step as a whole
-    mfu: dict[str, float] = field(default_factory=dict)  # by phase: FLOPs done over what the dense peak allows
-    mbu: dict[str, float] = field(default_factory=dict)  # by phase: bytes moved over what the bandwidth allows
+    mfu: dict[str, float] = field(default_factory=dict)  # by phase: share of the dense peak
+    mbu: dict[str, float] = field(default_factory=dict)  # by phase: share of the memory bandwidth
     provenance: str = "predicted"
     notes: tuple[str, ...] = ()
     weights: str = ""  # format of the matrices; of a mixture, that of its experts
-    defaults: tuple[str, ...] = ()  # which of runtime and weights were not named, but are usual for the device
-    decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` also waits for others' prompts
-    parameters: int | None = None  # of the whole model, with towers that this request does not need
-    active_parameters: int | None = None  # that a token meets: fewer in a mixture of experts
+    defaults: tuple[str, ...] = ()  # which of runtime and weights are the device's defaults
+    decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` adds waiting for others' prompts
+    parameters: int | None = None  # of the whole model, including towers that this request does not use
+    active_parameters: int | None = None  # per token; fewer in a mixture of experts
     on_card: str = later("")  # the part of the model that a card holds, where its host holds the rest
-    does_not_fit: str = ""  # by how much memory is too small, and what fits; the times are then as if it were not
+    does_not_fit: str = ""  # how much memory is missing, and what fits; times are as if it fitted
 
     def __str__(self) -> str:
         """The cost of a request, and the tree of its operators with shares and bounds."""
@@ -117,7 +117,7 @@ class CostEstimate(Result):
 
     @property
     def parameters_said(self) -> str:
-        """The numbers of total and active parameters; empty if not counted."""
+        """Total and active parameters as text; empty if not counted."""
         return "" if self.parameters is None else parameters_said(self.parameters, self.active_parameters)
 
     @property
@@ -149,7 +149,7 @@ class CostEstimate(Result):
         """A metric with its interval, by its common name.
 
         Raises:
-            UnknownName: It is not predicted.
+            UnknownName: The metric is not predicted.
         """
         if name not in self.metrics:
             raise UnknownName("predicted metric", name, self.metrics)
@@ -179,13 +179,13 @@ def parameters_said(whole: int, active: int | None) -> str:
 
 
 def passes(found: CostEstimate) -> Iterator[str]:
-    """The trees of the passes that there are, line by line."""
+    """The trees of all passes, line by line."""
     yield from tree("prefill" if found.decode else "the pass", found.prefill)
     yield from tree("decode step", found.decode)
 
 
 def tree(name: str, costs: Sequence[OpCost]) -> Iterator[str]:
-    """One pass: groups of layers, and the operators of each; nothing of a pass that there is not."""
+    """The tree of one pass: groups of layers with their operators; empty if there is no such pass."""
     if not costs:
         return
     total = sum(cost.latency_s for cost in costs)

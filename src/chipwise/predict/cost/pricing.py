@@ -1,8 +1,8 @@
 """Prices that add: one vector per operator, sums of vectors per model, seconds for a million sums at once.
 
-A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only take room
-in the caches, streamed bytes per curve, whose rate depends on the working set of the whole pass; then those seconds by
-group, and the number of nodes, to which corrections from whole models (``predict/cost/residual.py``) are applied.
+A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only occupy
+caches, and streamed bytes per curve, whose rate depends on the working set of the whole pass; then the seconds by group
+and the number of nodes, which corrections from whole models (``predict/cost/residual.py``) use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
     price = np.zeros(len(PRICE_COLUMNS))
     for term in terms(op):
         rates = profile.rates(term.model)
-        # A profile that was fitted before a feature was known explains its time by the others.
+        # In a profile that was fitted without this feature, other features account for its time.
         seconds = sum(rates.get(name, 0.0) * amount for name, amount in term.amounts.items())
         nodes = term.amounts["node"]
         launch = rates["node"] * nodes
@@ -54,7 +54,7 @@ def _group(model: str) -> str:
     if model in STREAMS:
         return model
     kind, _, rest = model.partition(".")
-    if rest.startswith("pointwise"):  # attention without a softmax is made of other nodes
+    if rest.startswith("pointwise"):  # attention without a softmax uses other nodes
         kind = "pointwise"
     return kind if kind in GROUPS else "other"
 
@@ -98,7 +98,7 @@ PARTS = (*GROUPS, "call", "logits")
 def anatomy(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> tuple[Float64Array, Float64Array]:
     """Seconds of a pass by part (…, parts in the order of ``PARTS``) and its figures (…, ``residual.FIGURES``).
 
-    As the profile's rates have them, before any residual.
+    Uses the profile's rates, before any correction.
     """
     prices = np.asarray(prices, dtype=np.float64)
     whole, working_set = profile.passes[phase.value], working_set_bytes(prices)

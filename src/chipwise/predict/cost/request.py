@@ -17,7 +17,7 @@ def request_total(prefill: Size, step: Size, new_tokens: Size) -> Size:
 
     Args:
         prefill: Seconds, or joules, of the prompt's pass.
-        step: The same of one decode step; 0 for a model that generates nothing.
+        step: Seconds, or joules, of one decode step; 0 for a model that generates nothing.
         new_tokens: Tokens of the answer.
     """
     return prefill + (new_tokens - 1) * step
@@ -32,8 +32,8 @@ def price_shares(
 def price_shares(request: Size, step: Size, new_tokens: Size) -> tuple[Size, Size]:
     """Splits a request's total into the prompt's part and the new tokens' part.
 
-    The new tokens' part is one decode step for each after the first. All else is the prompt's: its pass, and what
-    others wait for it.
+    The new tokens' part is one decode step for each token after the first. The rest is the prompt's part: its pass, and
+    the time that other requests wait for it.
 
     Args:
         request: Seconds of a request.

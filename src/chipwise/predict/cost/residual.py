@@ -1,9 +1,9 @@
 """Corrections from whole models: a factor for each part of a pass, then a smooth residual.
 
-A profile's rates come from graphs of one kind of node. In a whole model the same nodes find other data in the caches,
-so each part of a pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and
-held near 1. What is left is smooth in a few figures of the model; a Gaussian process on its logarithm fades to nothing
-away from the models that were measured. Fitting is in ``deploy/calibrate/learning.py``.
+A profile's rates come from graphs of one kind of node. In a whole model the caches hold other data, so each part of a
+pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and regularised towards
+1. The remaining error is a smooth function of a few features of the model: a Gaussian process on its logarithm that
+falls to zero far from measured models. Fitting is in ``deploy/calibrate/learning.py``.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, equations 2.25 and 2.26.
@@ -19,10 +19,10 @@ from chipwise.core.arrays import Float64Array
 from chipwise.hardware.device import Residual
 
 FIGURES = ("log_seconds", "log_working_set", "log_nodes", "log_logits", "int8_share", "int4_share")
-SCALES = (0.6, 0.8, 0.5, 0.7, 0.4, 0.4)  # a typical spread of each figure; distances are measured in these
-REACH = 4.0  # in spreads, over all figures together: how far one measured model speaks for others
+SCALES = (0.6, 0.8, 0.5, 0.7, 0.4, 0.4)  # length scale of each feature
+REACH = 4.0  # correlation length over all features, in these scales
 AMPLITUDE = 0.07  # standard deviation of the smooth residual, in logarithms
-NOISE = 0.04  # of one measured model's residual
+NOISE = 0.04  # noise of one measured model's residual
 MOST_POINTS = 200
 
 

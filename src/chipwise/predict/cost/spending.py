@@ -1,7 +1,7 @@
 """Tokens per second, watts, joules and dollars of requests, from the seconds of their passes.
 
-A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are the
-seconds at the watts that are stated. Power is the mean over requests that follow one another.
+A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are seconds
+times the stated watts. Power is the mean over consecutive requests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Rates:
 
 
 def require(device: DeviceProfile, metric: str) -> None:
-    """Refuses a metric of ``SPENDING`` that the data sheet does not tell.
+    """Refuses a metric of ``SPENDING`` if the data sheet lacks the facts for it.
 
     Raises:
-        Unsupported: It lists no board power, or no price; says which fact belongs in which file.
+        Unsupported: The sheet lists no board power or no price; the message names the fact and the file.
     """
     _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else limit_w(device)
 
@@ -41,8 +41,8 @@ def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> d
     Args:
         ttft_s: Seconds of the prompt's pass, of all requests at once.
         tpot_s: Seconds of a step of all requests at once.
-        workload: Of the requests.
-        rates: Of the device.
+        workload: The requests.
+        rates: Power and price of the device.
     """
     tokens = workload.new_tokens * workload.batch
     request_s = request_total(ttft_s, tpot_s, workload.new_tokens)
@@ -57,8 +57,8 @@ def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> d
 def refused(metric: str) -> Unsupported:
     """The error that this machine's watts or price are unknown, and where to state them."""
     field, what, example = (
-        ("price", "what an hour of this machine costs", "0.10 USD/h")
+        ("price", "the price of this machine per hour", "0.10 USD/h")
         if metric == "usd_per_1k_tokens"
-        else ("power", "what this machine draws while it serves", "15 W")
+        else ("power", "the power of this machine under load", "15 W")
     )
-    return Unsupported(f"no source says {what}; add it to target in this file, such as {field}: {example}")
+    return Unsupported(f"nothing states {what}; add it to target in this file, such as {field}: {example}")

@@ -1,7 +1,7 @@
 """Features of an operator's time, which calibration fits and prediction evaluates.
 
-Each operator is one or two *terms*: a model's name, amounts of its features, and bytes it streams. Time is linear in
-the features; streamed bytes cost what the working set of the whole pass makes them cost.
+Each operator is one or two *terms*: a model's name, amounts of its features, and streamed bytes. Time is linear in the
+features; the cost of streamed bytes depends on the working set of the whole pass.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from chipwise.model.ops.pool import PoolOp
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
-"""Values of a weight row that a kernel takes at once; those left over may cost more. llama.cpp's FP32 product of one
+"""Values of a weight row that a kernel processes at once; the remainder may cost more. llama.cpp's FP32 product of one
 row takes 64 with AVX-512 and the rest one by one; ONNX Runtime's int4 products take four blocks of 32."""
 FAR_BYTES = (1e6, 1.6e7)
-"""Bytes of a node's values between which more and more leave a core's own caches; from the second on, all do. Of the
-sizes tried, these left the least error in nodes that were not fitted (ranking models, batches of 1 to 512)."""
-HEAD_STEP = 64  # the same of a head's keys, which llama.cpp multiplies as FP32 rows
+"""Range of a node's bytes over which its values gradually stop fitting in a core's own caches; above it none fit. Of
+the sizes tried, these left the least error in nodes that were not fitted (ranking models, batches of 1 to 512)."""
+HEAD_STEP = 64  # the same for a head's keys, which llama.cpp multiplies as FP32 rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Term:
     model: str
     amounts: Mapping[str, float] = field(default_factory=dict)
     streamed_bytes: float = 0.0
-    resident_bytes: float = 0.0  # part of the working set, its time being in the amounts
+    resident_bytes: float = 0.0  # part of the working set; their time is included in the amounts
 
 
 def far(values: Size) -> dict[str, Size]:
@@ -85,13 +85,13 @@ def _matmul(op: Matmul) -> list[Term]:
             streamed_bytes=op.format.matrix_bytes(op.k, op.n),
         )
     ]
-    if op.bias and op.weights == "fp32":  # a node of its own; quantised kernels add it themselves
+    if op.bias and op.weights == "fp32":  # a separate node; quantised kernels add the bias themselves
         found += _elementwise(Elementwise(function="add", elements=op.m * op.n, inputs=2))
     return found
 
 
 def _attention(op: AttentionOp) -> list[Term]:
-    keys = op.past_tokens if op.cross else op.query_tokens  # that are given beside the queries
+    keys = op.past_tokens if op.cross else op.query_tokens  # keys of this pass
     seen = op.past_tokens if op.cross else op.past_tokens + op.query_tokens
     if op.window is not None:
         seen = min(seen, op.window + op.query_tokens - 1)
@@ -107,10 +107,10 @@ def _attention(op: AttentionOp) -> list[Term]:
     }
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
-    if not op.causal:  # every position of an image or text over all others, by a kernel of its own
+    if not op.causal:  # bidirectional attention has a separate kernel
         amounts["query"] = rows * op.heads
         return [_term("attention.biased" if op.biases else "attention.full", amounts)]
-    if op.query_tokens > 1:  # work that does not grow with what is seen: caches that are read in whole blocks
+    if op.query_tokens > 1:  # work independent of the mask: caches are read in whole blocks
         amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"
     cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
@@ -144,7 +144,7 @@ def _embedding(op: EmbeddingOp) -> list[Term]:
 
 def _conv(op: ConvOp) -> list[Term]:
     values = op.batch * op.positions * op.out_channels
-    if op.groups == 1:  # of an image: patches are copied, then multiplied
+    if op.groups == 1:  # patches of an image are copied, then multiplied
         taken = op.batch * op.positions * op.in_channels * op.taps
         amounts: dict[str, Size] = {"node": 1, "in": taken, "out": values, "products": taken * op.out_channels}
         return [_term("conv.image", amounts)]
@@ -162,7 +162,7 @@ def _bag(op: EmbeddingBagOp) -> list[Term]:
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
-    """Its nodes together: moving positions to heads and back, and the scores."""
+    """The terms of request attention: moving positions to heads and back, and the scores."""
     rows, width = op.batch * op.queries, op.heads * op.head_size
     scores = rows * op.heads * (op.history + 1)
     moved = op.batch * op.positions * width

@@ -1,4 +1,4 @@
-"""Estimates that come from the rates of whole runs, where no kernels are priced: pictures, parts of models."""
+"""Estimates by laws of whole runs instead of kernels: diffusion models, parts of models on phones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class RunEstimate(Result):
 
     model: str
     part: str = ""  # of the model; empty for all of it
-    setting: str  # what was requested: sizes, formats
+    setting: str  # the request in words: sizes, formats
     device: str
     runtime: str
     devices: int = 1
     metrics: dict[str, Predicted]
     provenance: str
     notes: tuple[str, ...] = ()
-    parameters: dict[str, int] = field(default_factory=dict)  # of each part of the model, where its parts are known
-    shares: dict[str, float] = field(default_factory=dict)  # of the seconds, by what they go to, where that is known
+    parameters: dict[str, int] = field(default_factory=dict)  # by part of the model, if known
+    shares: dict[str, float] = field(default_factory=dict)  # shares of the time by cause, if known
 
     @property
     def latency_s(self) -> float:

@@ -15,7 +15,7 @@ Touches = Literal["architecture", "precision", "batching", "runtime", "paralleli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposed change: the change, the method, the possible loss of quality, and the source.
+    """A proposed change: what to change and how, its possible effect on quality, and the source.
 
     Attributes:
         title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.
@@ -23,8 +23,8 @@ class Proposal:
         how: How to apply it.
         changed: The question after the change.
         headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
-        quality: What it may cost or gain in quality, and what would have to be trained; empty if nothing.
-        source: Where the advice comes from: a paper, a white paper, a measurement of ours.
+        quality: How it may change quality, and what would have to be trained; empty if quality does not change.
+        source: Source of the advice: a paper, a white paper or our own measurement.
         urgent: Whether the model does not run without the change.
     """
 
@@ -61,8 +61,8 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A priced proposal. ``sure``: the whole interval of its headline is above 1 by enough to matter, and the model
-    still fits its device (``fits``).
+    """A priced proposal. ``sure`` means that the whole interval of its headline is clearly above 1 and the model still
+    fits its device (``fits``).
     """
 
     rule: str
@@ -74,5 +74,5 @@ class Advice:
 
     @property
     def worth_showing(self) -> bool:
-        """Whether it is urgent, or a sure gain of 5 % or more."""
+        """Whether the advice is urgent or a certain gain of 5 % or more."""
         return self.proposal.urgent or (self.sure and self.headline.ratio.value >= WORTH_SHOWING)

@@ -24,14 +24,14 @@ from chipwise.predict.served.offload import remark
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.shortage import shortages
 
-TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that a request lacks
+TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a question that are not fields of a request
 
 
 def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
     """Loss of quantising each layer separately: a list, or a JSON file with one.
 
     Raises:
-        SpecError: No list of numbers.
+        SpecError: The value is not a list of numbers.
     """
     found = read_json(given) if isinstance(given, str | Path) else given
     if not isinstance(found, list | tuple) or not found or not all(isinstance(loss, int | float) for loss in found):
@@ -56,8 +56,8 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     """Case of a model on a chip with a data sheet. Default formats follow the chip.
 
     Raises:
-        UnknownName: A name that is not known.
-        SpecError: A plan that does not divide the model.
+        UnknownName: A name is unknown.
+        SpecError: A parallel degree does not divide the model.
         Unsupported: The chip has no rate for a format.
     """
     task = {name: asked.pop(name) for name in TASK if name in asked}
@@ -85,7 +85,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
         return replace(case, estimate=replace(with_defaults(case.estimate, request), does_not_fit=short))
     case = case_of(question.but(batch=fitting), DataSheetPricer(device=device))
     cost, held = with_defaults(case.estimate, request), waiting(fitting, question.batch)
-    notes = (*cost.notes, f"{held}: times are those of {fitting} requests at once")
+    notes = (*cost.notes, f"{held}: times are for {fitting} requests at once")
     return replace(case, estimate=replace(cost, provenance=f"{cost.provenance}; {held}", notes=notes))
 
 
@@ -99,7 +99,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     """Case of a model on this machine, in the runtime of ``profile``.
 
     Raises:
-        InputError: More than one device.
+        InputError: More than one device is requested.
         Unsupported: The profile does not know a block or format.
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
@@ -118,18 +118,20 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     return replace(case, estimate=replace(case.estimate, notes=(*case.estimate.notes, ENCODER_ALONE)))
 
 
-ENCODER_ALONE = "the encoder's pass alone: a decoder that attends to an encoder is priced on data sheets"
+ENCODER_ALONE = "only the encoder's pass: decoders with cross-attention can only be priced on data sheets"
 
 
 def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> ArchSpec:
     """The part of ``arch`` that a calibrated machine can price: the model without its towers, or its audio encoder.
 
     Raises:
-        Unsupported: Images or sound before a decoder, or a model that is not built; one line that says what works.
+        Unsupported: The request has images or sound before a decoder, or the model cannot be built; the message says
+            what works.
     """
     if images or audio_s:
         raise Unsupported(
-            "images and sound before a decoder are priced on data sheets, not by this machine's calibration: name "
+            "images and sound before a decoder can only be priced on data sheets, not by this machine's "
+            "calibration: name "
             "another --device, or time the parts here with chipwise measure"
         )
     arch = encoder_alone(arch).without_towers()

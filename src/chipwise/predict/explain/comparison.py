@@ -16,7 +16,7 @@ from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request, listening, taken_for
 from chipwise.predict.served.shortage import shortages
 
-ALIKE = 0.95  # share of the other's work: less than this is a reason, more is not
+ALIKE = 0.95  # a share of the other's work below this counts as a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,13 @@ class Cell:
     device: str
     estimate: CostEstimate | None
     problem: str = ""
-    note: str = ""  # what a name was taken for, and what the estimate covers, where not all requests fit at once
+    note: str = ""  # how a name was read, and how many requests fit at once
     generates: bool = True  # False for encoders, whose single pass is their TTFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The best model on a chip by one metric, its lead, and the reason."""
+    """The best model on a chip by one metric, with its lead and the reason."""
 
     device: str
     metric: str
@@ -75,10 +75,10 @@ def compare(
 ) -> Comparison:
     """Compares ``requests`` with ``names`` (model, device), priced in one call.
 
-    Where memory holds only some of the concurrent requests, the cell covers those, and says so.
+    If only some of the concurrent requests fit in memory, the estimate is for those, and the cell says so.
 
     Args:
-        requests: On data sheets.
+        requests: Requests on devices with data sheets.
         names: Name of each request.
         others: Cells of other devices.
 
@@ -88,7 +88,7 @@ def compare(
     cells: list[Cell | None] = [None] * len(requests)
     groups, errors = grouped(requests)
     wrong = [error for error in errors.values() if isinstance(error, InputError)]
-    if wrong and len(wrong) == len(requests):  # nothing is left to compare, for example because the runtime is unknown
+    if wrong and len(wrong) == len(requests):  # nothing to compare, for example because the runtime is unknown
         raise wrong[0]
     for row, error in errors.items():
         cells[row] = Cell(model=names[row][0], device=names[row][1], estimate=None, problem=str(error))
@@ -202,7 +202,7 @@ def requests_of(
 
     Raises:
         UnknownName: A device is unknown.
-        SpecError: Seconds of sound are given, and a model does not take audio.
+        SpecError: Seconds of sound are given, but a model does not take audio.
     """
     sheets = {datasheet.load(device).label: device for device in devices}
     names = [(model, device) for device in sheets for model in dict.fromkeys(models)]

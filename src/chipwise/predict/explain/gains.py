@@ -19,7 +19,7 @@ Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
 Shares = dict[Key, float]
 ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
-"""Independent error of an operator's time: log standard deviation for products on a seen device. Shared ones cancel."""
+"""Independent error of an operator's time (log standard deviation, products on a seen device). Equal ones cancel."""
 OVERHEAD_SPREAD = 0.3
 """The same for the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
 FORMAT_SPREAD = 0.15
@@ -27,7 +27,7 @@ FORMAT_SPREAD = 0.15
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # least improvement factor shown by default: 1 %
 NOTHING = 0.005  # a factor nearer to 1 than this prints as 1
-MOST_SHOWN = 5  # pieces of advice that are shown without being asked for all
+MOST_SHOWN = 5  # pieces of advice shown by default
 UNVALIDATED = 0.7  # log half-width of a time without a validated interval: a factor of two
 RATES = frozenset({"throughput"})  # more is better
 SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change without effect on a training step
@@ -42,7 +42,7 @@ def advise(
     case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
 ) -> list[Advice]:
     """Advice for a case: the best advice first (:func:`leading`), then the rest; urgent changes first in both,
-    then sure gains, largest first.
+    then certain gains, largest first.
 
     Args:
         case: The model, its workload, its chip, and its present cost.
@@ -135,7 +135,7 @@ def gains_of(
 
 
 def _values(cost: CostEstimate) -> dict[str, float]:
-    left = ("p99", "put_tokens", "decode_tokens_per_s")  # the last says the same as TPOT
+    left = ("p99", "put_tokens", "decode_tokens_per_s")  # the last is equivalent to TPOT
     found = {name: value.value for name, value in cost.metrics.items() if not name.endswith(left)}
     return {"ttft_p50": cost.ttft_s, "tpot_p50": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 
@@ -144,9 +144,9 @@ def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *,
     """Log standard deviation of a pass's speedup.
 
     Each operator's time has an error factor with OPERATOR_SPREAD, the same before and after; the rest of a pass has one
-    with OVERHEAD_SPREAD. To first order an operator moves the ratio by the difference of its shares of the two passes:
-    what both passes share cancels, what only one has counts fully. Products in another format (``recast``) share a
-    FORMAT_SPREAD. Between different devices nothing cancels, and both intervals count.
+    with OVERHEAD_SPREAD. To first order an operator changes the ratio by the difference of its shares of the two
+    passes: errors of common operators cancel, those of operators in only one pass count fully. Products in another
+    format (``recast``) share a FORMAT_SPREAD. Between different devices nothing cancels, and both intervals count.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
@@ -182,7 +182,7 @@ def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tupl
 
 
 def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
-    """Log ratio of a pass's time with every doubted operator at the end of its interval to its time."""
+    """Log ratio of a pass's time with every uncertain operator at the end of its interval to its predicted time."""
     costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     return float(np.log1p(sum(each.latency_s * np.expm1(sign * each.doubt) for each in costs) / total_s))
 

@@ -63,7 +63,8 @@ def _head(model: str, found: Explanation) -> str:
         for label, value, of in _tiles(found)
     )
     short = (
-        found.does_not_fit and f"{found.does_not_fit[0].upper()}{found.does_not_fit[1:]}. All times are as if it did."
+        found.does_not_fit
+        and f"{found.does_not_fit[0].upper()}{found.does_not_fit[1:]}. All times are as if it fitted."
     )
     banner = f'<p class="short">{safe(short)}</p>' if short else ""
     return (
@@ -101,7 +102,7 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
 
 def _waterfall(found: Explanation, phase: PhaseAnswer, key: str) -> str:
     title = _TITLES[phase.phase] if found.case.generates else f"Where {found.case.title(phase.phase)} goes"
-    caption = "From the chip's limits to the predicted time; the parts add up to it."
+    caption = "From the chip's limits to the predicted time, which is the sum of the parts."
     rows = [
         [
             safe(each.place) + (f" <small>×{each.count}</small>" if each.count > 1 else ""),
@@ -168,7 +169,7 @@ def _memory(found: Explanation) -> str:
 
 def _advice(advice: Sequence[Advice]) -> str:
     if not advice:
-        return section("advice", "Advice", "<p>No change is sure to help.</p>")
+        return section("advice", "Advice", "<p>No change is certain to help.</p>")
     items = []
     for number, each in enumerate(advice, start=1):
         proposal = each.proposal
@@ -183,7 +184,7 @@ def _advice(advice: Sequence[Advice]) -> str:
         items.append(
             f'<li value="{number}"><b>{safe(proposal.title)}</b><br>{safe(gain)}<dl class="facts">{rows}</dl></li>'
         )
-    caption = "Each change is priced by the model that priced the question; 90 % intervals of the ratio."
+    caption = "Each change is priced by the same cost model; intervals are 90 % intervals of the ratio."
     return section("advice", "Advice", f'<ol class="advice">{"".join(items)}</ol>', caption)
 
 

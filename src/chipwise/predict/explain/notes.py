@@ -1,4 +1,4 @@
-"""Candidates that share a context (ranking, sampling, search): the context is read once, and each adds its own tokens.
+"""Notes on candidates that share a context, on checkpointing and on power. Shared contexts are computed once.
 
 Scoring k candidates of s tokens over a cached context of c tokens costs one pass over the context and one over k x s
 tokens; without sharing it costs k passes over c + s tokens. Attention is priced as reading the shared cache once per
@@ -124,13 +124,13 @@ def checkpointing(case: Case) -> Checkpointing | None:
 
 
 def checkpointing_note(found: Checkpointing) -> str:
-    """The facts in one line."""
+    """Returns the note as one line."""
     what = f"training on {found.sequences} x {found.tokens:,} tokens"
     if found.recomputed_s is None or found.recomputed_bytes is None:
         return f"{what} does not fit, with activation checkpointing or without"
     took = f"{units.show(found.recomputed_s, 'time')} a step and {units.show(found.recomputed_bytes, 'bytes')}"
     if found.kept_s is None or found.kept_bytes is None:
-        return f"{what} fits with activation checkpointing alone: {took}"
+        return f"{what} fits only with activation checkpointing: {took}"
     kept = f"{units.show(found.kept_s, 'time')} a step and {units.show(found.kept_bytes, 'bytes')}"
     return (
         f"{what}: {kept}; with activation checkpointing {took}, {found.recomputed_s / found.kept_s:.2f} times as long"
@@ -164,7 +164,7 @@ def power_draw(case: Case) -> PowerDraw | None:
 
 
 def power_note(found: PowerDraw) -> str:
-    """The facts in one line."""
+    """Returns the note as one line."""
     return (
         f"power: about {units.show(found.drawn_w, 'power')} of {units.show(found.limit_w, 'power')} while serving, "
         f"{units.show(max(0.0, 1 - found.share), 'share', digits=2)} below the limit at which clocks fall"

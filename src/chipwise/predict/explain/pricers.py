@@ -30,7 +30,7 @@ def _sheet(device: str, revision: int) -> DeviceProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheetPricer:
-    """Prices chips by data sheet; a question that names another device is priced for that one."""
+    """Prices questions by data sheet: for the default device, or the one that a question names."""
 
     device: str
 
@@ -65,7 +65,7 @@ class DataSheetPricer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedPricer:
-    """Prices this machine, as calibrated in one runtime."""
+    """Prices questions for this machine, by its calibration in one runtime."""
 
     profile: MachineProfile
 
@@ -95,7 +95,7 @@ def train_estimate(question: CostQuestion, device: str) -> CostEstimate:
 
     Raises:
         UnknownName: A name is unknown.
-        SpecError: A plan or batch does not divide evenly.
+        SpecError: A parallel degree does not divide the model or the batch.
         Unsupported: The chip has no rate for a format.
     """
     known = resolved(question.request(device))

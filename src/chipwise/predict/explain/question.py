@@ -23,7 +23,7 @@ Task = Literal["serve", "train"]
 
 
 USUAL = "vllm"
-"""The runtime of questions that name none."""
+"""The default runtime of a question."""
 _ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
 
 
@@ -44,7 +44,7 @@ class CostQuestion:
     new_tokens: int = 128
     images: int = 0
     image_size: tuple[int, int] = IMAGE_SIZE
-    audio_s: float = 0.0  # of sound in each request, of a model that hears with a tower
+    audio_s: float = 0.0  # seconds of sound per request, for a model with an audio tower
     task: Task = "serve"
     checkpoint: bool = False
     shared_tokens: int = 0
@@ -56,23 +56,23 @@ class CostQuestion:
         if self.arch.stem is not None:  # a request is an image or a sound
             object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
             object.__setattr__(self, "new_tokens", 1)
-        if self.arch.encoder_stem is not None:  # a request is a sound, and what is written of it
+        if self.arch.encoder_stem is not None:  # a request is a sound and its transcript
             object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.tokens)
         if self.deployment.weights is None:
             raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
-                f"prompts of {self.prompt_tokens:,} tokens cannot have {self.shared_tokens:,} in common",
+                f"prompts of {self.prompt_tokens:,} tokens cannot share {self.shared_tokens:,} tokens",
                 field="shared_tokens",
             )
         if self.sensitivity and len(self.sensitivity) != len(self.arch.layers):
             raise SpecError(
-                f"needs a loss for each of {len(self.arch.layers)} layers, got {len(self.sensitivity)}",
+                f"needs a loss for each of the {len(self.arch.layers)} layers, got {len(self.sensitivity)}",
                 field="sensitivity",
             )
 
     def but(self, **changes: Any) -> CostQuestion:
-        """The question with other fields, its own or its deployment's."""
+        """Returns the question with changed fields, its own or its deployment's."""
         return changed(self, changes)
 
     def request(self, device: str) -> Request:
@@ -86,18 +86,18 @@ class CostQuestion:
 
     @property
     def weights(self) -> str:
-        """Format of the matrices, or of all layers; a question names it."""
-        assert self.deployment.weights is not None  # checked when the question was made
+        """Format of the matrices, or one for each layer; always set in a question."""
+        assert self.deployment.weights is not None  # checked in __post_init__
         return self.deployment.weights
 
     @property
     def device(self) -> str | None:
-        """The device's name; None is this machine, as calibrated."""
+        """The device's name; None for this machine."""
         return None if self.deployment.device is None else str(self.deployment.device)
 
     @property
     def served_by(self) -> Runtime:
-        """The runtime; vLLM, where none is named.
+        """The runtime; vLLM if none is named.
 
         Raises:
             UnknownName: There is no runtime of this name.
@@ -111,7 +111,7 @@ class Pricer(Protocol):
 
     @property
     def sheet(self) -> DeviceProfile | None:
-        """The chip's data sheet, where it has one."""
+        """The chip's data sheet, if it has one."""
         ...
 
     def price(self, questions: Sequence[CostQuestion]) -> Sequence[CostEstimate | ChipwiseError]:
@@ -134,7 +134,7 @@ class Case:
 
     @property
     def sheet(self) -> DeviceProfile | None:
-        """The chip's data sheet, where it has one."""
+        """The chip's data sheet, if it has one."""
         return self.pricer.sheet
 
     @property

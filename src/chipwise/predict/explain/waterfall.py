@@ -154,7 +154,7 @@ def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
 
 
 def _beside(case: Case, phase: PhaseName) -> list[TimePart]:
-    """Time of a pass outside its kernels' work: launches, communication, the host."""
+    """Time of a pass outside its kernels: launches, communication, the host."""
     known, runtime, question = constants(), case.question.served_by, case.question
     costs = case.operators(phase)
     count = sum(cost.count for cost in costs)

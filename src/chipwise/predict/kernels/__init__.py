@@ -1,4 +1,4 @@
-"""Times of kernels on devices: one file per kind of operator, with physics first and a fitted residual second.
+"""Times of kernels on devices: one file per kind of operator, with a physical formula and a fitted correction.
 
 ``MODELS`` lists them; an operator that is not listed is priced by its roofline (``analytic``).
 """
@@ -26,7 +26,7 @@ MODELS: dict[str, str] = {
     "ConvOp": "scan",
     "Elementwise": "stream",
     "EmbeddingOp": "stream",
-    "ExpertsOp": "experts",  # or looped, where each expert is called separately
+    "ExpertsOp": "experts",  # or looped, if each expert is called separately
     "GroupedMatmul": "experts",
     "LatentAttentionOp": "latent",
     "Matmul": "gemm",

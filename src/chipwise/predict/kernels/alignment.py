@@ -30,13 +30,13 @@ from chipwise.predict.kernels.gemm_formats import KernelPath
 
 DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
 LOAD_BYTES = 16  # of one load at most
-DOUBT = 0.75  # half of the 90 % interval of a halving's cost, as a share of its logarithm: stated, see the docs
+DOUBT = 0.75  # half-width of a halving's cost as a share of its logarithm (an assumption, see docs)
 MADE_BY = "NVIDIA"  # no such timings are published for other vendors' chips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A published statement, in words."""
+    """A published statement about alignment."""
 
     what: str
     source: str
@@ -97,8 +97,8 @@ def halvings(
 ) -> Float64Array:
     """Number of times the load of the narrower rows is halved below 16 bytes: input rows of k, output rows of n.
 
-    Zero for all widths and depths that are multiples of 16 bytes, and on chips without published timings. A single
-    output row needs no alignment.
+    Returns zero for all widths and depths that are multiples of 16 bytes, and on chips without published timings. A
+    single output row needs no alignment.
     """
     if device.kind != "gpu" or device.vendor != MADE_BY:
         return np.zeros_like(m)

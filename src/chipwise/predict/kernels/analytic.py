@@ -12,7 +12,7 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 MEMORY_SHARE = 0.80  # share of the data sheet's bandwidth that well-written kernels reach; median over measured devices
-COMPUTE_SHARE = 0.70  # share of the dense peak, likewise
+COMPUTE_SHARE = 0.70  # share of the dense peak that such kernels reach
 LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way; no kernel of this kind was fitted
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
@@ -46,7 +46,9 @@ def _rate(op: Op, device: DeviceProfile) -> float:
         return peak(device, multiplied, kind=op.kind)
     except Unsupported:
         stored = weight_format(str(getattr(op, "weights", multiplied)))
-        if multiplied not in ("fp8", "fp4") and stored.head is None:  # blocks of GGUF and MLX files can be unpacked
+        if (
+            multiplied not in ("fp8", "fp4") and stored.head is None
+        ):  # blocks of GGUF and MLX files are unpacked by kernels
             raise
         return peak(device, str(getattr(op, "activations", multiplied)), kind=op.kind)
 

@@ -29,7 +29,7 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
     Args:
         op: Attention; sizes may be arrays.
         device: Any data sheet.
-        stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
+        stack: The stack whose kernels run: ``vllm``, ``sglang`` or ``trtllm``.
         fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
@@ -60,11 +60,11 @@ def answer(
 
     Args:
         kind: Which fit: ``attention`` or ``latent``.
-        op: The operator whose FLOPs and bytes are stated.
+        op: The operator, for its FLOPs and bytes.
         call: Its sizes.
-        schedules: Rows that may run as ``decode`` and as ``context``; where both may, the faster counts.
+        schedules: Which rows may run as ``decode`` and as ``context``; if both are possible, the faster one counts.
         device: Any data sheet.
-        stack: Whose kernels.
+        stack: The stack whose kernels run.
         lane: The kernel design.
         fold: See :func:`times`.
 

@@ -1,7 +1,7 @@
 """The shipped fit of attention: constants per kernel design, networks, half-widths of intervals.
 
 ``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one
-per stack for the devices that were in the fit, and one per fold that knows kernel designs but no devices.
+per stack for the devices in the fit, and one per fold whose inputs include the kernel design but not the device.
 ``data/latent.*`` hold the same for latent attention.
 """
 
@@ -31,15 +31,15 @@ LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt"
 TensorRT-LLM by generation, Intel's, and ``other`` for the rest."""
 USUAL_HEAD = 128  # wider heads have separate half-widths, because fewer are measured
 Kinship = Literal["seen", "sibling", "design", "unseen"]
-"""Half-widths are kept by it: this device was in the fit; one of its family with the same design was; a device of
-another family with the same design was; none with this design was."""
+"""Kinship of a device with the fit, which selects the half-width: the device itself was in the fit; a device of its
+family with the same kernel design; a device of another family with that design; no device with that design."""
 
 
 def lane(stack: str, device: DeviceProfile, cache: str) -> str:
     """Kernel design that ``stack`` runs on ``device`` by default.
 
     Raises:
-        UnknownName: The stack is none of ``STACKS``.
+        UnknownName: The stack is not one of ``STACKS``.
     """
     if stack not in STACKS:
         raise UnknownName("stack", stack, STACKS)
@@ -55,12 +55,12 @@ def lane(stack: str, device: DeviceProfile, cache: str) -> str:
 
 
 def one_hot(name: str, names: Sequence[str]) -> Float32Array:
-    """1 at ``name``, 0 elsewhere."""
+    """A one-hot vector with 1 at ``name``."""
     return np.asarray([float(name == known) for known in names], dtype=np.float32)
 
 
 def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
-    """``devices`` (name -> family) without those of ``fold``."""
+    """Removes the devices that ``fold`` leaves out from ``devices`` (name -> family)."""
     kind, _, name = (fold or "").partition(":")
     device = name if kind == "device" else None
     left_family = name if kind == "family" else None
@@ -75,7 +75,7 @@ class Fitted:
     networks: Mapping[str, Perceptron]
 
     def fold(self, fold: str | None) -> str:
-        """The fold to use: the requested one, or the shipped one if it leaves out nothing.
+        """The fold to use: the requested one, or the full fit if the fold leaves out nothing.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -99,7 +99,7 @@ class Fitted:
         return "sibling" if device.family in remaining.values() else "unseen"
 
     def kinship(self, device: DeviceProfile, stack: str, lane: str, fold: str | None) -> Kinship:
-        """Kinship of these kernels on ``device`` with the data of ``fold``."""
+        """How close ``device`` is to the devices that ``fold`` was fitted to, for these kernels."""
         remaining = kept(self.facts["devices"], fold)
         if fold is None and device.name in self.facts["seen"].get(stack, ()):
             return "seen"
@@ -124,8 +124,8 @@ class Fitted:
     ) -> Float64Array:
         """Logarithms of measured over physical time; (rows, SHAPE) -> (rows,).
 
-        Devices in the fit use the network that knows them, others the fold's, in part where it has no data of the
-        design.
+        Devices in the fit use the network that was trained on them; others use the fold's network, scaled down if it
+        has no data for the design.
         """
         if kinship == "seen" and fold == SHIPPED:
             marks = one_hot(device.name, self.facts["seen"][stack])

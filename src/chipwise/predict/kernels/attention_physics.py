@@ -2,7 +2,7 @@
 
 There are two schedules. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the unmasked
 keys. *Decode*: a thread block owns the queries that share a key head and a span of keys; the spans fill the chip and a
-second step combines them. Both read keys from the last-level cache where all of them fit.
+second step combines them. Both read keys from the last-level cache if all of them fit.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 3.2: one thread block per query tile and head.
@@ -30,7 +30,9 @@ TILE = 128.0  # query rows of a thread block, and keys of a step, in context
 ROWS = 16.0  # least query rows of a matrix instruction
 BLOCK_BYTES = 80 * 1024.0  # fast memory of a thread block: 64 queries, 128 keys and values of size 128 in bf16
 UNIT_BYTES_PER_CLOCK = 64.0  # bytes per clock that an SM, CU or core reads from the last-level cache
-CACHE_SECONDS = 16e-6  # fallback for the last-level cache: what memory delivers in this time (A100: 20 µs, H100: 16)
+CACHE_SECONDS = (
+    16e-6  # fallback for the last-level cache: bytes that memory delivers in this time (A100: 20 µs, H100: 16)
+)
 UNIT_BANDWIDTH = 25e9  # fallback for the number of units: bytes per second of memory for each
 CLOCK_HZ = 1.9e9  # fallback for the clock
 
@@ -143,12 +145,12 @@ class Parts:
     """The work of a schedule, in seconds at published rates unless stated otherwise."""
 
     compute_s: Float64Array  # padded products over the dense peak, spread evenly over the units
-    longest_s: Float64Array  # products of the thread block with the most, on its one unit
+    longest_s: Float64Array  # products of the thread block with most work, on one unit
     dram_s: Float64Array  # bytes of keys, values, queries and results over the memory's bandwidth
     resident: Float64Array  # bytes read over the capacity of the last-level cache
     cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK per unit
-    blocks: Float64Array  # thread blocks per unit, over those that it holds at once
-    steps: Float64Array  # keys that one thread block walks over, where keys are not split
+    blocks: Float64Array  # thread blocks per unit, divided by those that it holds at once
+    steps: Float64Array  # keys that one thread block walks over if keys are not split
     clock_s: Float64Array  # seconds of a clock
 
 
@@ -205,9 +207,9 @@ def base_s(parts: Parts, constants: Constants) -> Float64Array:
     """Seconds by physics: launch, start of the thread blocks, and a soft maximum of computing and reading.
 
     ``constants``: clocks of a launch, of a thread block's start on its unit, and of a key of the longest walk (to the
-    power ``walk``); tail, the part of the longest thread block that is not hidden behind others; the shares of the
-    published rates that are reached (compute, dram, cache); full, the part of the cache that keys can fill; edge, how
-    sharply reading turns from cache to memory; sharpness of the maximum.
+    power ``walk``); tail, the part of the longest thread block that is not hidden behind others; the achieved shares of
+    the published rates (compute, dram, cache); full, the part of the cache that keys can fill; edge, the sharpness of
+    the transition from cache to memory; sharpness of the maximum.
     """
     hit = 1 / (1 + (parts.resident / constants["full"]) ** constants["edge"])
     memory = parts.dram_s / constants["dram"]

@@ -22,8 +22,8 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
-SHIPPED = "all"  # the fold that left nothing out
-NEAR = 0.5  # nearness below which a device of the family says little: an RTX PRO 6000 and a B200 are both Blackwell
+SHIPPED = "all"  # the fold that leaves nothing out
+NEAR = 0.5  # below this, a device of the family does not count as similar (RTX PRO 6000 and B200 are both Blackwell)
 STACKS = ("vllm", "sglang", "trtllm")
 
 
@@ -66,7 +66,7 @@ class Fitted:
         return devices
 
     def fold(self, device: DeviceProfile, fold: str | None) -> str:
-        """The fold to use: the requested one, or the shipped one if that leaves nothing out.
+        """The fold to use: the requested one, or the full fit if it leaves nothing out.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -80,7 +80,7 @@ class Fitted:
     def situation(self, device: DeviceProfile, fold: str | None, here: Float64Array | None = None) -> Situation:
         """Whether ``fold`` was fitted to such kernels on ``device``, on its family, or on neither.
 
-        With ``here`` (see :meth:`nearness`) a device of the family counts only if its data sheet is near.
+        With ``here`` (see :meth:`nearness`) a device of the family counts only if its data sheet is similar.
         """
         kept = self._kept(fold or SHIPPED)
         if device.name in kept:
@@ -143,7 +143,7 @@ def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
 
 @functools.cache
 def load(kind: str) -> Fitted | None:
-    """The shipped fit of ``kind``; None if there is none."""
+    """The bundled fit of ``kind``; None if there is none."""
     path = DATA / f"{kind}.json"
     if not path.is_file():
         return None

@@ -1,11 +1,11 @@
 """Corrections for desktop boards that their sheets do not list: kernels were timed on server boards.
 
-GeForce boards hold clocks above the boost clock of their sheet wherever power and heat allow, while data-centre boards
-of equal silicon are capped at it. And their memory keeps no error-correcting code: on boards with GDDR6 that do (L40S,
-L4, A10, A40: 46,068 of 49,152 MiB are left), a sixteenth of what is stored and moved is code.
+GeForce boards sustain clocks above their sheet's boost clock if power and heat allow, while data-centre boards with the
+same silicon are capped at it. Their memory has no error-correcting code; on boards with GDDR6 that have it (L40S, L4,
+A10, A40: 46,068 of 49,152 MiB are left), the code takes a sixteenth of capacity and bandwidth.
 
-GeForce drivers let no board read another's memory, and on desktop platforms peer access of workstation boards is often
-off as well: collectives then go through the host's memory, with NCCL instead of the runtimes' own kernels.
+GeForce drivers disable peer access between boards, and on desktop platforms it is often disabled for workstation boards
+as well: collectives then go through the host's memory, with NCCL instead of the runtimes' own kernels.
 
 References:
     TweakTown 2022-09-22: an RTX 4090 at stock 2,810 to 2,850 MHz in a game (2,520 on its sheet), an RTX 3090 Ti at
@@ -21,14 +21,14 @@ from __future__ import annotations
 from chipwise.hardware.datasheet import DeviceProfile
 
 CLOCK = 1.1
-"""Clock over the sheet's boost clock, in the mean of the two boards above."""
+"""Ratio of the sustained clock to the sheet's boost clock, averaged over the two boards above."""
 WITHOUT_CODE = 16 / 15
-"""Bandwidth over that of a board of equal figures whose memory keeps error-correcting code beside the data."""
+"""Ratio of the bandwidth to that of an equal board whose memory stores error-correcting code."""
 
 THROUGH_HOST = 30 / 56
-"""Bandwidth between two boards without peer access, over that with it."""
+"""Ratio of the bandwidth between two boards without peer access to that with it."""
 HOST_S = 13.5e-6
-"""Seconds by which a step between two boards begins later without peer access."""
+"""Additional latency of a step between two boards without peer access, in seconds."""
 
 
 def is_client(device: DeviceProfile) -> bool:

@@ -30,7 +30,7 @@ DEFAULTS = {
     "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
 """Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; the power of
-n/2 by which the share falls with n devices, as links to one host interfere. Defaults where nothing was fitted."""
+n/2 by which the share falls with n devices, as links to one host interfere. Defaults for unfitted cases."""
 SHARPNESS = 1.5  # sharpness of the transition from latency to bandwidth
 NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
          "all_to_all")  # fmt: skip
@@ -41,7 +41,7 @@ def link(device: DeviceProfile) -> Link:
     """Fastest link to other devices of the kind, else to the host.
 
     Raises:
-        Unsupported: The device lists neither.
+        Unsupported: The device lists no such link.
     """
     for target in ("device", "host"):
         found = [link for link in device.links if link.to == target]
@@ -100,7 +100,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
         op: The collective.
         device: Any data sheet with a link.
         stack: The stack whose all-reduce runs; all stacks use NCCL's other collectives.
-        fold: None for the bundled values, else the model fitted without a device or family.
+        fold: None for the bundled values, else ``device:NAME`` or ``family:NAME`` for the model fitted without them.
 
     Raises:
         Unsupported: The device has no link; the fold is unknown.
@@ -149,7 +149,7 @@ def through_host(constants: dict[str, float]) -> dict[str, float]:
 
 
 def named(op: CollectiveOp, stack: str) -> str:
-    """Its name in ``NAMES``. Point to point is priced as a gather between two devices, which is also a single step."""
+    """Name of the collective in ``NAMES``. Point to point is priced like a gather between two devices (one step)."""
     return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
 
 

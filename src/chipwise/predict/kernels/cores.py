@@ -3,10 +3,10 @@
     t = node + FLOPs / (share · P) + bytes / B(working set)
 
 P is the FP32 (int8 for int8 weights) rate of the vector units of the cores that compute. B depends on where the bytes
-of a whole pass are kept between one pass and the next: a model of a few megabytes stays in the last cache, whose
-bandwidth of a core is a multiple of what a core draws from memory. ``times`` prices a kernel whose bytes come from
-memory; ``saved_s`` is what a pass whose bytes fit the caches saves. It depends on the pass alone, so passes still add:
-seconds from memory are summed first and what caches save is subtracted last.
+of a whole pass are kept between one pass and the next: a model of a few megabytes stays in the last-level cache, which
+is several times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; ``saved_s`` is
+the time that a pass saves if its bytes fit in caches. Seconds from memory are summed first, and the saving of the whole
+pass is subtracted last.
 
 Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
 models of one to thirty megabytes, ONNX Runtime 1.31.1). GPT-2 on a core of a Zen 5 server
@@ -29,24 +29,24 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes
 
-NODE_CLOCKS = 4.5e3  # of a node of a graph: dispatch, shapes, the allocator
-NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # nodes' worth of what a kernel costs beside its work
+NODE_CLOCKS = 4.5e3  # per node of a graph: dispatch, shapes, the allocator
+NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel, in nodes
 INT8_NODES = 1.6  # a product of int8 weights quantises its input in a node of its own
-SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # of the peak at the base clock, that kernels reach
+SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # share of the peak at the base clock that kernels reach
 SHARE_ELSEWHERE = 0.05
-INT8_FEW = 0.15  # of the int8 rate, where one row is multiplied
-INT4_FEW, INT4_MANY = 0.3, 0.35  # likewise where weights of 4 bits are unpacked for one row, and for many
-CORE_BYTES_PER_CLOCK = {"Intel": 15.0, "AMD": 24.0}  # of the last cache shared by all cores, one core
+INT8_FEW = 0.15  # share of the int8 rate for a single row
+INT4_FEW, INT4_MANY = 0.3, 0.35  # the same for 4-bit weights, for one row and for many
+CORE_BYTES_PER_CLOCK = {"Intel": 15.0, "AMD": 24.0}  # of one core from the shared last-level cache
 CORE_BYTES_PER_CLOCK_ELSEWHERE = 8.0
-PRIVATE_SHARE = 0.5  # of the bytes per clock that makers state for a core's own cache
-PRIVATE_BYTES_PER_CLOCK = 32.0  # where they state none
-SHARED_BY = {"AMD": 8}  # cores that share one piece of the last cache
-CORE_MEMORY_BYTES_PER_S = {"Intel": 14e9, "AMD": 26e9}  # that a core draws from memory: misses in flight over latency
+PRIVATE_SHARE = 0.5  # share of the published bytes per clock of a core's own cache
+PRIVATE_BYTES_PER_CLOCK = 32.0  # if not published
+SHARED_BY = {"AMD": 8}  # cores that share one slice of the last-level cache
+CORE_MEMORY_BYTES_PER_S = {"Intel": 14e9, "AMD": 26e9}  # memory bandwidth of one core: misses in flight / latency
 CORE_MEMORY_ELSEWHERE = {"cpu": 14e9, "soc": 4e9}
-MEMORY_SHARE = 0.8  # of the sheet's bandwidth, all cores together
+MEMORY_SHARE = 0.8  # share of the sheet's bandwidth for all cores together
 SYNC_CLOCKS = 4e3  # starting and joining threads for one kernel, for each doubling of them
 LOG_HALFWIDTH = 0.8
-STEEPNESS = 2.0  # of the share of a working set that a cache keeps, around its capacity
+STEEPNESS = 2.0  # steepness of the cached share of a working set around the cache's capacity
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | None = None) -> KernelTimes:
@@ -77,7 +77,7 @@ def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
     """Seconds that a pass saves by cache hits.
 
     Args:
-        memory_s: Bytes of all kernels of the pass over the sheet's bandwidth of memory, (n,).
+        memory_s: Bytes of all kernels of the pass divided by the sheet's memory bandwidth, (n,).
         device: The data sheet.
     """
     moved = memory_s * device.mem_bandwidth_bytes_per_s
@@ -98,7 +98,7 @@ def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile
 
 
 def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
-    """Capacity and bandwidth of the second cache and of the last one, of all cores that compute, inner first.
+    """Capacity and bandwidth of the L2 and of the last-level cache for all computing cores, inner first.
 
     A cache that the sheet does not list is left out.
     """
@@ -119,7 +119,7 @@ def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
 
 
 def _reached(device: DeviceProfile, threads: float) -> float:
-    """Share of the last-level cache for so many cores."""
+    """Share of the last-level cache that so many cores reach."""
     pieces = SHARED_BY.get(device.vendor)
     whole = device.units.number if device.units else threads
     if pieces is None or whole <= pieces:
@@ -128,7 +128,7 @@ def _reached(device: DeviceProfile, threads: float) -> float:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Power draw of the computing cores."""
+    """Memory bandwidth that the computing cores reach."""
     elsewhere = CORE_MEMORY_ELSEWHERE.get(device.kind, CORE_MEMORY_ELSEWHERE["cpu"])
     each = CORE_MEMORY_BYTES_PER_S.get(device.vendor, elsewhere)
     return min(MEMORY_SHARE * device.mem_bandwidth_bytes_per_s, each * threads_of(device))
@@ -138,7 +138,7 @@ def vector_engine(device: DeviceProfile) -> Engine:
     """The vector units of the CPU's cores; the fastest kind of core if there are several.
 
     Raises:
-        Unsupported: The sheet lists none, or no FP32 rate of theirs.
+        Unsupported: The sheet lists no vector units, or no FP32 rate for them.
     """
     among = [each for each in device.engines if each.part == "cpu" and each.kind == "vector" and each.rate("fp32")]
     if not among:
@@ -150,7 +150,7 @@ def vector_engine(device: DeviceProfile) -> Engine:
 
 
 def threads_of(device: DeviceProfile) -> float:
-    """Cores that compute, one thread each; one where the sheet counts none."""
+    """Number of computing cores, one thread each; 1 if the sheet states none."""
     units = vector_engine(device).units
     return units.number if units is not None else 1.0
 
@@ -159,7 +159,7 @@ def clock_hz(device: DeviceProfile) -> float:
     """Base clock of the cores.
 
     Raises:
-        Unsupported: The sheet lists none.
+        Unsupported: The sheet lists no clock.
     """
     clock = vector_engine(device).clock
     return clock.number if clock is not None else device.clock_hz

@@ -1,6 +1,6 @@
 """Fused mixture-of-experts kernels: dispatch, grouped products and combine in one call.
 
-Physics: the experts that have a row are read once, their rows are padded to tiles and multiplied, and several small
+Physics: experts with at least one row are read once, their rows are padded to tiles and multiplied, and several small
 kernels give a floor. Shares of the limits and floors are constants per stack and weight format, fitted on pooled
 devices; a bounded network corrects the rest (:mod:`.bounded`).
 """
@@ -21,7 +21,7 @@ from chipwise.predict.kernels import analytic, bounded, routing
 from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-ROUTING = "power_law_1.2"  # measured routers as the tables of the fit describe them
+ROUTING = "power_law_1.2"  # distribution that the tables of the fit use for real routers
 FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
 DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # for unfitted stacks and formats
 TILE_ROWS = 16.0  # least rows of a tile of a grouped product: one matrix instruction
@@ -31,7 +31,7 @@ LOG_HALFWIDTH = 0.9  # without a fit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """A grouped product in numbers, as the formula and the network use it. Arrays broadcast."""
+    """Quantities of a grouped product for the formula and the network. Arrays broadcast."""
 
     load: routing.RoutedLoad
     compute_s: Float64Array  # without padding
@@ -64,7 +64,7 @@ def product_peak(weights: str, activations: str, device: DeviceProfile) -> float
     """FLOP/s of the products. Narrow weights are widened to 16-bit activations where the device lists no narrower rate.
 
     Raises:
-        Unsupported: The device has neither rate.
+        Unsupported: The device has no such rate.
     """
     try:
         return analytic.peak(device, multiplied_in(weights, activations))

@@ -1,8 +1,8 @@
 """Matrix products: physics with fitted constants, a bounded network for the remaining error, and intervals.
 
-Where the kernels of the device, stack and format were measured, the network knows them by name. Elsewhere a second,
-smaller network knows only the device's class (its siblings) or, for a device without siblings in the fit, none; its
-correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes the bundled values.
+If the kernels of the device, stack and format were measured, the network has them as an input. Otherwise a second,
+smaller network has only the device's class (its siblings) as an input, or no class if there are no siblings in the fit;
+its correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes the bundled values.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from chipwise.predict.kernels.gemm_physics import Machine, parts, units_and_cloc
 from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data"
-SHIPPED = "all"  # the fold that left nothing out
+SHIPPED = "all"  # the fold that leaves nothing out
 STACKS = ("vllm", "sglang", "trtllm")
 ANY = "*"  # class of a device that has no sibling in the fit
-REACH = 3.0  # doublings of data-sheet figures over which trust in the correction falls to 1/e
-NEAR = 0.4  # doublings over which the weight of a left-out device's errors falls to 1/e in another's half-width
-FAR = {"sibling": 0.75, "unseen": 2.0}  # doublings to the nearest device seen beyond which no half-width was checked
-WIDENING = 0.5  # beyond, it grows by this share for each doubling
+REACH = 3.0  # distance, in doublings of data-sheet figures, over which the correction shrinks to 1/e
+NEAR = 0.4  # distance, in doublings, over which a device's errors lose weight in another's half-width
+FAR = {"sibling": 0.75, "unseen": 2.0}  # largest distance, in doublings, for which half-widths were validated
+WIDENING = 0.5  # relative growth per doubling beyond that
 SUBSTITUTE = 1.5  # factor on half-widths where another format's kernels replace unmeasured ones
 WIDEST = 1.5  # half-width where hardly anything is known: a factor of 4.5 either way
 SHARE = 0.9
@@ -88,7 +88,7 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
 def on_grid(size: Float64Array) -> Float64Array:
     """Rounds down to a multiple of 256 (below 256, to a power of two), as the measured widths and depths are.
 
-    Other sizes take the correction of that size and their own physics, which knows the cost of partly filled tiles.
+    Other sizes use the correction of the rounded size and their own physics, which includes partly filled tiles.
     """
     return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
 
@@ -136,12 +136,12 @@ def _correction(
 
 @functools.cache
 def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
-    """Half of the 90 % interval, as a logarithm: errors on similar devices of fits that excluded them.
+    """Half of the 90 % interval, as a logarithm, from errors on similar devices that were left out of a fit.
 
     Args:
         here: The device's :func:`hardware`.
         path: The kernels.
-        fold: The fold; the errors of the devices that it kept count, each from a fit without that device.
+        fold: The fold; uses errors of its devices, each from a fit without that device.
         situation: ``sibling`` or ``unseen``.
 
     Devices weigh by the closeness of their data sheets; siblings among them share one weight. The wider of this path's
@@ -169,7 +169,7 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
-    """Stored name of the model without ``fold``; the shipped one's if nothing is left out.
+    """Stored name of the model without ``fold``; that of the full fit if nothing is left out.
 
     A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
     wide); for that ``device`` the fold without it is used.
@@ -221,7 +221,7 @@ def distance(device: DeviceProfile, seen: Mapping[str, Sequence[float]]) -> floa
 
 
 def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
-    """The measured stack and path instead of unmeasured ones: another stack first, then another path."""
+    """Replaces an unmeasured stack or path by a measured one: first another stack, then another path."""
     stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
     stacks = (stack, *STACKS) if stack in STACKS else STACKS
     near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}

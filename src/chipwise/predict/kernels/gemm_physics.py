@@ -3,7 +3,7 @@
 A product is cut into output tiles; each streaming multiprocessor takes one at a time and walks along K in steps of 128
 bytes. A step lasts as long as the slowest of multiplying, feeding operands from L2, and the latency of the loop. Too
 few tiles are split along K. The time of the tiles and that of moving the bytes overlap as a p-norm; the launch, and the
-kernel that quantises activations, are added. The best of a few tile shapes counts, since libraries choose it.
+kernel that quantises activations, are added. The best of a few tile shapes is used, as libraries choose it.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation).
@@ -26,10 +26,10 @@ TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # r
 STEP_BYTES = 128.0  # along K
 CLOCK_HZ = 1.9e9  # clock at which constants in clocks are given
 FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM for which operand feeding is stated
-NARROWEST = 0.1  # share of FLOPS_PER_CLOCK: slower units are fed no more slowly
-JOULES_PER_FLOP = 0.7e-12  # board power per 16-bit peak above which power does not slow a unit of FLOPS_PER_CLOCK
+NARROWEST = 0.1  # least share of FLOPS_PER_CLOCK for the feeding rate
+JOULES_PER_FLOP = 0.7e-12  # board power per 16-bit FLOP above which power does not limit a unit of FLOPS_PER_CLOCK
 UNITS = 16.0  # fallback where no unit count is published
-WIDEST_UNIT = 16384.0  # 16-bit FLOPs per clock; a systolic array that does more counts as several units
+WIDEST_UNIT = 16384.0  # 16-bit FLOPs per clock; a larger systolic array counts as several units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Machine:
     clock_hz: float
     bandwidth_bytes_per_s: float
     cache_bytes: float  # shared by all units; 0 if none is published
-    launch_ratio: float  # time of an empty kernel over that of a GPU
+    launch_ratio: float  # time of an empty kernel relative to a GPU's
     power_ratio: float  # watts per FLOP over those needed, see _power_ratio
     least_rows: int  # rows that one instruction multiplies: 16 for matrix engines, 1 for vector engines
     path: KernelPath
@@ -133,7 +133,7 @@ OWN: Mapping[str, tuple[float, float]] = {
     "quantise_row": (0.0, 2.0),
     "quantise_bytes": (0.0, 2.0),
 }
-"""Constants of one stack and path: the launch, and what is added to the shared ones."""
+"""Constants of one stack and path: the launch, and offsets to the shared ones."""
 
 
 def parts(
@@ -155,7 +155,7 @@ def parts(
         machine: The device and path.
         shared: Values by name, see ``SHARED``.
         own: Values by name, see ``OWN``.
-        slower: Time of the tiles over that with aligned rows.
+        slower: Factor on the time of tiles for misaligned rows.
     """
     path, clock = machine.path, machine.clock_hz / CLOCK_HZ
     steps = np.ceil(k * (max(path.weight_bytes, path.activation_bytes) / STEP_BYTES))

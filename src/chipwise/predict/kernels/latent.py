@@ -23,7 +23,7 @@ LANES = ("sglang-hopper", "sglang-blackwell", "sglang-plain", "trt-hopper", "trt
 
 
 def lane(stack: str, device: DeviceProfile) -> str:
-    """Kernel design that ``stack`` runs on ``device``. vLLM counts as SGLang, the nearest that was timed.
+    """Kernel design that ``stack`` runs on ``device``. vLLM uses SGLang's, the closest that was timed.
 
     Raises:
         UnknownName: The stack is none of ``STACKS``.

@@ -1,16 +1,15 @@
-"""Kernels of runtimes that serve one user: llama.cpp, MLX, ExLlamaV2, OpenVINO and others, on any engine.
+"""Kernels of single-user runtimes (llama.cpp, MLX, ExLlamaV2, OpenVINO and others) on any engine.
 
-A kernel takes the time of its bytes and of its arithmetic, joined smoothly, and a cost of its own:
+A kernel's time is the smooth maximum of the times for its bytes and for its arithmetic, plus a fixed cost:
 
     t = ((bytes / B · e^a)³ + (FLOPs / P · e^g)³)^(1/3) + e^c
 
 B is the memory bandwidth of the data sheet, P the FP32 rate of the engine's vector units. The three logarithms are sums
 of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime, the architecture,
-and of two slopes, times the logarithm of what they go with: bandwidth (large chips reach a smaller share of theirs),
-and what the matrix units are faster than the vector units (prompts gain a part of it). A chip whose architecture was
-not in the fit has the terms of its class alone. ``g`` is one sum for products of a few rows (decoding, where weights
-are unpacked for each row) and another for many (prompts). Each pass also has a fixed cost, counted where its
-token is chosen.
+and of two slopes in logarithms of chip figures: bandwidth (large chips reach a smaller share of theirs), and the speed
+of matrix units relative to vector units (prompts gain a part of it). A chip whose architecture was not in the fit has
+only the terms of its class. ``g`` is one sum for products of a few rows (decoding, where weights are unpacked for each
+row) and another for many (prompts). Each pass also has a fixed cost, counted where its token is chosen.
 
 The terms are fitted to whole runs measured by others, decoding and prompts together: ``chipwise fit --from edge``.
 """
@@ -53,14 +52,18 @@ from chipwise.predict.kernels.local_engines import (
 from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
-FEW_ROWS = 8  # llama.cpp multiplies up to so many rows by its matrix-vector kernels
-USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = 300e9, 1.5e9, 8.0  # where the slopes with them are zero
+FEW_ROWS = 8  # largest number of rows for llama.cpp's matrix-vector kernels
+USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = (
+    300e9,
+    1.5e9,
+    8.0,
+)  # reference values at which the slopes contribute nothing
 USUAL_WATTS_A_FLOP = {"gpu": 5e-12, "cpu": 40e-12}
-DRAWN_BYTES_A_FLOP = 0.125  # bytes that a CPU's cores unpack a second at most, over their FP32 rate
-EXPERT_ROWS = 8.0  # rows of an expert that take twice the time that their arithmetic does
-TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # of a product on a GPU: rows and columns; idle units of the last round
+DRAWN_BYTES_A_FLOP = 0.125  # most bytes that CPU cores unpack per FP32 FLOP
+EXPERT_ROWS = 8.0  # rows of an expert at which padding doubles the time
+TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # tile of a GPU product (rows, columns); idle share of the last wave
 TAKEN_AT_ONCE = {"llama.cpp": 512.0, "mlx": 2048.0}  # positions of a prompt: llama.cpp's n_ubatch, MLX's prefill step
-WIDTH = 4096.0  # values of a row where an operator does not say how many rows it has
+WIDTH = 4096.0  # values per row if an operator does not state its rows
 SHARPNESS = 3.0  # of the maximum of the two times
 STACKS = (
     "llama.cpp",
@@ -89,9 +92,9 @@ BUILT_ON = {
     "vllm-mlx": "mlx",
     "geniex": "genie",
 }
-"""Stacks whose terms are added to those of another, which they share most code with."""
+"""Stacks whose terms are added to those of the stack with which they share most code."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")
-"""What the fit had seen: the chip, another of its architecture, of its engine's class, none of these."""
+"""Closest chip in the fit: the chip itself, one of its architecture, one of its engine class, or none."""
 Sum = tuple[tuple[str, float], ...]
 
 
@@ -108,8 +111,8 @@ class Terms:
 class Constants:
     """Fitted terms, and the half-widths of 90 % intervals in logarithms.
 
-    ``halfwidths`` is keyed ``PHASE|DISTANCE|CLASS`` with the class ``*`` for those that too few runs were seen of.
-    ``devices``, ``architectures``, ``classes`` and ``stacks`` are those that the fit had seen.
+    ``halfwidths`` is keyed ``PHASE|DISTANCE|CLASS`` with the class ``*`` for classes with too few runs. ``devices``,
+    ``architectures``, ``classes`` and ``stacks`` are those in the fit.
     """
 
     terms: Mapping[str, float]
@@ -124,7 +127,7 @@ class Constants:
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
     def distance(self, device: DeviceProfile, part: str, stack: str = "") -> str:
-        """The nearest chip that the fit had seen, one of ``DISTANCES``; none, where ``stack`` is new to its class."""
+        """How close the fit's chips are, one of ``DISTANCES``; the last if ``stack`` is new to the class."""
         if stack and f"{engine_class(device, part)}|{stack}" not in self.stacks:
             return "unseen"
         if f"{device.name.partition(':')[0]}|{part}" in self.devices:
@@ -143,7 +146,7 @@ class Constants:
         return self.class_halfwidth(phase, self.distance(device, part, stack), interval_class(device, part))
 
     def class_halfwidth(self, phase: str, distance: str, kind: str) -> float:
-        """The half-width of an engine class, or of all where too few of its runs were seen."""
+        """The half-width of an engine class, or of all classes if it has too few runs."""
         found = self.halfwidths.get(f"{phase}|{distance}|{kind}")
         return self.halfwidths[f"{phase}|{distance}|*"] if found is None else found
 
@@ -155,7 +158,7 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, 
         device: The chip.
         part: The part of it that computes.
         stack: One of ``STACKS``.
-        op: The operator, or its kind: of its sizes nothing is read.
+        op: The operator or its kind; its sizes are not used.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
     """
     kind, weights = engine_class(device, part), weights_of(op)
@@ -222,9 +225,9 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
 def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size, Size, Size]:
     """Seconds of an operator's bytes, seconds of its arithmetic, and how many times it is launched.
 
-    Prompts longer than ``TAKEN_AT_ONCE`` go through the model in pieces, each of which reads the weights again. The
-    arithmetic counts what tiles leave idle: experts that get few rows, and units that get no tile. Cores of a CPU
-    draw at most ``DRAWN_BYTES_A_FLOP``.
+    Prompts longer than ``TAKEN_AT_ONCE`` are processed in pieces, each of which reads the weights again. The arithmetic
+    includes idle time from partly filled tiles: experts with few rows, and units without a tile. CPU cores read at most
+    ``DRAWN_BYTES_A_FLOP``.
 
     Returns:
         Bytes over the sheet's bandwidth, FLOPs over the vector units' FP32 rate, launches; scalars or arrays.
@@ -242,7 +245,7 @@ def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size,
 
 
 def _idle(op: Op, rows: Float64Array, units: float) -> Size:
-    """Slowdown of matrix products of so many rows by partly filled tiles and idle units."""
+    """Slowdown of matrix products by partly filled tiles and idle units."""
     if isinstance(op, ExpertsOp | GroupedMatmul):
         if isinstance(op, ExpertsOp):
             each = rows * (op.topk * op.local_experts / op.experts) / op.local_experts
@@ -287,7 +290,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         op: The operator.
         device: Any data sheet.
         stack: One of ``STACKS``.
-        constants: Those that are bundled unless given.
+        constants: Constants. Default: the bundled ones.
 
     Raises:
         Unsupported: The device lists no arithmetic rate.
@@ -325,7 +328,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelKind:
-    """An operator without its sizes: all that terms are read from."""
+    """An operator without its sizes, which is all that its terms depend on."""
 
     kind: str
     weights: str | None
@@ -353,13 +356,13 @@ def _shipped_factors(
 
 
 def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:
-    """The larger of two times, smoothly."""
+    """Smooth maximum of two times."""
     total: Float64Array = (memory_s**SHARPNESS + compute_s**SHARPNESS) ** (1 / SHARPNESS)
     return total
 
 
 def rows_of(op: Op) -> Float64Array:
-    """Rows that meet each weight matrix: 1 in a decode step of one request."""
+    """Rows multiplied with each weight matrix: 1 in a decode step of one request."""
     for name in ("m", "tokens", "rows"):
         if hasattr(op, name):
             return np.asarray(getattr(op, name), dtype=np.float64)
@@ -392,7 +395,7 @@ def shipped() -> Constants:
 
 
 def constants_of(plain: Mapping[str, Any]) -> Constants:
-    """Constants out of their stored form."""
+    """Constants from their stored form."""
     return Constants(
         terms=plain["terms"],
         halfwidths=plain["halfwidths"],

@@ -14,8 +14,8 @@ from chipwise.core.dtypes import weight_format
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, Engine
 
-NPU_FLOPS_A_BYTE = 200.0  # the unit in which the work of NPUs is counted
-NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # of a Snapdragon 8 Elite
+NPU_FLOPS_A_BYTE = 200.0  # assumed FLOPs per byte of an NPU
+NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # rate of a Snapdragon 8 Elite
 NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-8-elite": 1.0,
     "snapdragon-8-elite-gen5": 0.89,
@@ -30,14 +30,14 @@ NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-8-plus-gen-1": 2.3,
     "snapdragon-888": 1.5,
 }
-"""Time to the first token of language models on NPUs over that of a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie;
-the last six from parts of other models there, whose ratios are the power 1.6 of these)."""
-LAPTOP_W = 55.0  # processors with at most this power are laptops' and small machines'
+"""Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie;
+the last six from parts of other models there, converted with an exponent of 1.6)."""
+LAPTOP_W = 55.0  # processors up to this power are in laptops and small machines
 Part = Literal["gpu", "npu", "cpu", "tpu"]
-NPU_STACKS = ("genie", "geniex", "rkllm", "coreml")  # that run on a chip's NPU, where it has one
-GPU_STACKS = ("mlc", "litert-lm")  # that run on a phone's GPU
+NPU_STACKS = ("genie", "geniex", "rkllm", "coreml")  # stacks that run on the NPU if the chip has one
+GPU_STACKS = ("mlc", "litert-lm")  # stacks that run on a phone's GPU
 INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
-"""Stacks that multiply quantised weights as int8, not as the fp16 that they are unpacked to."""
+"""Stacks that multiply quantised weights in int8 instead of unpacking them to fp16."""
 
 
 def engine_class(device: DeviceProfile, part: str) -> str:
@@ -70,13 +70,13 @@ _GPU_WORDS = ("Adreno", "Mali", "Immortalis", "Xclipse", "RDNA")
 def engine_architecture(device: DeviceProfile, part: str) -> str:
     """Architecture of a part of the chip, by its family's name.
 
-    Processors whose cores are another's under a new name (Intel's ARK lists the cores), graphics of one instruction
-    set, and the same cores or graphics in chips of several makers are kin.
+    Renamed processors with the same cores (see Intel's ARK), graphics with the same instruction set, and equal cores or
+    graphics in chips of several vendors have the same architecture.
     """
     whole = device.architecture
     if part == "npu":
         return f"{device.vendor} NPU"
-    if device.vendor == "Apple":  # a phone's graphics are cooled otherwise than those of the Mac of its year
+    if device.vendor == "Apple":  # a phone's GPU is cooled differently from that of a Mac of the same year
         return whole
     if "(Cortex" in whole:
         whole = whole.partition("(")[2].rstrip(")")
@@ -120,13 +120,13 @@ def part_of(device: DeviceProfile, stack: str) -> Part:
 
 
 def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
-    """FP32 rate of the part's vector units, of all cores together; of another format, scaled, where it lists no FP32.
+    """FP32 rate of the part's vector units, for all cores together; scaled from another format if FP32 is not listed.
 
-    Makers of phones publish no rates of NPUs: theirs are counted as measured against each other, or as
-    ``NPU_FLOPS_A_BYTE`` times the bandwidth of the memory.
+    Phone vendors publish no NPU rates: these are relative rates from measurements, or else ``NPU_FLOPS_A_BYTE`` times
+    the memory bandwidth.
 
     Raises:
-        Unsupported: The part has no rate at all.
+        Unsupported: The part has no rate in any format.
     """
     if part == "npu":
         slower = NPU_SLOWER.get(device.name.partition(":")[0])
@@ -143,8 +143,8 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
 def integer_share(device: DeviceProfile, part: str) -> float:
     """Integer rate relative to the FP32 rate of the vector units, for unpacking weights for a few rows.
 
-    Half where a chip's sheet counts FP32 lanes that do no integers (NVIDIA's from Ampere to Hopper, but the A100 and
-    A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
+    It is one half if the sheet counts FP32 lanes without integer support (NVIDIA from Ampere to Hopper, except the A100
+    and A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
     """
     lanes = [
         each.fma_per_clock["fp32"].number for each in _vector_engines(device, part) if "fp32" in each.fma_per_clock
@@ -200,7 +200,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
     if weights == "bf16" and stack == "llama.cpp-vulkan":
         names = ("fp32",)
     rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
-    if device.vendor == "NVIDIA":  # products of 16 bits add up in 16 bits here, at half the rate of int8 on every chip
+    if device.vendor == "NVIDIA":  # 16-bit products accumulate in 16 bits, at half the int8 rate on every chip
         rates += [0.5 * (engine.rate("int8") or 0.0) for engine in engines]
     if quantised and has_dot_products(device):
         rates.append(4 * vector)
@@ -208,7 +208,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
 
 
 def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
-    """Operations a second of one kind of core; int8 without own instructions runs as int16, two a lane."""
+    """Operations per second of one kind of core; int8 without its own instructions runs as int16, two per lane."""
     vector = engine.rate("fp32") or 0.0
     if quantised:
         return engine.rate("int8") or 2 * vector
@@ -218,7 +218,7 @@ def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
 def has_dot_products(device: DeviceProfile) -> bool:
     """Whether each FP32 lane of the GPU adds four products of int8 in an instruction (dp4a).
 
-    NVIDIA's Pascal but the P100, Volta and Turing (CUDA C++ programming guide; later chips have half the lanes for
+    NVIDIA: Pascal (except P100), Volta and Turing (CUDA C++ programming guide; later chips have half the lanes for
     it), AMD's Vega 20, CDNA and RDNA 2 (instruction set architectures, V_DOT4_I32_I8), Intel's from Xe (Gen12).
     """
     if device.vendor == "NVIDIA":
@@ -229,14 +229,14 @@ def has_dot_products(device: DeviceProfile) -> bool:
 
 
 def cores(device: DeviceProfile) -> float:
-    """Cores of the CPU that a runtime starts threads on: all that the sheet lists."""
+    """CPU cores that a runtime uses: all that the sheet lists."""
     return sum(e.units.number for e in device.engines if e.part == "cpu" and e.units is not None) or 1.0
 
 
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
     """Power of the chip over the vector rate of the part; None if no such power is published.
 
-    Of systems on a chip only NVIDIA's and AMD's sheets have it: the others have that of a whole machine at the wall.
+    For systems on a chip only NVIDIA's and AMD's sheets state chip power; the others state the wall power of a machine.
     """
     whole = device.kind == "soc" and device.vendor not in ("NVIDIA", "AMD")
     if device.board_power is None or whole or part not in ("gpu", "cpu"):

@@ -17,7 +17,7 @@ from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-BESIDE = 5  # kernels of an expert other than its products: gather, activation, gating, router weights, sum
+BESIDE = 5  # kernels per expert besides its products: gather, activation, gating, router weights, sum
 LOG_HALFWIDTH = 0.6  # stated
 
 
@@ -38,7 +38,7 @@ def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: st
         log_halfwidth=np.full(latency.shape, LOG_HALFWIDTH),
         compute_s=numbers.compute_s,
         memory_s=numbers.memory_s,
-        launch_s=np.full(latency.shape, launch),  # a loop that depends on the router cannot be captured in a graph
+        launch_s=np.full(latency.shape, launch),  # a data-dependent loop cannot be captured in a graph
         situation=into.situation,
         doubt=np.full(latency.shape, LOG_HALFWIDTH),
     )

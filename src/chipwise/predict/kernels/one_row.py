@@ -1,9 +1,9 @@
-"""Products of one row as engines may run them: with a second row of padding where that is faster.
+"""Products of one row, with a second row of padding if that is faster, as engines may run them.
 
 The tables that kernels were fitted to hold vLLM 0.24's FP8 products on data-centre Blackwell (B200, B300, GB200,
 GB300): one row takes 13 to 16 microseconds longer than two, at every size (256 x 256 too, 18.6 against 5.3 µs), so 2.2
 times as long in the median. No such step is in the same kernels on Hopper or Ada, nor in SGLang's or TensorRT-LLM's on
-the same chips: it is a choice of the library, not a limit of the chip. Whoever meets it pads the row.
+the same chips: it is a choice of the library, not a limit of the chip, and padding the row avoids it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCATTER = 1.25  # one row over two: neighbouring rows of the tables differ by le
 
 
 def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` by :func:`times_of`, but for one row at most the time of two rows.
+    """Seconds of ``op`` by :func:`times_of`; one row takes at most the time of two rows.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.

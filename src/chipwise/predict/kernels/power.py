@@ -3,8 +3,8 @@
 power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
 memory bandwidth that the kernel reaches. The exponential models the limit: clocks fall instead of power rising. For
 attention and experts a bounded network over sizes corrects the power of a device on which they were measured; elsewhere
-the formula is used, with the interval of its errors on kinds of kernels that the fit excluded. Power is that of the
-kernel run back to back. Between kernels a device draws its floor.
+the formula is used, with an interval from its errors on kinds of kernels left out of the fit. The power is that of the
+kernel running back to back; between kernels a device draws its floor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chipwise.predict.kernels.routing import skew
 
 DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
 LOG_HALFWIDTH = 0.6
-LEAST_SHARE = 1e-5  # of a limit: lower utilisations are not told apart
+LEAST_SHARE = 1e-5  # least share of a limit; lower utilisations are treated as this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

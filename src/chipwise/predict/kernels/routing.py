@@ -1,8 +1,8 @@
 """Distribution of tokens over experts (active experts, padded rows, the busiest device's share), and RouteOp's time.
 
 There are three routings. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as they can be.
-``power_law_A``: popularities are drawn from a density x^-A between a least and a greatest value, as benchmark tools
-do to imitate real routers; the result is then that of the device with the most rows.
+``power_law_A``: popularities are drawn from a density x^-A between a least and a greatest value, as benchmark tools do
+to imitate real routers; the result is for the device with the most rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import stream
 from chipwise.predict.kernels.times import KernelTimes
 
-QUANTILES = 12  # of the experts' popularities: enough for sums over hundreds of experts
+QUANTILES = 12  # quantiles of the experts' popularities, enough for hundreds of experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class RoutedLoad:
     """Load of one device, as expected values."""
 
     rows: Float64Array  # token-expert pairs
-    met: Float64Array  # experts with at least one row
-    padded: Float64Array  # rows after each expert's are padded to whole tiles
+    met: Float64Array  # active experts (with at least one row)
+    padded: Float64Array  # rows after padding each expert's to whole tiles
 
 
 def skew(routing: str) -> float | None:
@@ -53,8 +53,9 @@ def skew(routing: str) -> float | None:
 def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, tile: Size) -> RoutedLoad:
     """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
-    Uniform: E(1 - (1 - k/E)^tokens) experts are met, each by a Poisson number of rows. Balanced: each device
-    has the same rows (one at least: the busiest is waited for), and min(local, rows) of its experts are met.
+    Uniform: E(1 - (1 - k/E)^tokens) experts are active, each with a Poisson number of rows. Balanced: each device has
+    the same number of rows (at least one, since the busiest device determines the time), and min(local, rows) of its
+    experts are met.
 
     Raises:
         SpecError: A size is below one.
@@ -87,7 +88,7 @@ def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, 
 
 
 def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
-    """Padding rows of an expert with about ``each`` rows: the rest of a tile, half a tile where rows are many."""
+    """Padding rows of an expert with about ``each`` rows: the rest of a tile; with many rows, half a tile."""
     waste: Float64Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 

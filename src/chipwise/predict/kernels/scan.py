@@ -23,8 +23,8 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
-"""Shares of the limits, launches, seconds of a chunk, chunks' worth of starting, how many times faster the last cache
-is than memory, and how much of it holds recently used data. Defaults where nothing was fitted."""
+"""Shares of the limits, launches, seconds of a chunk, start-up time in chunks, speed of the last-level cache relative
+to memory, and the share of it that holds recently used data. Defaults where nothing was fitted."""
 CONV_CHUNK = 512  # positions that a block computes at once
 BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
 POWER = 2.0  # exponent of the mean of the limits
@@ -47,7 +47,7 @@ def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Fl
     """Seconds of computing (products of a scan on matrix units, a convolution on vector units) and of moving.
 
     Raises:
-        Unsupported: The device has no rate for it.
+        Unsupported: The device has no rate for the arithmetic.
     """
     work = op.work()
     compute = np.asarray(work.flops, dtype=np.float64) / _peak(op, device)
@@ -74,7 +74,7 @@ def base_s(
     Args:
         op: The operator.
         device: Any data sheet.
-        constants: As ``DEFAULTS``.
+        constants: Values like ``DEFAULTS``.
         warm: Whether the data read was used recently and may be in the cache.
 
     Raises:

@@ -22,8 +22,8 @@ RAMP_S = {
     "cpu": 0.3e-6,
 }  # filling and draining the memory system: a DRAM latency in and out
 RAMP_ELSEWHERE_S = 2.0e-6
-PASSES = {"sample": 3.0}  # maximum, sum, choice: the logits are read three times unless a kernel keeps them
-LOG_HALFWIDTH = 0.7  # stated, not fitted: no table of these kernels was available
+PASSES = {"sample": 3.0}  # maximum, sum and choice read the logits three times unless one kernel keeps them
+LOG_HALFWIDTH = 0.7  # assumed, not fitted: there was no table of these kernels
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
@@ -55,7 +55,7 @@ def vector_peak(device: DeviceProfile) -> float:
     """FLOP/s of the vector units in the widest format listed, else of any unit.
 
     Raises:
-        Unsupported: The device lists no rate at all.
+        Unsupported: The device lists no arithmetic rate.
     """
     for kind in ("vector", None):
         for dtype in ("fp32", "fp16", "bf16", "int8"):

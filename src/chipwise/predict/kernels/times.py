@@ -27,7 +27,7 @@ class KernelTimes:
     memory_s: Float64Array  # bytes over the bandwidth of the device's own memory
     launch_s: Float64Array  # an empty kernel
     situation: Situation
-    doubt: Float64Array | None = None  # part of log_halfwidth that comes from published timings, or from none
+    doubt: Float64Array | None = None  # part of log_halfwidth from costs without own timings
 
     @property
     def low_s(self) -> Float64Array:

@@ -22,7 +22,7 @@ from chipwise.predict.kernels.attention_physics import Chip
 from chipwise.predict.kernels.stream import vector_peak
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-LOG_HALFWIDTH = 1.0  # stated, not fitted: no table of these kernels was available
+LOG_HALFWIDTH = 1.0  # assumed, not fitted: there was no table of these kernels
 SOFTMAX_FLOPS = 5  # a score: scale, compare, subtract, exponential, sum
 
 

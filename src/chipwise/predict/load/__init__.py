@@ -1,1 +1,1 @@
-"""Replays a served model's scheduler under load: requests arrive, share steps, wait, are preempted, and end."""
+"""Replays the scheduler of a serving engine under load: requests arrive, share steps, wait, are preempted, and end."""

@@ -1,4 +1,4 @@
-"""Positions in the cache of one replica, after weights and working memory."""
+"""Number of positions in the KV cache of one replica, after weights and working memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.shortage import changes_that_fit, shortage_text, would_fit
 
 UTILISATION = 0.9
-"""Part of the memory that a server takes (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
+"""Share of the memory that a server uses (vLLM's gpu_memory_utilization, TensorRT-LLM's free_gpu_memory_fraction)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +32,16 @@ def cache_of(
 
     Args:
         request: Names model, device, runtime, formats and plan; its sizes do not matter.
-        most_tokens: Of one step, whose working memory is set aside.
-        length: Positions of a typical sequence: layers with a window, and recurrent states, keep less than all.
-        utilisation: Part of the memory that the server takes.
-        draft: A model that drafts, on every device of the replica: its weights and its own cache take their part.
+        most_tokens: Maximum tokens of a step, to reserve working memory for it.
+        length: Positions of a typical sequence, since windowed layers and recurrent states do not keep all.
+        utilisation: Share of the memory that the server uses.
+        draft: The draft model on every device of the replica; its weights and cache need memory too.
 
     Raises:
-        DoesNotFit: Weights and working memory need more; says by how much and what would fit.
+        DoesNotFit: Weights and working memory need more; the message says how much is missing and what would fit.
     """
     longest, batch = max(length, 2), request.deployment.dp
-    if resolved(request).setting.arch.stem is not None:  # keeps nothing; a step holds so many requests
+    if resolved(request).setting.arch.stem is not None:  # such a model has no cache; this limits the requests of a step
         batch *= most_tokens
     asked = [
         replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
@@ -76,7 +76,7 @@ def cache_of(
 def _too_large(request: Request, group: Group, memory: DeviceMemory) -> str:
     least = replace(request, batch=1, prompt_tokens=16, new_tokens=1)
     said = shortage_text(group, memory, 1) or (
-        f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, of whose memory a server takes "
+        f"{group.setting.arch.name} leaves no room for a cache on {group.device.label}, where a server may use "
         f"{units.show(UTILISATION, 'share')}"
     )
     return f"{said}; {would_fit(changes_that_fit([least])[0])}"

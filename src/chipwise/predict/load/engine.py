@@ -1,9 +1,9 @@
 """One replica of an engine under load: the schedule of its steps, and each request's times.
 
 Between two events (an arrival that can be admitted, a request's end, the last free block of the cache, a client that
-gives up) all steps decode the same sequences, and contexts grow by one a step, so they are taken together: a request
-costs a handful of operations, however many tokens it makes. Everything is a function of the load, the step times and
-the policy.
+gives up) all steps decode the same sequences, and contexts grow by one per step. Such steps are computed together, so a
+request costs a few operations however many tokens it generates. The result is a function of the load, the step times
+and the policy.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import StepTimes
 
-UNSERVED = -1.0  # in arrays of times: the request never got there
-JITTER_SEED = 0  # the same requests are late in every replay
-DRAFT_SEED = 1  # and are as lucky with their drafts
-EVERY = 20_000  # requests between two reports of progress
+UNSERVED = -1.0  # in arrays of times: the request never reached this point
+JITTER_SEED = 0  # delays are the same in every replay
+DRAFT_SEED = 1  # so are the accepted drafts
+EVERY = 20_000  # requests between two progress reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class Timeline:
 class Served:
     """Outcome of each request of a load: one value each, in seconds since the load began.
 
-    ``first_s`` and ``last_s`` are when the first and last token reached the client; ``UNSERVED`` where the client gave
-    up before. ``steps``, ``busy_s`` and, of that, the seconds that reading prompts took are of the engine.
-    ``blocked`` counts the steps that left a request waiting, by what it lacked: ``cache``, ``sequences``, ``tokens``.
+    ``first_s`` and ``last_s`` are the times at which the first and last token reached the client; ``UNSERVED`` if the
+    client gave up before. ``steps``, ``busy_s`` and the part of it for prompts describe the engine. ``blocked`` counts
+    the steps that left a request waiting, by the missing resource: ``cache``, ``sequences``, ``tokens``.
     """
 
     load: Load
@@ -55,7 +55,7 @@ class Served:
     first_s: Float64Array
     last_s: Float64Array
     preemptions: npt.NDArray[np.int64]
-    computed_tokens: int  # positions that were computed, those recomputed after preemption included
+    computed_tokens: int  # computed positions, including recomputation after preemption
     steps: int
     busy_s: float
     reading_s: float
@@ -70,7 +70,7 @@ class Served:
 
 @dataclass(slots=True)
 class _Prefix:
-    """A beginning of prompts in the cache: its tokens, and how many running requests use it."""
+    """A shared prefix in the cache: its tokens, and the number of running requests that use it."""
 
     tokens: int
     users: int
@@ -90,12 +90,12 @@ def replay(
 
     Args:
         load: The requests.
-        table: What steps take.
-        policy: How steps are formed.
+        table: Step times.
+        policy: Scheduling rules.
         cache_tokens: Positions that the cache holds, of all sequences together.
-        slow: Factors of the decoding and of the reading part of every step.
-        timeline: Whether to keep what the engine held over time.
-        on_progress: Called with the requests that have ended and their number, now and then.
+        slow: Factors on the decode and on the prefill part of every step.
+        timeline: Whether to record the engine's state over time.
+        on_progress: Called from time to time with the number of finished requests and of all requests.
 
     Raises:
         DoesNotFit: A request is longer than the whole cache.
@@ -115,7 +115,7 @@ def replay(
 
 
 class _Engine:
-    """The state of one replica. Sequences that decode are kept by the step at which they end."""
+    """The state of one replica. Decoding sequences are ordered by the step at which they end."""
 
     def __init__(
         self, load: Load, table: StepTimes, policy: Policy, blocks: float, slow: tuple[float, float], timeline: bool
@@ -132,31 +132,33 @@ class _Engine:
         self.arrivals: list[float] = (load.arrival_s + policy.request_s).tolist()
         if load.clients is not None:
             self.arrivals = self.arrivals[: load.clients]
-        self.next = 0  # of the arrivals, the first that has not been taken in
+        self.next = 0  # index of the first arrival that is not queued yet
         self.count = count
         self.waiting: deque[int] = deque()
-        self.order: list[int] = []  # decoding, in the order in which they began; may hold some that have ended
-        self.place = [0] * count  # how often each was admitted: tells stale entries of ``ends`` apart
+        self.order: list[int] = []  # decoding requests in order of their start; may contain finished ones
+        self.place = [0] * count  # number of admissions of each request, to detect stale entries of ``ends``
         self.ends: list[tuple[int, int, int]] = []  # step, request, admission
         self.joined = [-1] * count  # the step from which a running request decodes; -1 while it does not
-        self.context = [0] * count  # its positions in the cache at that step
-        self.left = list(self.new)  # tokens still to be given
-        self.reading: tuple[int, int, int] | None = None  # request, positions read, positions of the whole
-        self.n = 0  # sequences that decode
-        self.held = 0.0  # their contexts, all together
+        self.context = [0] * count  # its cached positions at that step
+        self.left = list(self.new)  # tokens still to be generated
+        self.reading: tuple[int, int, int] | None = None  # request, computed positions, all positions
+        self.n = 0  # number of decoding sequences
+        self.held = 0.0  # sum of their contexts
         self.step = 0
         self.now = 0.0
-        self.seen = 0.0  # arrivals until then can be admitted now
+        self.seen = 0.0  # arrivals up to this time can be admitted now
         self.size = policy.block_tokens
         self.free = blocks
         self.blocks = blocks
-        self.used = [0.0] * count  # blocks that each running request has for itself
+        self.used = [0.0] * count  # blocks that each running request owns
         self.residues = [0] * self.size
         self.prefixes: OrderedDict[int, _Prefix] = OrderedDict()
         speculation = policy.speculation
         self.pace = speculation.tokens_per_step if speculation else 1.0
         self.width = policy.width
-        self.steps_of: list[int] | None = None  # in which each request decodes; drawn, as drafts are luck
+        self.steps_of: list[int] | None = (
+            None  # number of decode steps of each request; random with speculative decoding
+        )
         if speculation:
             self.steps_of = speculation.steps(load.new_tokens - 1, seed=DRAFT_SEED).tolist()
         self.scheduled = array("d", [UNSERVED]) * count
@@ -164,7 +166,7 @@ class _Engine:
         self.last = array("d", [UNSERVED]) * count
         self.preempted = array("l", [0]) * count
         self.ended = 0
-        self.oldest = 0  # of the requests, the first that may still give up
+        self.oldest = 0  # first request that may still give up
         self.over = bytearray(count)
         self.computed, self.steps, self.busy_s, self.reading_s = 0, 0, 0.0, 0.0
         self.blocked = {"cache": 0, "sequences": 0, "tokens": 0}
@@ -199,7 +201,7 @@ class _Engine:
                 on_progress(self.ended, self.count)
 
     def _idle(self) -> None:
-        """Nothing can run: waits for the next arrival, or for the next client to give up."""
+        """Advances time to the next arrival, or to the next client that gives up, when nothing can run."""
         upcoming = self.arrivals[self.next] if self.next < len(self.arrivals) else inf
         if self.policy.timeout_s is not None and self.waiting:
             upcoming = min(upcoming, self.arrivals[self.waiting[0]] + self.policy.timeout_s)
@@ -213,7 +215,7 @@ class _Engine:
         self.next = i
 
     def _give_up(self, timeout_s: float) -> None:
-        """Aborts requests whose clients' patience has ended."""
+        """Aborts requests whose clients have timed out."""
         while self.oldest < self.next and (
             self.over[self.oldest] or self.arrivals[self.oldest] + timeout_s <= self.now
         ):
@@ -230,14 +232,14 @@ class _Engine:
             self.oldest += 1
 
     def _answered(self, i: int) -> None:
-        """Request ``i`` has given its last token; its client may have left during the last step."""
+        """Records the last token of request ``i``; its client may have left during the last step."""
         timeout_s = self.policy.timeout_s
         if timeout_s is None or self.now <= self.arrivals[i] + timeout_s:
             self.last[i] = self.now + self.policy.answer_s
         self._over(i)
 
     def _over(self, i: int) -> None:
-        """Request ``i`` is over, answered or not; in a closed loop its client thinks of the next."""
+        """Ends request ``i``, answered or not; in a closed loop its client then prepares the next one."""
         self.over[i] = 1
         self.ended += 1
         if self.load.clients is not None and len(self.arrivals) < self.count:
@@ -255,9 +257,9 @@ class _Engine:
         return self.free >= wanted
 
     def _begin(self, i: int, total: int) -> int | None:
-        """Takes the blocks for the ``total`` positions of request ``i``.
+        """Allocates blocks for the ``total`` positions of request ``i``.
 
-        Returns the positions that the cache holds already; None if there is no room.
+        Returns the number of positions that are already in the cache; None if there is no room.
         """
         size = self.size
         key = -1 if self.prefix is None else self.prefix[i]
@@ -272,7 +274,7 @@ class _Engine:
         held = self.prefixes.get(key)
         known: int = held.tokens if held is not None else 0
         if held is not None:
-            held.users += 1  # so that it is not forgotten to make room
+            held.users += 1  # so that it is not evicted
         grown = max(0, shared - known)
         wanted = -(-(total - shared) // size) + grown // size
         if not self._room(wanted):
@@ -295,14 +297,14 @@ class _Engine:
             self.prefixes[self.prefix[i]].users -= 1
 
     def _positions(self, i: int) -> int:
-        """Cache that request ``i`` holds while decoding."""
+        """Positions in the cache that request ``i`` owns while decoding."""
         return self.context[i] + self._grown(self.step - self.joined[i])
 
     def _grown(self, steps: int) -> int:
         return steps if self.pace == 1.0 else round(steps * self.pace)
 
     def _leave(self, i: int) -> None:
-        """Request ``i`` stops decoding; its blocks are free again."""
+        """Stops decoding request ``i`` and frees its blocks."""
         positions = self._positions(i)
         self.held -= positions
         self.residues[(self.context[i] - self.joined[i]) % self.size] -= 1
@@ -319,7 +321,7 @@ class _Engine:
             self.held = 0.0
 
     def _preempt(self) -> None:
-        """The request that was admitted last goes back to the head of the queue, and will be computed again."""
+        """Preempts the request that was admitted last: it returns to the head of the queue and is computed again."""
         while True:
             i = self.order.pop()
             if self.joined[i] >= 0:
@@ -334,7 +336,7 @@ class _Engine:
     # forming a step
 
     def _admit(self) -> tuple[list[tuple[int, int, int]], list[int], int]:
-        """The next step's prompt chunks (request, tokens, past), prompts that end, the remaining budget."""
+        """Forms the next step: prompt chunks (request, tokens, past), prompts that finish, and the remaining budget."""
         policy = self.policy
         budget = policy.most_tokens - (self.n * self.width if policy.mixed else 0)
         chunks: list[tuple[int, int, int]] = []
@@ -368,7 +370,7 @@ class _Engine:
     def _chunk(
         self, i: int, read: int, total: int, budget: int, chunks: list[tuple[int, int, int]], ending: list[int]
     ) -> int:
-        """Gives request ``i`` its part of the step; returns the budget left."""
+        """Schedules a chunk of request ``i`` in the step; returns the remaining budget."""
         tokens = total - read
         if tokens > budget and self.policy.chunked:
             if budget <= 0:
@@ -394,7 +396,7 @@ class _Engine:
         self.place[i] += 1
         self.order.append(i)
         steps = left
-        if self.steps_of is not None:  # after a preemption, its part of them
+        if self.steps_of is not None:  # after a preemption, only the remaining steps
             steps = max(1, ceil(self.steps_of[i] * left / (self.new[i] - 1) - 1e-9))
         heapq.heappush(self.ends, (self.step + steps, i, self.place[i]))
         self.n += 1
@@ -407,7 +409,7 @@ class _Engine:
         return self.slow_decode * self.table.decode_s(n, context)
 
     def _read(self, chunks: list[tuple[int, int, int]], ending: list[int]) -> None:
-        """A step that reads prompts, and decodes where the policy mixes."""
+        """Runs a step that processes prompts, and also decodes if the policy mixes both."""
         table, mixed = self.table, self.policy.mixed
         n = self.n if mixed else 0
         if n and not self._grow_one():
@@ -437,7 +439,7 @@ class _Engine:
         self.seen = started if self.policy.lookahead and (self.n or self.reading) else self.now
 
     def _grow_one(self) -> bool:
-        """Blocks for one more position of every decoding sequence; preempts until there is room. Whether all stayed."""
+        """Allocates one more position per decoding sequence, preempting if needed; returns whether all stayed."""
         stayed = True
         while self.n:
             needed = self._needed()
@@ -445,7 +447,7 @@ class _Engine:
                 self.free -= needed
                 return stayed
             if self.n == 1 and self.reading is None:
-                self.free -= needed  # a sequence alone always fits: its whole length was checked at the start
+                self.free -= needed  # a single sequence always fits, which was checked at the start
                 return stayed
             stayed = False
             self._preempt()
@@ -484,7 +486,7 @@ class _Engine:
         self._advance(steps, first_s, last_s)
 
     def _steps_until(self, gap_s: float, n: int, context: float, first_s: float, most: int) -> int:
-        """Steps until requests that arrive in ``gap_s`` can be admitted."""
+        """Number of steps until requests that arrive in ``gap_s`` can be admitted."""
         lookahead = 1 if self.policy.lookahead else 0
         if gap_s <= 0:
             return lookahead or 1
@@ -495,7 +497,7 @@ class _Engine:
         return ceil(gap_s / middle) + lookahead
 
     def _steps_with_room(self, most: int) -> int:
-        """Steps, at most ``most``, for which the cache has blocks."""
+        """Number of steps, at most ``most``, for which the cache has blocks."""
         if self.blocks == inf:
             return most
         n, size = self.n, self.size
@@ -515,7 +517,7 @@ class _Engine:
         return min(steps, most)
 
     def _take(self, steps: int) -> None:
-        """The blocks that ``steps`` steps need."""
+        """Allocates the blocks that ``steps`` steps need."""
         if self.blocks == inf:
             return
         if self.pace != 1.0:
@@ -539,13 +541,13 @@ class _Engine:
         self.steps += steps
 
     def _stale(self) -> None:
-        """Drops the ends of requests that were preempted or given up."""
+        """Drops scheduled ends of requests that were preempted or aborted."""
         ends = self.ends
         while ends and (self.joined[ends[0][1]] < 0 or self.place[ends[0][1]] != ends[0][2]):
             heapq.heappop(ends)
 
     def _finish(self) -> None:
-        """The requests that have given their last token leave."""
+        """Removes the requests that have generated their last token."""
         ends = self.ends
         while ends and ends[0][0] <= self.step:
             _, i, place = heapq.heappop(ends)

@@ -1,7 +1,7 @@
-"""Fleets: replicas behind a router, pools of different chips, prefill and decode apart, chained stages.
+"""Fleets: replicas behind a router, pools of different chips, and separate prefill and decode.
 
-Every lane of a pool is one engine: a replica, or in a pipeline one of its microbatches, with its share of the cache; a
-router deals requests out in turns. Where lanes are many, a few of them are replayed and stand for all.
+Every lane of a pool is one engine: a replica, or one microbatch of a pipeline, with its share of the cache. A router
+assigns requests in turn. If there are many lanes, a few are replayed to represent all.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
 
 TRANSFER_S = 1e-3
-"""Seconds to set up the transfer of a KV cache, on top of moving its bytes. Stated, not fitted."""
+"""Seconds to set up the transfer of a KV cache, in addition to moving its bytes. Assumed, not fitted."""
 
 GOLDEN = (5**0.5 - 1) / 2
-PADDING = 0.01  # part of a vocabulary by which two models' may differ: rows that no token uses
+PADDING = 0.01  # tolerated relative difference of vocabularies: unused padding rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,15 @@ class Replica:
 
     @property
     def lanes(self) -> int:
-        """Engines that a replica is replayed as: microbatches of its pipeline, ranks of its attention."""
+        """Number of engines that represent a replica: microbatches of its pipeline, attention replicas."""
         return self.request.deployment.pp * self.request.deployment.dp
 
 
 def draft_of(request: Request, policy: Policy) -> Request | None:
-    """The request to the model that drafts for ``request``'s, whole on each of its devices; None if none does.
+    """The request to the draft model for ``request``, unsharded on each of its devices; None without a draft model.
 
     Raises:
-        SpecError: It has another vocabulary.
-    """
+        SpecError: It has another vocabulary."""
     name = policy.speculation.draft if policy.speculation else None
     if name is None:
         return None
@@ -70,7 +69,7 @@ def check_draft(arch: ArchSpec, draft: ArchSpec) -> None:
     """Checks that ``draft`` can draft for ``arch``.
 
     Raises:
-        SpecError: It has another vocabulary, or generates nothing.
+        SpecError: ``draft`` has another vocabulary, or generates nothing.
     """
     rows = arch.vocab_size, draft.vocab_size
     if abs(rows[0] - rows[1]) > PADDING * max(rows):
@@ -80,7 +79,7 @@ def check_draft(arch: ArchSpec, draft: ArchSpec) -> None:
             field="draft",
         )
     if not draft.causal:
-        raise SpecError(f"{draft.name} generates nothing that could be a draft", field="draft")
+        raise SpecError(f"{draft.name} does not generate text, so it cannot be the draft model", field="draft")
 
 
 def replica(
@@ -91,18 +90,18 @@ def replica(
     table: StepTimes | None = None,
     draft: StepTimes | None = None,
 ) -> Replica:
-    """One copy of ``request``'s model in its deployment.
+    """Builds one replica of ``request``'s model in its deployment.
 
     Args:
         request: Model, device, runtime, formats, plan; its sizes are those of a typical request.
-        policy: How steps are formed; the runtime's defaults unless given.
+        policy: Scheduling rules. Default: the runtime's.
         longest: Positions of the longest sequence.
-        table: Its step times, where they are known already.
-        draft: Those of the model that drafts for it, likewise.
+        table: Its step times, if already known.
+        draft: Step times of the draft model, if already known.
 
     Raises:
         DoesNotFit: Weights and working memory need more than the devices have.
-        SpecError: The model that drafts has another vocabulary.
+        SpecError: The draft model has another vocabulary.
         Unsupported: A device lacks a rate.
     """
     found = resolved(request)
@@ -170,10 +169,10 @@ def serve(
     Args:
         load: The requests of the whole pool.
         pool: The replicas.
-        slow: Factors of the decoding and of the reading part of every step.
-        most_lanes: How many lanes are replayed, to stand for all; the others' requests are left out.
-        timeline: Whether to keep what the first lane held over time.
-        on_progress: Called with the requests that have ended and their number, now and then.
+        slow: Factors on the decode and on the prefill part of every step.
+        most_lanes: Number of lanes to replay, representing all; the others' requests are left out.
+        timeline: Whether to record the first lane's state over time.
+        on_progress: Called from time to time with the number of finished requests and of all requests.
 
     Raises:
         DoesNotFit: A request is longer than a replica's cache.
@@ -193,7 +192,7 @@ def serve_lanes(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """Replays as :func:`serve` does, with a given number of engines, whatever the pool's number of replicas."""
+    """Like :func:`serve`, with a given number of engines instead of the pool's."""
     kept = lanes if most_lanes is None else min(lanes, most_lanes)
     rows = [np.arange(lane, len(load), lanes) for lane in range(kept)]
     rows = [each for each in rows if len(each)]
@@ -226,7 +225,7 @@ def serve_lanes(
 
 
 def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.int64]]) -> Served:
-    """Several lanes' answers as one, in the order of ``load``; requests of lanes not replayed are left out."""
+    """Joins the results of several lanes in the order of ``load``, without requests of lanes that were not replayed."""
     places = np.concatenate(rows)
     order = np.argsort(places, kind="stable")
 
@@ -263,12 +262,12 @@ def serve_mixed(
     Args:
         load: The requests of all pools.
         pools: The pools.
-        slow: Factors of each pool's steps.
-        most_lanes: How many lanes of the smallest pool are replayed, and as large a part of the others; about so.
-        timeline: Whether to keep what each pool's first lane held over time.
+        slow: Factors on each pool's steps.
+        most_lanes: Number of lanes of the smallest pool to replay, and about the same share of the others.
+        timeline: Whether to record the state of each pool's first lane over time.
     """
     weights = np.array([pool.weight for pool in pools])
-    spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # as even as random numbers are not
+    spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # a low-discrepancy sequence, more even than random numbers
     choice = np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), spread, side="right"), len(pools) - 1)
     factors = slow or [(1.0, 1.0)] * len(pools)
     replayed = parts_mixed([pool.lanes for pool in pools], most_lanes)
@@ -284,23 +283,23 @@ def serve_mixed(
 
 
 def parts_mixed(lanes: Sequence[int], most: int | None) -> list[int]:
-    """Replayed lanes of each pool: at most so many of the smallest pool, and an equal share of the others."""
+    """Lanes to replay in each pool: at most ``most_lanes`` of the smallest, and an equal share of the others."""
     part = 1.0 if most is None else min(1.0, most / min(lanes))
     return [max(1, round(part * each)) for each in lanes]
 
 
 def link_of(copy: Replica) -> float:
-    """Bytes a second from one replica to another: the network's, else the host's link of all its devices together.
+    """Bytes per second from one replica to another over the network, else over the host links of all its devices.
 
     Raises:
-        SpecError: The data sheet lists neither.
+        SpecError: The data sheet lists no such link.
     """
     device = resolved(copy.request).device
     for target in ("network", "host", "device"):
         found = [link.bandwidth.number for link in device.links if link.to == target]
         if found:
             return max(found) * copy.devices
-    raise SpecError(f"{device.name} lists no link; say how fast a cache is handed over", field="link")
+    raise SpecError(f"{device.name} lists no link; state the bandwidth for transferring caches", field="link")
 
 
 def serve_apart(
@@ -313,18 +312,18 @@ def serve_apart(
     most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
-    """Prefill and decode on separate machines: each prompt's cache crosses the link before decoding begins.
+    """Prefill and decode on separate machines: each prompt's cache is sent over the link before decoding begins.
 
-    A reading replica hands over one cache after another; the writing replicas get them in turns.
+    A prefill replica sends one cache after another; the decode replicas receive them in turn.
 
     Args:
         load: The requests.
-        reading: The pool that reads prompts and gives first tokens.
-        writing: The pool that gives the others.
-        link_bytes_per_s: From one replica to another.
-        slow: Factors of both pools' steps.
-        most_lanes: How many reading lanes are replayed at least, and as large a part of the others, to stand for all.
-        timeline: Whether to keep what the first lane of the decoding pool held over time.
+        reading: The pool for prefill and first tokens.
+        writing: The pool for decode.
+        link_bytes_per_s: Bandwidth from one replica to another.
+        slow: Factors on both pools' steps.
+        most_lanes: Least number of prefill lanes to replay, and the same share of decode lanes.
+        timeline: Whether to record the state of the first decode lane over time.
     """
     prompts = replace(load, new_tokens=np.minimum(load.new_tokens, 1))
     reads = replace(reading.replica.policy, speculation=None)
@@ -340,7 +339,7 @@ def serve_apart(
     ready = handed_over(first.first_s, moved_s, rows % reading.lanes)
     order = np.argsort(ready, kind="stable")
     order = order[np.isfinite(ready[order])]
-    if share < 1:  # of what the replayed lanes read, the part that the replayed lanes write
+    if share < 1:  # share of the replayed prefills that the replayed decode lanes process
         order = order[np.floor((np.arange(len(order)) + 1) * share) > np.floor(np.arange(len(order)) * share)]
     rest = order[load.new_tokens[order] > 1]
     own = replace(load.taken(rest), arrival_s=ready[rest], prefilled=True)
@@ -382,9 +381,9 @@ def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int,
 
 
 def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArray[np.int64]) -> Float64Array:
-    """Arrival time of each cache, (n,): a sender transfers one at a time, in order of readiness.
+    """Arrival time of each cache, (n,); a sender transfers caches one at a time, in the order in which they are ready.
 
-    ``UNSERVED`` in ``ready_s`` becomes infinite: there is nothing to hand over.
+    ``UNSERVED`` in ``ready_s`` becomes infinite, since there is nothing to transfer.
     """
     found = np.full(len(ready_s), np.inf)
     free: dict[int, float] = {}

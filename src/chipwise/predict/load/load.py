@@ -1,4 +1,4 @@
-"""Load: which requests arrive when, with how many tokens; made from a rate, read from a trace, or sent in a loop."""
+"""Load: arrival times and sizes of requests, generated from a rate, read from a trace, or sent in a closed loop."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from chipwise.errors import SpecError, short
 
 Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
-"""Of one load: beyond this a replay takes minutes and gigabytes."""
+"""Maximum number of requests; a larger load would take minutes and gigabytes to replay."""
 MOST_SPREAD = 10.0
-"""Of token counts: beyond this the mean of thousands of draws is far from the mean that was requested."""
+"""Maximum coefficient of variation of token counts; beyond this, sample means are far from the requested mean."""
 MOST_WAIT_S = 86_400.0
-"""Of a client that thinks and of what HTTP adds to a request: a day."""
+"""Maximum think time and request overhead: a day."""
 
 WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
-"""What a request is of models that read anything but text."""
+"""Description of a request to a model without text input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Requests in order of arrival. All arrays have one value per request.
 
-    ``prefix`` numbers the text that a prompt begins with (-1: a text of its own), of ``prefix_tokens``. Prompts marked
-    ``prefilled`` have their cache already: they came from another machine, and their first token was given there.
-    With ``clients``, that many requests are in flight at most: the next is sent ``think_s`` after one has ended, and
-    ``arrival_s`` counts only for the first of each client.
+    ``prefix`` is the number of the shared text at the start of the prompt (-1: none), with ``prefix_tokens`` tokens.
+    Prompts marked ``prefilled`` were processed on another machine, including the first token, and arrive with their
+    cache. With ``clients``, at most that many requests are in flight: the next is sent ``think_s`` after one has ended,
+    and ``arrival_s`` only applies to the first request of each client.
     """
 
     arrival_s: Float64Array
     prompt_tokens: npt.NDArray[np.int64]
     new_tokens: npt.NDArray[np.int64]
-    kind: npt.NDArray[np.int64]  # which class of requests each belongs to
+    kind: npt.NDArray[np.int64]  # class of each request
     prefix: npt.NDArray[np.int64]
     prefix_tokens: npt.NDArray[np.int64]
     prefilled: bool = False
@@ -50,7 +50,7 @@ class Load:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second, from the first arrival to the last; infinite of requests that arrive together."""
+        """Requests per second, from the first arrival to the last; infinite if all arrive at once."""
         if len(self) < 2:
             return np.inf
         spread = float(self.arrival_s[-1] - self.arrival_s[0])
@@ -62,7 +62,7 @@ class Load:
         return int((self.prompt_tokens + self.new_tokens).max())
 
     def taken(self, rows: npt.NDArray[np.int64] | slice) -> Load:
-        """Some of the requests, in order."""
+        """Selects some of the requests, in order."""
         return replace(
             self,
             arrival_s=self.arrival_s[rows],
@@ -74,7 +74,7 @@ class Load:
         )
 
     def within(self, longest: int) -> Load:
-        """The same requests cut to ``longest`` positions, answers first."""
+        """The same requests cut to ``longest`` positions; answers are cut first."""
         prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
@@ -86,7 +86,7 @@ class Load:
             return None
         return (
             f"no request arrives for {units.show(float(gaps.max()), 'time')} of the {units.show(whole, 'time')} that "
-            "the load lasts: mean rates say little; replay its parts apart"
+            "the load lasts: mean rates are not meaningful; replay its parts separately"
         )
 
     def at_rate(self, factor: float) -> Load:
@@ -98,7 +98,8 @@ class Load:
 class RequestClass:
     """A class of requests. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
 
-    ``shared_tokens`` of each prompt are one of ``prefixes`` texts, such as a system prompt; 0 if nothing is shared.
+    Each prompt starts with one of ``prefixes`` shared texts of ``shared_tokens``, such as a system prompt; 0 if nothing
+    is shared.
     """
 
     name: str = "requests"
@@ -116,19 +117,17 @@ class RequestClass:
             whole_number(name, getattr(self, name), least=least)
         whole_number("prefixes", self.prefixes, most=MOST_REQUESTS)
         if self.prefixes > 1 and not self.shared_tokens:
-            raise SpecError(
-                "counts texts that prompts share; say how long they are with shared_tokens", field="prefixes"
-            )
+            raise SpecError("is the number of shared texts; give their length with shared_tokens", field="prefixes")
         if self.shared_tokens >= self.prompt_tokens and self.shared_tokens:
             raise SpecError(
-                f"{self.shared_tokens:,} shared tokens are not fewer than the prompt's {self.prompt_tokens:,}",
+                f"{self.shared_tokens:,} shared tokens must be fewer than the prompt's {self.prompt_tokens:,}",
                 field="shared_tokens",
             )
         if not 0 <= self.spread <= MOST_SPREAD:
             raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
 
     def describe(self) -> str:
-        """Such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
+        """Text such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
         parts = [f"{self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"]
         if not self.new_tokens:
             parts = [f"{self.prompt_tokens:,} tokens to read"]
@@ -141,7 +140,7 @@ class RequestClass:
 
 
 def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) -> str:
-    """Such as ``20 requests/s, Poisson arrivals``."""
+    """Text such as ``20 requests/s, Poisson arrivals``."""
     words = {"constant": "evenly spaced", "poisson": "Poisson arrivals", "gamma": f"gamma arrivals of {burstiness:g}"}
     return f"{units.number(rate_per_s)} requests/s, {words[arrivals]}"
 
@@ -150,12 +149,14 @@ def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
     """Checks that the requested burstiness suits the arrival process.
 
     Raises:
-        SpecError: The burstiness is out of range, or was given for gaps that have none to choose.
+        SpecError: The burstiness is out of range, or was given for gaps that are not gamma.
     """
     if not 0 < burstiness <= 1e4:
         raise SpecError(f"must be above 0 and at most 10,000, not {short(burstiness)}", field="burstiness")
     if burstiness != 1 and arrivals != "gamma":
-        raise SpecError(f"is of gamma gaps, and the gaps are {arrivals}; say arrivals gamma", field="burstiness")
+        raise SpecError(
+            f"only applies to gamma gaps, but the gaps are {arrivals}; set arrivals to gamma", field="burstiness"
+        )
 
 
 def generate_load(
@@ -171,17 +172,17 @@ def generate_load(
 ) -> Load:
     """``count`` random requests of ``classes`` by their shares.
 
-    The same seed gives the same requests at every rate, only sooner or later: differences between rates are not luck.
+    The same seed gives the same requests at every rate, only with scaled arrival times, so that rates can be compared.
 
     Args:
-        classes: What is requested.
-        count: Requests.
+        classes: Classes of requests.
+        count: Number of requests.
         rate_per_s: Requests per second; None with ``clients``.
         arrivals: ``constant`` gaps, ``poisson``, or ``gamma`` gaps.
-        burstiness: Of gamma gaps, their squared coefficient of variation: 1 is Poisson, more comes in bursts.
-        clients: In a closed loop, how many send one request after another.
+        burstiness: Squared coefficient of variation of gamma gaps: 1 is Poisson, larger values are bursty.
+        clients: Number of clients in a closed loop, each sending one request after another.
         think_s: Seconds that a client waits before its next request.
-        seed: Of the draws.
+        seed: Random seed.
 
     Raises:
         SpecError: A number is out of range.
@@ -195,9 +196,7 @@ def generate_load(
     if not 0 <= think_s <= MOST_WAIT_S:
         raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {think_s:g} s", field="think_s")
     if think_s and clients is None:
-        raise SpecError(
-            "is what clients wait before their next request; requests that come at a rate do not", field="think_s"
-        )
+        raise SpecError("only applies to clients, not to requests that arrive at a rate", field="think_s")
     check_arrivals(arrivals, burstiness)
     whole_number("seed", seed, least=0, most=2**63)
     gaps_rng, kinds_rng, sizes_rng = (np.random.default_rng([seed, stream]) for stream in range(3))

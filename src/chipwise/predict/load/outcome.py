@@ -14,14 +14,15 @@ MEASURES = ("ttft", "tpot", "e2e", "queue")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *SHARES)
 METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
-"""Names such as ``ttft_p99``: time to first token, per token after the first, end to end, before the first step."""
+"""Names of metrics, such as ``ttft_p99``: times to first token, per token after the first, end to end, and in the
+queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Figures of one replay: seconds by metric name, throughput, and the engine's use.
 
-    ``metrics`` are those of all answered requests; ``failed`` counts the others.
+    ``metrics`` are over all answered requests; ``failed`` counts the others.
     """
 
     metrics: dict[str, float]
@@ -32,11 +33,11 @@ class Outcome:
     mean_in_flight: float
     preemptions: int
     busy_share: float
-    reading_share: float  # of the busy time
+    reading_share: float  # share of the busy time
 
 
 def times_of(served: Served) -> dict[str, Float64Array]:
-    """Seconds of each answered request by measure; requests of one token have no TPOT and are left out there."""
+    """Seconds of each answered request by measure; requests of one token have no TPOT."""
     done = served.done
     first, last, arrival = served.first_s[done], served.last_s[done], served.arrival_s[done]
     after = served.load.new_tokens[done] - 1
@@ -65,7 +66,7 @@ def outcome(served: Served, *, lanes: int = 1) -> Outcome:
 
     Args:
         served: The replay.
-        lanes: How many engines shared the requests, for the share of time in which they were busy.
+        lanes: Number of engines that shared the requests, to compute the busy share.
     """
     done = served.done
     span = _span(served)
@@ -91,7 +92,7 @@ def _span(served: Served) -> float:
 
 
 def steady(served: Served, share: float = 0.15) -> Served:
-    """Without the first requests, which found an empty engine."""
+    """Leaves out the first requests, which met an empty engine."""
     from dataclasses import replace
 
     rows = np.arange(int(share * len(served.load)), len(served.load))
@@ -106,7 +107,7 @@ def steady(served: Served, share: float = 0.15) -> Served:
 
 
 def capacity_per_s(served: Served) -> float:
-    """Requests per second of an engine that never lacked any, between a tenth and nine tenths of the answers."""
+    """Requests per second of a saturated engine, between one tenth and nine tenths of the answers."""
     ends = np.sort(served.last_s[served.done])
     first, last = int(0.1 * (len(ends) - 1)), int(0.9 * (len(ends) - 1))
     if last <= first or ends[last] <= ends[first]:

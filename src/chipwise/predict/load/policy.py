@@ -1,7 +1,7 @@
 """Policy: how a stack's scheduler forms steps, and its overhead per request. One default for each runtime.
 
-Defaults are those of the projects' own documentation, as of the versions named. Times count from the engine's door:
-what HTTP and tokenizer take is added where it is known (``chipwise plan check`` learns it).
+Defaults are from the projects' documentation for the named versions. Times start when the engine receives a request;
+the time of HTTP and tokenizer is added if known (``chipwise plan check`` learns it).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from chipwise.hardware.runtime import Runtime
 from chipwise.predict.load.load import MOST_WAIT_S
 
 NGRAM = "ngram"
-"""Instead of a model that drafts: drafts are copied from the text."""
+"""Value of ``draft`` for n-gram drafts, which are copied from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """Speculative decoding: each step checks ``drafted`` tokens.
 
-    Each is accepted with probability ``acceptance`` if those before it were. ``draft`` is the model that drafts them,
-    one pass a token; without one they are copied from the text (n-grams), which costs nothing.
+    Each is accepted with probability ``acceptance`` if those before it were. ``draft`` is the draft model, which runs
+    one pass per token; without it, tokens are copied from the text (n-grams) at no cost.
 
     References:
         Leviathan, Kalman and Matias 2023, Fast inference from transformers via speculative decoding, equation 1.
@@ -41,12 +41,12 @@ class Speculation:
             raise SpecError(f"must be from 0 to 1, not {self.acceptance}", field="acceptance")
 
     def describe(self) -> str:
-        """Such as ``4 tokens drafted by Qwen3-0.6B``."""
+        """Text such as ``4 tokens drafted by Qwen3-0.6B``."""
         return f"{self.drafted} tokens drafted by {self.draft.rpartition('/')[2] if self.draft else 'n-grams'}"
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens that one step gives: those accepted, and one of the model's own."""
+        """Mean tokens per step: the accepted drafts and one token of the model itself."""
         a, k = self.acceptance, self.drafted
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
@@ -70,18 +70,18 @@ class Policy:
     """Rules for the steps of a scheduler.
 
     Attributes:
-        most_tokens: Tokens that one step may hold, decoded sequences included.
-        most_sequences: Sequences that run at once.
-        chunked: Whether a prompt may be read in several steps.
-        mixed: Whether prompts are read in the steps that decode; otherwise in steps of their own, which come first.
-        lookahead: Steps that are formed while an earlier one runs: what arrives has to wait for them.
+        most_tokens: Maximum tokens of a step, including decoded sequences.
+        most_sequences: Maximum number of concurrent sequences.
+        chunked: Whether a prompt may be split over several steps.
+        mixed: Whether prompts share steps with decoding; otherwise they have separate steps, which come first.
+        lookahead: Steps that are formed while an earlier one runs; new arrivals have to wait for these.
         block_tokens: Positions of one block of the cache.
-        prefix_cache: Whether prompts that begin alike find their beginning in the cache.
+        prefix_cache: Whether shared prefixes of prompts are cached.
         padded: Whether the prompts of a step are padded to the longest (encoders without packing).
-        timeout_s: After which a client gives up; its request is aborted. None: never.
-        request_s: What a request takes before it can be scheduled (HTTP, tokenizer), in seconds.
-        answer_s: What its answer takes on the way back.
-        jitter_s: Mean extra delay of the way back, drawn from an exponential distribution.
+        timeout_s: Time after which a client gives up and its request is aborted. None: never.
+        request_s: Seconds before a request can be scheduled (HTTP, tokenizer).
+        answer_s: Seconds for its answer to return.
+        jitter_s: Mean of an exponentially distributed extra delay of the answer.
         speculation: Speculative decoding, if any.
     """
 
@@ -101,7 +101,7 @@ class Policy:
 
     @property
     def width(self) -> int:
-        """Tokens of each decoded sequence that a step computes: those drafted and one more."""
+        """Tokens computed per decoded sequence and step: the drafted ones and one more."""
         return self.speculation.drafted + 1 if self.speculation else 1
 
     def __post_init__(self) -> None:
@@ -118,13 +118,13 @@ class Policy:
 
 
 MOST_TOGETHER = 256
-"""Images, or requests to rank candidates, of one step."""
+"""Maximum number of images, or of ranking requests, in a step."""
 
 
 def policy_of(runtime: Runtime, *, generates: bool = True, stem: bool = False) -> Policy:
-    """The defaults of a runtime's own server; of models that generate nothing, steps are packed with whole texts.
+    """Default policy of a runtime's server; for models that do not generate, steps are packed with whole texts.
 
-    Of models with a ``stem``, which read images or rank candidates, a request counts as one token of a step.
+    For models with a ``stem`` (image models and rankers), a request counts as one token of a step.
 
     vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous scheduling),
     SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler), TensorRT-LLM (max_num_tokens 8192,

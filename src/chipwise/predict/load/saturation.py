@@ -1,7 +1,7 @@
 """Throughput of a saturated replica, and the resource that limits it.
 
-With n sequences decoding, as many end in a step as give their last token, and as many prompts are read: the steady
-mix of a continuous batch, whose step time the table knows.
+In the steady state with n decoding sequences, every sequence that ends in a step is replaced by a new prompt. The table
+gives the step time of this mix.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from chipwise.predict.load.fleet import Replica
 
-GAIN = 0.05  # by which the last tenth of the sequences must raise what is served for sequences to be what is lacking
+GAIN = 0.05  # if the last tenth of the sequences adds less than this, the number of sequences is not the bottleneck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Saturation:
     """Saturated requests per second of one replica, its sequences, share of prefill, and bottleneck."""
 
     requests_per_s: float
-    sequences: int  # of one lane
+    sequences: int  # sequences per lane
     reading_share: float
     bottleneck: str
 
@@ -31,9 +31,9 @@ def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0,
     Args:
         copy: The replica.
         prompt: Mean prompt tokens.
-        new: Mean new tokens; 0 of models that generate none.
-        cached: Mean prompt tokens that are found in the cache.
-        prefilled: Whether prompts are read elsewhere and their caches handed over.
+        new: Mean new tokens; 0 for models that generate none.
+        cached: Mean prompt tokens found in the cache.
+        prefilled: Whether prompts are prefilled elsewhere and arrive with their caches.
     """
     policy = copy.policy
     read = 0.0 if prefilled else max(prompt - cached, 1.0)
@@ -62,12 +62,12 @@ def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0,
 
 
 def _rate(copy: Replica, n: int, *, read: float, new: float, context: float, cached: float) -> tuple[float, float]:
-    """Requests per second of one lane with ``n`` sequences decoding, and the share of time that reading takes."""
+    """Requests per second of one lane with ``n`` decoding sequences, and the share of time spent on prefill."""
     table, policy = copy.table, copy.policy
     speculation = policy.speculation
     pace = speculation.tokens_per_step if speculation else 1.0
     plain_s = table.decode_s(n, context)
-    steps = max(new - 1, 1.0) / pace  # that one request decodes in
+    steps = max(new - 1, 1.0) / pace  # decode steps per request
     if not read:
         return n / steps / plain_s, 0.0
     if not policy.mixed:
@@ -75,7 +75,7 @@ def _rate(copy: Replica, n: int, *, read: float, new: float, context: float, cac
         prompt_s = table.mixed_s(0, 0, [(round(read), round(cached))] * together, ending=together) / together
         seconds = steps * plain_s / n + prompt_s
         return 1 / seconds, prompt_s / seconds
-    chunk = read * n / steps  # prompt tokens that a step reads in the mean
+    chunk = read * n / steps  # mean prompt tokens per step
     if chunk + n * policy.width > policy.most_tokens:
         chunk = max(policy.most_tokens - n * policy.width, 1)
     past = cached + max(read - chunk, 0.0) / 2

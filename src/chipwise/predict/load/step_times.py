@@ -1,10 +1,10 @@
 """Seconds of every step that a scheduler may form, tabulated once for each arrangement and interpolated.
 
-A step decodes ``n`` sequences and reads some chunks of prompts. Its kernels are of four sorts, and each sort depends on
-few numbers: products and the rest on the step's tokens, the head on its sequences, the attention of decoded sequences
-on how many they are and on their mean context, that of a chunk on its length and on what the cache holds before it.
-Each sort is priced on a grid by the same lowering and kernel models as ``chipwise estimate``; between grid points times
-are interpolated linearly. ``tests/unit/predict/load/test_step_times.py`` holds the interpolation error below its bound.
+A step decodes ``n`` sequences and processes some chunks of prompts. It has four kinds of kernels, each depending on few
+numbers: products and the rest on the step's tokens; the head on its sequences; attention of decoded sequences on their
+number and mean context; attention of a chunk on its length and on the cached positions before it. Each kind is priced
+on a grid by the same lowering and kernel models as ``chipwise estimate``, and times are interpolated linearly between
+grid points. ``tests/unit/predict/load/test_step_times.py`` checks the interpolation error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chipwise.predict.served.setting import Step
 from chipwise.predict.served.steps import Pass, PassTimes, class_of, time_passes
 
 INTERPOLATION_ERROR = 0.03
-"""Nine of ten steps are this near to their kernels priced at the step's own sizes; half are within a third of it."""
+"""Relative interpolation error that nine of ten steps stay within; half stay within a third of it."""
 
 _FEW = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 17, 20, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 193]
 _TILES = [edge + past for edge in range(256, 2049, 128) for past in (0, 1)]  # rows of products are computed in tiles
@@ -41,10 +41,10 @@ _PASTS = np.array([0, 512, 2048, 8192, 32768, 131072])
 class StepTimes:
     """Step times of one replica (with pipelines: of one microbatch) of one arrangement, in seconds.
 
-    ``body_s`` and ``head_s`` are lists by tokens and by sequences, from 0. Rows of the decoded sequences' attention are
-    made when a number of sequences is met first. ``host_s`` is what the host adds to a step; ``sequence_host_s`` what
-    it adds for each decoded sequence. A step computes ``width`` tokens of each decoded sequence: one, or in speculative
-    decoding those drafted and one more. ``draft`` are the passes of a model that drafts them, one a token.
+    ``body_s`` and ``head_s`` are lists by tokens and by sequences, from 0. Rows for the attention of decoded sequences
+    are computed on first use. ``host_s`` is the host time per step, ``sequence_host_s`` the host time per decoded
+    sequence. A step computes ``width`` tokens of each decoded sequence: one, or in speculative decoding the drafted
+    ones and one more. ``draft`` are the step times of the draft model, which runs one pass per token.
     """
 
     body_s: list[float]
@@ -57,7 +57,7 @@ class StepTimes:
     chunk_s: list[list[float]]  # (pasts, chunks)
     host_s: float
     sequence_host_s: float
-    decode_halfwidth: float  # of 90 % intervals, in logarithms
+    decode_halfwidth: float  # log half-width of 90 % intervals
     prompt_halfwidth: float | None  # None if it was not validated
     provenance: str = ""
     width: int = 1
@@ -70,7 +70,7 @@ class StepTimes:
         return len(self.body_s) - 1
 
     def scaled(self, factor: float) -> StepTimes:
-        """The times of steps that all take ``factor`` times as long."""
+        """Returns times multiplied by ``factor``."""
         return replace(
             self,
             body_s=[factor * value for value in self.body_s],
@@ -88,7 +88,7 @@ class StepTimes:
         return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
-        """Seconds of a step that decodes ``n`` sequences: the part without contexts, and attention at each context."""
+        """Seconds of a step that decodes ``n`` sequences: the part independent of context, and attention by context."""
         found = self._rows.get(n)
         if found is None:
             rows = n * self.width
@@ -122,8 +122,8 @@ class StepTimes:
         Args:
             n: Sequences decoded.
             context: Mean positions in their caches.
-            chunks: Of prompts.
-            ending: How many chunks are their prompt's last, and give a first token.
+            chunks: Chunks of prompts.
+            ending: Number of chunks that complete their prompt and give a first token.
         """
         decoded = n * self.width
         tokens = decoded + sum(length for length, _ in chunks)
@@ -166,14 +166,14 @@ def step_times(
     """The step times of every request's arrangement; kernels of all are priced together.
 
     Args:
-        requests: Each names model, device, runtime, formats and plan; its sizes are those at which its intervals hold.
-        most_tokens: Of the largest step.
-        most_sequences: That a step may decode.
+        requests: Each names model, device, runtime, formats and plan; its intervals are for its sizes.
+        most_tokens: Tokens of the largest step.
+        most_sequences: Most sequences that a step may decode.
         longest: Positions of the longest sequence.
-        width: Tokens of each decoded sequence that a step computes.
+        width: Tokens computed per decoded sequence and step.
 
     Raises:
-        ChipwiseError: What a request names is unknown or does not divide.
+        ChipwiseError: A name in a request is unknown, or a degree does not divide the model.
     """
 
     def one(request: Request) -> StepTimes | Unsupported:
@@ -184,7 +184,7 @@ def step_times(
     groups, errors = grouped(requests)
     if errors:
         raise next(iter(errors.values()))
-    if len(groups) < len(requests):  # equal arrangements: answer one by one
+    if len(groups) < len(requests):  # some arrangements are equal: answer one by one
         return [one(each) for each in requests]
     known = constants()
     asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
@@ -245,9 +245,9 @@ class _Grids:
         )
 
     def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
-        """Tables of one arrangement: all but attention, attention of decoded sequences, attention of chunks."""
+        """Passes to time for one arrangement: all except attention, attention of decodes, attention of chunks."""
         if group.setting.arch.encoder:
-            raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder: such models are not replayed")
+            raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder; such models cannot be replayed")
         setting, device = group.setting, group.device
         if setting.arch.stem is not None:
             return self._of_stem(group)
@@ -267,14 +267,14 @@ class _Grids:
         )
 
     def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
-        """Seconds of a model that reads images or ranks candidates: passes over so many requests of equal length."""
+        """Passes to time for an image model or ranker, by number of requests of equal length."""
         positions = int(group.prompt_tokens[0])
 
         def requests(count: npt.NDArray[np.int64]) -> Pass:
             step = Step(batch=count, query_tokens=np.full_like(count, positions), past_tokens=0 * count)
             return Pass(setting=group.setting, step=step, device=group.device, rows=len(count))
 
-        alone = requests(np.ones(1, np.int64))  # the other two passes have nothing to say
+        alone = requests(np.ones(1, np.int64))  # the other two passes are not needed
         return requests(self.tokens), alone, alone
 
 
@@ -342,7 +342,7 @@ def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) 
 
 
 def _only(times: PassTimes, sort: str) -> PassTimes:
-    """Kernels of a pass by kind: ``attention``, ``head``, or ``body``, which is the rest."""
+    """Selects the kernels of a pass of one kind: ``attention``, ``head``, or ``body`` for the rest."""
     kept = [i for i, part in enumerate(times.parts) if _sort(part.place, part.op.kind) == sort]
     return PassTimes.of(
         tuple(times.parts[i] for i in kept), times.figures[:, kept], tuple(times.situations[i] for i in kept)

@@ -1,4 +1,4 @@
-"""Traces: requests as a log holds them, one a line (JSON) or a row (CSV), with the names that such logs use."""
+"""Traces: requests from a log, one per line (JSON) or row (CSV), with the field names that such logs use."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ PROMPT = ("prompt_tokens", "input_tokens", "input_length", "input_toks", "Contex
 NEW = ("new_tokens", "output_tokens", "output_length", "output_toks", "GeneratedTokens", "Response tokens")
 KIND, PREFIX, SHARED = "class", "prefix", "prefix_tokens"
 MOST_BYTES = 2**28
-MOST_SPAN_S = 1e9  # from the first arrival to the last, some 30 years: times of a trace that is longer are no seconds
+MOST_SPAN_S = 1e9  # some 30 years; a longer trace is not in seconds
 
 
 def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 1.0) -> tuple[Load, tuple[str, ...]]:
     """The requests of a trace, and the names of their classes.
 
-    Each has an arrival (``arrival_s``, ``timestamp``, …), ``prompt_tokens`` and ``new_tokens`` (or the names of other
-    logs), and may have a ``class``, a ``prefix`` (which prompts begin alike) and its ``prefix_tokens``.
+    Each request has an arrival (``arrival_s``, ``timestamp``, …), ``prompt_tokens`` and ``new_tokens`` (or other logs'
+    names for these), and may have a ``class``, a ``prefix`` (an id of its shared prefix) and ``prefix_tokens``.
 
     Args:
         path: JSON lines, or CSV.
-        longest: Positions that the model has, if limited.
-        unit_s: Of the arrival times, in seconds.
+        longest: Maximum positions of the model, if limited.
+        unit_s: Unit of the arrival times, in seconds.
 
     Raises:
-        SpecError: The file cannot be read, or a request lacks a value, has a negative time or is too long; names it.
+        SpecError: The file cannot be read, or a request lacks a value, has a negative time or is too long; the message
+            names it.
     """
     name = str(path)
     arrivals, prompts, news, kinds, prefixes, shared = [], [], [], [], [], []
@@ -111,9 +112,7 @@ def _rows(text: str, name: str) -> Iterator[Mapping[str, object]]:
 def _value(row: Mapping[str, object], names: tuple[str, ...], where: str, file: str) -> float:
     found = next((each for each in names if row.get(each) not in (None, "")), None)
     if found is None:
-        raise SpecError(
-            f"has no {names[0]}; that, or one of {', '.join(names[1:4])}, is needed", file=file, field=where
-        )
+        raise SpecError(f"has no {names[0]} (or one of {', '.join(names[1:4])})", file=file, field=where)
     try:
         value = np.nan if isinstance(row[found], bool) else float(str(row[found]))
     except (TypeError, ValueError):
@@ -134,5 +133,5 @@ def _text(row: Mapping[str, object], field: str, where: str, file: str) -> str:
 def _count(row: Mapping[str, object], names: tuple[str, ...], where: str, file: str) -> int:
     value = _value(row, names, where, file)
     if value < 0 or value != int(value) or value > 1e8:
-        raise SpecError(f"{names[0]} must be a whole number from 0 on, not {value:g}", file=file, field=where)
+        raise SpecError(f"{names[0]} must be a whole number of at least 0, not {value:g}", file=file, field=where)
     return int(value)

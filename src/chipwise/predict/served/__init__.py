@@ -1,1 +1,1 @@
-"""Serving: time, price and energy per token of models that are spread over devices, batched and scheduled."""
+"""Serving: time, price and energy per token with parallelism, batching and scheduling."""

@@ -1,14 +1,13 @@
-"""Continuous batching: the time per token when requests come and go.
+"""Continuous batching: the time per token while other requests arrive and finish.
 
 With c requests in flight, a step decodes one token for each. While one request generates its ``new`` tokens, each of
 the other c - 1 requests is prefilled about once, which delays the step that it falls into:
 
     TPOT = step(c) + (c - 1) / new * share * prefill
 
-The host adds a time of its own to each step. ``share`` is below one where a prompt's chunks are computed in steps that
-run anyway. Where prompts have separate passes, several waiting prompts share one, which is cheaper for each, and the
-host's time is counted once. These few constants are fitted to served runs (``serve/data/serving.json``) and hold for
-all devices.
+The host adds time to each step. ``share`` is below one if a prompt's chunks are computed in steps that run anyway. If
+prompts have separate passes, several waiting prompts share one, which is cheaper per prompt, and the host's time is
+counted once. These few constants are fitted to serving runs (``serve/data/serving.json``) and hold for all devices.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 class Constants:
     """Constants of serving beyond kernels: eleven for all models and devices."""
 
-    kernel_scale: float  # time of matrix products and attention in serving over that measured alone, without launches
+    kernel_scale: float  # ratio of the time of products and attention in serving to their time alone, without launches
     experts_scale: dict[str, float]  # per stack: the same ratio for mixtures' experts
     gap_s: float  # gap between two kernels of a captured graph
     host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
     sequence_s: float  # host time of a step per sequence, in engines whose scheduler is written in Python
     ranks_s: float  # and per doubling of the devices that the host drives
     prefill_share: float  # share of the others' prefills that a request waits for
-    log_halfwidth: dict[str, float]  # half-width that holds 90 % of served runs, by ``intervals.key``
+    log_halfwidth: dict[str, float]  # half-width that covers 90 % of serving runs, by ``intervals.key``
 
     def host_step_s(self, runtime: Runtime, *, sequences: Size, tp: int) -> Size:
         """Seconds that the host adds to one pass that decodes ``sequences`` on ``tp`` devices."""
@@ -81,8 +80,7 @@ class Constants:
         Args:
             times: The kernels.
             setting: The runtime and the plan.
-            sequences: How many are decoded; 0 for a prompt's pass.
-        """
+            sequences: Number of decoded sequences; 0 for a prompt's pass."""
         host_s = self.host_step_s(setting.runtime, sequences=sequences, tp=setting.plan.tp)
         result: Float64Array = self.device_s(times, setting.runtime) + host_s
         return result
@@ -95,7 +93,7 @@ class Constants:
     def waited_pass_s(self, device_s: Float64Array, host_s: Size, runtime: Runtime, together: Size) -> Float64Array:
         """The times of a pass that takes ``device_s`` on the device and ``host_s`` on the host.
 
-        Where a prompt is computed in decode steps, the host's time belongs to those.
+        If prompts are computed within decode steps, the host's time is counted there.
         """
         result: Float64Array = device_s if rides_along(runtime) else (device_s + host_s) / together
         return result
@@ -110,10 +108,10 @@ def tpot_s(step_s: Size, prefill_s: Size, *, in_flight: Size, new_tokens: Size, 
     """Mean seconds between a request's tokens when ``in_flight`` requests are served together.
 
     Args:
-        step_s: One decode step of all of them.
-        prefill_s: The prefill of one of them.
-        in_flight: Requests at once, this one included.
-        new_tokens: Tokens that each generates.
+        step_s: Seconds of one decode step of all requests.
+        prefill_s: Seconds of the prefill of one request.
+        in_flight: Concurrent requests, including this one.
+        new_tokens: New tokens per request.
         share: Share of a prefill that delays the others.
     """
     result: Float64Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))

@@ -1,4 +1,4 @@
-"""Deployment: how a model is served, as every request, question and arrangement holds it."""
+"""Deployment: device, runtime, formats and parallelism of a served model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Deployment:
     """The device, the runtime on it, the formats, and the degrees of parallelism of one model.
 
     Attributes:
-        device: A known name, a file or a data sheet; None is this machine, as calibrated.
-        runtime: Its name; None is the device's default.
+        device: A known name, a file or a data sheet; None is this machine, by its calibration.
+        runtime: Name of the runtime; None is the device's default.
         weights: One format, or those of all layers and the head: ``int8/int4 head:int8`` (``model/arch/formats.py``).
-            None is what suits the chip (``hardware/suited.py``), ``own`` the checkpoint's own.
-        kv: Format of the cache; None is that of the activations.
+            None is the chip's default (``hardware/suited.py``), ``own`` the checkpoint's own.
+        kv: KV-cache dtype; None is that of the activations.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Groups among which experts are divided.
@@ -69,7 +69,7 @@ _Deployed = TypeVar("_Deployed")
 
 
 def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
-    """``value``, a dataclass with a deployment, with other fields; words of the deployment change the deployment."""
+    """Returns ``value``, a dataclass with a deployment, with changed fields of its own or of its deployment."""
     of_deployment = {name: new for name, new in changes.items() if name in WORDS}
     others = {name: new for name, new in changes.items() if name not in WORDS}
     if of_deployment:
@@ -78,6 +78,6 @@ def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
 
 
 def deployed(words: dict[str, Any]) -> dict[str, Any]:
-    """``words`` as fields of a request, with those of a deployment gathered in ``deployment``."""
+    """Returns ``words`` as fields of a request, with those of a deployment collected in ``deployment``."""
     found = {name: value for name, value in words.items() if name not in WORDS}
     return {**found, "deployment": Deployment(**{name: words[name] for name in words if name in WORDS})}

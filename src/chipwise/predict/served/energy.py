@@ -31,7 +31,7 @@ class Energies:
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
-    """Energies of each group's requests, or the reason where a device lists no board power or lacks a rate."""
+    """Energies of each group's requests, or the reason if a device lists no board power or lacks a rate."""
     answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
     asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
     try:
@@ -69,9 +69,9 @@ def energy_j_per_token(cost: GroupCost, i: int, found: Energies | Unsupported) -
     """Energy of request ``i`` with its interval. Errors of power and of time are taken as independent.
 
     Args:
-        cost: The group's.
-        i: Its place in the group.
-        found: The group's energies.
+        cost: Cost of the group.
+        i: Index in the group.
+        found: Energies of the group.
 
     Raises:
         Unsupported: The device lists no board power.

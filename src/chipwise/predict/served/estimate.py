@@ -23,19 +23,19 @@ from chipwise.predict.served.shortage import shortages
 from chipwise.predict.served.steps import PassTimes, class_of
 from chipwise.predict.served.towers import SOUND, place_of
 
-WORTH_NOTING = 0.01  # of a pass
+WORTH_NOTING = 0.01  # share of a pass
 
 
 def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = False) -> CostEstimate:
     """Estimates one request, kernel by kernel.
 
-    Where memory holds fewer concurrent requests than asked for, the engine makes the others wait; the estimate is then
-    for as many as fit, and its provenance says so. ``hypothetical``: what does not fit at all is estimated as if it
-    did, and ``does_not_fit`` of the estimate says so.
+    If fewer concurrent requests fit in memory than requested, the others wait; the estimate is then for as many as fit,
+    and its provenance says so. With ``hypothetical``, a model that does not fit at all is estimated as if it did, and
+    ``does_not_fit`` of the estimate says so.
 
     Raises:
-        UnknownName: A model, device, runtime or format that is not known.
-        SpecError: A plan that does not divide the model.
+        UnknownName: A model, device, runtime or format is unknown.
+        SpecError: A parallel degree does not divide the model.
         Unsupported: The device lacks a rate.
         DoesNotFit: The model and one request's cache need more memory than the devices have.
     """
@@ -46,7 +46,7 @@ def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = 
 
 
 def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
-    """Adds watts and joules of a continuously loaded device, if laws of whole runs have them."""
+    """Adds power and energy under continuous load, if a law of whole runs covers the case."""
     setting = (asked := resolved(request)).setting
     try:
         drawn = served_power(
@@ -64,7 +64,7 @@ def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
 def estimates(
     requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
 ) -> list[CostEstimate | ChipwiseError]:
-    """Estimates of many requests, priced together, in order; errors of :func:`estimate` take their places."""
+    """Estimates of many requests, priced together, in order; errors of :func:`estimate` are returned in their place."""
     groups, errors = grouped(requests)
     answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
     short: list[int] = []
@@ -105,7 +105,7 @@ def estimates(
 
 
 def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
-    """With a note, which its provenance repeats, or ``origin`` in its place."""
+    """Adds a note, and repeats it (or ``origin``) in the provenance."""
     return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
 
 
@@ -118,7 +118,7 @@ def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
 
 
 def waiting(fitting: int, asked: int) -> str:
-    """A sentence for estimates where not all requests fit at once."""
+    """The note for estimates in which not all requests fit at once."""
     return f"memory holds {fitting} of {asked} requests at once, the others wait"
 
 
@@ -151,9 +151,9 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     """The estimate of request ``i`` of a group.
 
     Args:
-        cost: The group's.
-        i: Its place in the group.
-        energy: The group's energies, where they are known already.
+        cost: Cost of the group.
+        i: Index in the group.
+        energy: Energies of the group, if already known.
     """
     group = cost.group
     setting, device = group.setting, group.device
@@ -224,7 +224,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
 
 
 def misaligned(*passes: Sequence[OpCost]) -> list[str]:
-    """A note on matrix products with misaligned rows, where they take 1 % of a pass or more."""
+    """A note on matrix products with misaligned rows, if they take 1 % of a pass or more."""
     places = sorted({cost.place for costs in passes for cost in costs if _counts(cost, costs)})
     if not places:
         return []
@@ -241,13 +241,13 @@ def _seen(group: Group, i: int) -> list[str]:
     what = "sound" if place_of(tower) == SOUND else "images"
     return [
         f"{what} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
-        f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the tower's "
-        "time was not checked against runs"
+        f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the "
+        f"tower's time was not validated"
     ]
 
 
 def _positions(group: Group, i: int) -> list[str]:
-    """A note where a request needs more positions than the model's context."""
+    """A note if a request needs more positions than the model's context."""
     arch = group.setting.arch
     if arch.stem is not None:
         return []
@@ -267,13 +267,13 @@ def _positions(group: Group, i: int) -> list[str]:
 
 
 def _idle(group: Group, i: int) -> list[str]:
-    """A note where some replicas have no request."""
+    """A note if some replicas have no request."""
     replicas, requests = group.setting.plan.dp, int(group.in_flight[i])
     return [f"{requests} requests keep {requests} of {replicas} replicas busy"] if requests < replicas else []
 
 
 def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
-    """A note where weights are stored in 8-bit or 4-bit floats that the device cannot multiply."""
+    """A note if weights are stored in 8-bit or 4-bit floats that the device cannot multiply."""
     formats, listed = setting.formats, device.peak_flops_per_s
     kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
     lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))

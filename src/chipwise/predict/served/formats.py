@@ -13,8 +13,8 @@ from chipwise.hardware.runtime import CORES, Runtime
 class Formats:
     """``weights`` is the format of every matrix except head, routers and token table, which keep the format of the
     activations; GGUF and MLX files define separate formats for head and table. ``experts`` is the format of a mixture's
-    experts, where it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the
-    activations. ``layers`` names the format of each layer's matrices, where layers have formats of their own.
+    experts, if it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
+    ``layers`` names the format of each layer's matrices, if formats differ by layer.
     """
 
     weights: str = "bf16"

@@ -44,8 +44,8 @@ class Group:
     prompt_tokens: npt.NDArray[np.int64]
     new_tokens: npt.NDArray[np.int64]
     cached_tokens: npt.NDArray[np.int64]  # prompt tokens found in the cache
-    tower_passes: npt.NDArray[np.int64] | None = None  # of each prompt's images
-    tower_positions: npt.NDArray[np.int64] | None = None  # of each such pass
+    tower_passes: npt.NDArray[np.int64] | None = None  # tower passes for each prompt's images
+    tower_positions: npt.NDArray[np.int64] | None = None  # positions of each such pass
 
     @property
     def generates(self) -> bool:
@@ -54,7 +54,7 @@ class Group:
 
     @property
     def read(self) -> npt.NDArray[np.int64]:
-        """Unit of throughput, energy and price: tokens of a prompt, or an image."""
+        """Unit of throughput, energy and price: a prompt token, an image or another whole input."""
         return self.prompt_tokens if self.setting.arch.stem is None else np.ones_like(self.prompt_tokens)
 
     @property
@@ -142,9 +142,9 @@ class GroupCost:
     prefill_s: Float64Array
     step_s: Float64Array
     tpot_s: Float64Array
-    log_halfwidth: Float64Array  # of the time per token; for a text encoder, of its pass
-    ttft_log_halfwidth: Float64Array | None  # None if it was not validated
-    taught_log_halfwidth: Float64Array | None  # of ``request_s``, where a machine was taught
+    log_halfwidth: Float64Array  # for the time per token; for a text encoder, for its pass
+    ttft_log_halfwidth: Float64Array | None  # None if not validated
+    taught_log_halfwidth: Float64Array | None  # for ``request_s`` on a taught machine
     situation: str
     memory: DeviceMemory
 
@@ -182,7 +182,7 @@ class GroupCost:
         return result
 
     def usd_per_token(self, usd_per_s: float) -> tuple[Float64Array, Float64Array]:
-        """Dollars per prompt token and per new token, where all devices together cost ``usd_per_s``.
+        """Dollars per prompt token and per new token, if all devices together cost ``usd_per_s``.
 
         At these prices a request's prompt and new tokens add up to the request's cost. A text encoder has no new ones.
         """
@@ -202,8 +202,8 @@ class GroupCost:
 
 
 def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
-    """Groups of requests that share a setting and a device, and the errors of requests that cannot be answered."""
-    named: dict[tuple[object, ...], Resolved | ChipwiseError] = {}  # files are looked at once, not for every row
+    """Groups requests by setting and device; also returns the errors of requests that cannot be answered."""
+    named: dict[tuple[object, ...], Resolved | ChipwiseError] = {}  # files are read once, not for every row
     together: dict[int, tuple[Resolved, list[int]]] = {}
     errors: dict[int, ChipwiseError] = {}
     for i, request in enumerate(requests):
@@ -251,7 +251,7 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
     """
     if arch.stem is not None:
         return request.batch, arch.request_tokens, 1, 0, 0, 0
-    if arch.encoder_stem is not None:  # what is generated is written from nothing but the sound
+    if arch.encoder_stem is not None:  # generated text depends only on the sound
         return request.batch, arch.encoder_stem.tokens, request.new_tokens, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
@@ -268,8 +268,7 @@ def memory_of(group: Group) -> DeviceMemory:
     """Memory of the fullest device at the end of generation; no kernel is priced for it.
 
     Raises:
-        Unsupported: A block that is not lowered.
-    """
+        Unsupported: A block cannot be lowered."""
     key = (group.setting, group.device.kind, *(_sizes_as_bytes(group)))
     if key not in _REMEMBERED:
         prefill, decode = (lower_pass(each.setting, each.step) for each in (group.prefill(), group.decode()))
@@ -279,7 +278,7 @@ def memory_of(group: Group) -> DeviceMemory:
     return _REMEMBERED[key]
 
 
-_REMEMBERED: dict[tuple[object, ...], DeviceMemory] = {}  # devices of a kind need as much memory
+_REMEMBERED: dict[tuple[object, ...], DeviceMemory] = {}  # equal devices need equal memory
 MOST_REMEMBERED = 256
 
 
@@ -347,11 +346,13 @@ class Seconds:
 
     @classmethod
     def of(cls, group: Group, kernels: Kernels, known: Constants, fold: str | None = None) -> Seconds:
-        """The times that the data sheet predicts, with the rates of whole runs where the kernels were not timed."""
+        """Times from the data sheet's kernels, or from a law of whole runs if kernels were not timed."""
         setting = group.setting
         if image_law.answers(setting):
             passed = image_law.pass_times(setting, group.device, group.replica_batch, fold)[0]
-            passed = np.maximum(passed, kernels.prefill.busy_s(*CLASSES, scale=0.0))  # the chip's rates allow no less
+            passed = np.maximum(
+                passed, kernels.prefill.busy_s(*CLASSES, scale=0.0)
+            )  # lower limit from the chip's rates
             return cls(prefill=passed, step=passed, waited=passed)
         where = stack_law.served_where(setting, group.device)
         if where is not None:

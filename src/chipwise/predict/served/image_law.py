@@ -10,12 +10,12 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.whole_runs import vision
 
-RUNTIMES = {"torch-compile": "pytorch compiled", "torch-eager": "pytorch eager"}  # as the published runs call them
+RUNTIMES = {"torch-compile": "pytorch compiled", "torch-eager": "pytorch eager"}  # names in the published runs
 DTYPES = {"fp32": "fp32", "bf16": "amp_bf16", "fp16": "amp"}
 
 
 def answers(setting: Setting) -> bool:
-    """Whether the law is for this: a plain vision transformer on one device in PyTorch, in 16 or 32 bits."""
+    """Whether the law applies: a plain vision transformer on one device in PyTorch, in 16 or 32 bits."""
     known = setting.runtime.name in RUNTIMES and setting.formats.weights in DTYPES
     return known and setting.plan.devices == 1 and vision.plain(setting.arch) is not None
 
@@ -26,7 +26,7 @@ def pass_times(
     """Seconds of passes over ``images`` at once, and the log half-widths of their 90 % intervals.
 
     Raises:
-        Unsupported: The device lists no rate of such products.
+        Unsupported: The device lists no rate for such products.
     """
     model = vision.plain(setting.arch)
     assert model is not None

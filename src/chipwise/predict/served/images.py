@@ -42,7 +42,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
     if stem.stem_norm:
         norm = NormOp(rows=rows, width=width, norm=arch.norm, bias=arch.norm_bias, activations=formats.activations)
         yield PlacedOp(place="norm", op=norm)
-    if stem.stages:  # which add no positions
+    if stem.stages:  # pyramids add no positions
         return
     table = EmbeddingOp(
         tokens=step.batch * arch.max_tokens if asked else step.tokens,
@@ -72,7 +72,7 @@ def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
 
 
 def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[PlacedOp]:
-    """Four positions of a stage brought together, multiplied into one of width ``into``, and normed before or after."""
+    """Merges four positions of a stage into one of width ``into``, with a norm before or after."""
     d, kept = setting.arch.d_model, setting.formats.activations
     yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
     width = into if norm_after else 4 * d
@@ -98,7 +98,7 @@ def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _attention_pool(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """One learned query an image over all positions, a norm, and a feed-forward as the layers'."""
+    """Attention pooling: one learned query per image over all positions, a norm, and a feed-forward."""
     arch, d = setting.arch, setting.arch.d_model
     last = arch.layers[-1]
     yield setting.plain_matmul("pool.q", step.batch, d, d, bias=True)

@@ -1,13 +1,13 @@
-"""Half-widths of the 90 % intervals of served runs, in logarithms, by what was validated.
+"""Half-widths of the 90 % intervals of served models, in logarithms, by how well a case was validated.
 
 The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell. Their half-widths
 come from those runs (``serve/data/serving.json``): for dense models by the share of a token's time spent waiting for
 other requests' prompts, for mixtures by whether the device multiplies the experts' format or widens it first. They
 never shrink from a seen device to a sibling of one to an unseen family.
 
-Single-user runtimes (llama.cpp, MLX, …) have half-widths of their own (``predict/kernels/local.py``). Elsewhere no run
-was fitted; there the half-width is at least that of its class, taken from public measurements that no fit used (listed
-in ``docs/notes/validation.md``). The time to the first token has an interval only where prompts were checked.
+Single-user runtimes (llama.cpp, MLX, …) have separate half-widths (``predict/kernels/local.py``). In all other cases no
+run was fitted; there the half-width is at least that of its class, taken from public measurements that no fit used
+(listed in ``docs/notes/validation.md``). The time to first token has an interval only if prompts were validated.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from chipwise.predict.served import stack_law
 from chipwise.predict.served.setting import Setting
 
 Names = npt.NDArray[np.str_]
-WAITING = (0.2, 0.5)  # shares of a token's time spent waiting, where the next class of dense runs begins
+WAITING = (0.2, 0.5)  # bounds between classes of dense runs: share of a token's time spent waiting
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
-KERNELS = "kernels"  # half-widths of the run's own kernels
+KERNELS = "kernels"  # key for half-widths from the kernels
 SERVED = {
     "h100-sxm": "hopper",
     "h200-sxm": "hopper",
@@ -52,10 +52,10 @@ class ClassWidth:
     ttft: float | None = None
 
 
-OTHER_FAMILY = ClassWidth(0.6)  # a served engine on an NVIDIA GPU of another family
+OTHER_FAMILY = ClassWidth(0.6)  # a serving engine on an NVIDIA GPU of another family
 SEVERAL: Mapping[str, float] = {"cuda": 1.0, "rocm": 2.1, "xpu": 4.4}
 """llama.cpp with several requests at once, by platform."""
-SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which hold layers, not shares of every matrix
+SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which split layers instead of matrices
 _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
@@ -67,7 +67,7 @@ ON_ONE_CORE = ClassWidth(0.6, 0.7)
 """ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``)."""
 UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
 ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
-"""Models that read with an encoder and write with a decoder, in any runtime: eight tables of such models in PyTorch."""
+"""Encoder-decoders in any runtime, from eight tables of such models in PyTorch."""
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
@@ -106,13 +106,13 @@ def monotone(table: Mapping[str, float]) -> dict[str, float]:
 
 
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
-    """Situation of a run (seen, sibling, unseen): the worse of its kernels' and its device's served runs.
+    """Situation of a run (seen, sibling, unseen): the worse of those for its kernels and for serving on its device.
 
     Args:
         kernels: How well the kernel fits know the device.
         setting: The runtime.
         device: The device.
-        fold: Name of the fold, that is, what the fits left out.
+        fold: Name of the fold (what the fits left out).
     """
     if setting.runtime.local and setting.arch.causal:
         return kernels
@@ -131,13 +131,13 @@ def class_width(
 ) -> ClassWidth | None:
     """Least half-widths of a run's class; None for engines and device families of the fitted runs.
 
-    ``several``: more than one request at once, which single-user runtimes were not measured with.
+    ``several`` means more than one request at once, for which single-user runtimes were not measured.
     """
     runtime, platform = setting.runtime, platform_of(device)
     if setting.arch.encoder:
         return ClassWidth(ENCODER_DECODERS.get(platform, max(ENCODER_DECODERS.values())))
     if not setting.arch.causal:
-        return UNCHECKED  # no run of a text encoder was found
+        return UNCHECKED  # no measurements of text encoders were found
     if (where := stack_law.served_where(setting, device)) is not None:
         width = stack_law.held_situation(where, fold)[1]
         return ClassWidth(width, width)

@@ -1,7 +1,7 @@
 """Lowers a model on several devices to the kernels that one device runs in a pass, fused as the runtime does.
 
 Sizes may be arrays, so that one lowering serves all requests of a table that share model, plan and formats.
-Layers that are alike are lowered once and counted.
+Equal layers are lowered once and counted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
     """The kernels of one pass on one device of each pipeline stage, in order.
 
     Raises:
-        Unsupported: A block that is not lowered.
+        Unsupported: A block cannot be lowered.
     """
     if setting.arch.denoiser is not None:
         raise Unsupported(
-            f"{setting.arch.name} draws images in steps; such models are priced on a calibrated machine alone "
-            "(--device here), public ones by their names (chipwise estimate DiT-XL/2)"
+            f"{setting.arch.name} is a denoiser; denoisers can only be priced on a calibrated machine (--device "
+            f"here), published diffusion models by their names (chipwise estimate DiT-XL/2)"
         )
     return tuple(_parts(setting, step))
 
@@ -229,12 +229,12 @@ def _mixer(block: Mixer, setting: Setting, step: Step) -> Iterator[PlacedOp]:
         return mixers.mamba2(block, setting, step)
     if isinstance(block, ShortConv):
         return mixers.short_conv(block, setting, step)
-    raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} are not priced")
+    raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} cannot be priced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """A group of equal layers: its name in breakdowns, their numbers, how many own their weights."""
+    """A group of equal layers: its name in breakdowns, the layers' numbers, and how many own their weights."""
 
     name: str
     numbers: tuple[int, ...]
@@ -258,7 +258,7 @@ def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
 
 
 _ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[Alike, ...]]] = {}
-"""By identity, since hashing a hundred layers takes longer than lowering one."""
+"""Cached by identity, since hashing a hundred layers takes longer than lowering one."""
 
 
 def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:

@@ -1,6 +1,6 @@
 """Memory of one device: weights, cache, activations and the runtime's own.
 
-Counted from the same kernels that are priced, so that sharding, fusion and formats are counted once.
+Memory is counted from the same kernels that are priced, so that sharding, fusion and formats are handled once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from chipwise.predict.served.towers import of_tower, place_of, tower_setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
 """Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
-context and as much of workspaces on NVIDIA GPUs; stated, not fitted."""
-SHORT_TAPS = 8  # of depthwise convolutions whose few weights are left out
+context and as much of workspaces on NVIDIA GPUs; assumed, not fitted."""
+SHORT_TAPS = 8  # depthwise convolutions up to this length; their few weights are ignored
 HEAD = "head.logits"  # place of the matrix that may be tied to the token table
-CHUNK_TOKENS = 8192  # most new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
+CHUNK_TOKENS = 8192  # maximum new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ def device_memory(
         prefill: Kernels of one prompt's pass.
         decode: Kernels of a decode step.
         tokens: Positions of each sequence in the decoder's cache at the end.
-        microbatches: Number of decode batches whose cache a device keeps: each stage of a pipeline works on one of them
-            and keeps its layers' cache for all.
-        rows: Requests that the parts' arrays stand for.
+        microbatches: Number of decode batches whose cache a device keeps; each pipeline stage works on one of them and
+            keeps its layers' cache for all.
+        rows: Number of requests in the parts' arrays.
     """
     read = [part for part in prefill if of_tower(part)]
     prefill = [part for part in prefill if not of_tower(part)]
@@ -124,8 +124,10 @@ def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Si
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
     looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
     tables = {op.width: op for op in looked_up}
-    body += sum(size_of(op) for width, op in tables.items() if width != arch.d_model)  # of an encoder of another width
-    embedding = tables.get(arch.d_model)  # none if items of a ranking model are looked up, or sound is read
+    body += sum(
+        size_of(op) for width, op in tables.items() if width != arch.d_model
+    )  # tables of an encoder with another width
+    embedding = tables.get(arch.d_model)  # None for ranking and audio models
     positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
     first = 0 if embedding is None else size_of(embedding)
     if embedding is not None and positions:

@@ -25,7 +25,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
     gate = q if block.gate or block.pointwise else 0
-    new = 0 if block.reuses_cache else kv  # width of the keys computed here
+    new = 0 if block.reuses_cache else kv  # width of the keys computed in this block
     values = 0 if block.values_from_keys else new
     if runtime.fuses("qkv"):
         yield setting.matmul("qkv", tokens, d_model, q + gate + new + values, bias=block.qkv_bias)
@@ -40,7 +40,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
         normed = heads + new // block.head_size
         rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
         yield PlacedOp(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
-    caches = block.causal and setting.arch.stem is None  # what is read in one pass keeps nothing
+    caches = block.causal and setting.arch.stem is None  # single-pass models have no cache
     if block.pointwise:
         yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
     if runtime.fuses("rope_cache") and (block.rope or caches):
@@ -65,7 +65,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Cross-attention to an encoder's output; keys and values are computed in the encoding pass.
 
-    Those of an image's tokens are read once: nothing follows the pass.
+    Keys and values of image tokens are read once, since there is a single pass.
     """
     tokens, d_model = step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
@@ -99,20 +99,20 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
     if isinstance(setting.arch.stem, RankingStem):
         yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
         return
-    if block.square is not None:  # positions are brought together by squares, and back
+    if block.square is not None:  # positions are grouped by window, and back
         tokens = block.square**2
-        assert setting.arch.stem is not None  # squares are of an image's patches
+        assert setting.arch.stem is not None  # windows consist of an image's patches
         squares = Squares(grid=setting.arch.stem.grid, side=block.square)
-        batch = step.batch * squares.number  # a square at an edge of the image is filled up
+        batch = step.batch * squares.number  # windows at the image's edge are padded
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     chunk = block.chunk
-    if chunk is not None and not block.causal:  # stretches of a sound, side by side as they lie
+    if chunk is not None and not block.causal:  # blocks of local attention are adjacent in memory
         batch, tokens, chunk = -(-step.tokens // chunk), chunk, None
     if block.relative_keys:
         yield from _scores_of_distances(block, setting, step, heads)
     if block.shift:
         yield setting.elementwise("shift", "copy", 2 * step.tokens * heads * block.head_size)
-    if block.bias_network and block.square is not None:  # made of distances, looked up as a table would be
+    if block.bias_network and block.square is not None:  # computed from distances, then looked up like a table
         rows = (2 * block.square - 1) ** 2
         yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
         yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
@@ -147,7 +147,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
 
 
 def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Multi-head latent attention: absorbed where a pass has one new position, expanded where it has many."""
+    """Multi-head latent attention: absorbed if a pass has one new position, expanded if it has many."""
     tokens, d_model, formats = step.tokens, setting.arch.d_model, setting.formats
     heads = block.heads // setting.plan.tp
     absorbed = bool(np.all(np.asarray(step.query_tokens) == 1))
@@ -239,7 +239,7 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: Size) -> Iterator[PlacedOp]:
-    """Keys of all distances (Transformer-XL), and each query's products with them, shifted to their pairs.
+    """Relative attention (Transformer-XL): keys of all distances, and the products of queries with them.
 
     Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
     """
@@ -263,7 +263,7 @@ def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: 
 
 
 def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Conformer's convolution: in and a gate, the filter, a norm unless it is folded into the filter, SiLU, out."""
+    """Conformer's convolution module: gated input, depthwise filter, norm (unless folded), SiLU, output."""
     tokens, d = step.tokens, setting.arch.d_model
     yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
     yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
@@ -288,7 +288,7 @@ def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Place
 
 
 def conv(setting: Setting, step: Step, channels: Size, taps: int, *, bias: bool = False) -> PlacedOp:
-    """A short causal convolution of each channel by itself."""
+    """A short causal depthwise convolution."""
     kept = setting.formats.activations
     op = ConvOp(
         batch=step.batch,

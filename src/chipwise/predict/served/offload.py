@@ -1,15 +1,15 @@
 """A model split by layers between card and host, as llama.cpp splits GGUF files.
 
-``-ngl N`` puts the last N layers on the card, and one more the output matrix; ``--n-cpu-moe M`` keeps the experts of
-the first M layers in the host's memory. What stays there is computed there for each new token:
+``-ngl N`` puts the last N layers on the card (N = all + 1 also the output matrix); ``--n-cpu-moe M`` keeps the experts
+of the first M layers in the host's memory. The host computes its part for each new token:
 
     step = kernels of the card's share, as on the card alone + kernels of the host's share, as on the host alone
            + crossings x (hidden state / link + a copy's latency)
 
-Each is priced by what was measured of llama.cpp on such a card and such a processor, which is bound by its memory's
-bandwidth. Of a prompt of 32 tokens or more llama.cpp sends the host's weights to the card, once for every 512 tokens.
-Layers count as alike. Of nine published runs of one machine (an RTX 2080 beside an i9-10900X) that were divided so, all
-lie inside the interval, and predictions are 19 % too fast in the median; nothing is fitted to them.
+Each share is priced by the law fitted to llama.cpp on such cards and processors; the processor is bound by its memory
+bandwidth. For prompts of 32 tokens or more llama.cpp sends the host's weights to the card, once per 512 tokens. Layers
+are assumed equal. Nine published runs of one such machine (an RTX 2080 with an i9-10900X) all lie inside the interval;
+predictions are 19 % too fast in the median. They were not used in the fit.
 
 Sources: llama.cpp, tools/server/README.md (the options; logical and physical batches), ggml-cuda.cu (``offload_op``: at
 least 32 rows), pull request 15077 (--n-cpu-moe). The nine runs: AlexsJones/llmfit, pull requests 755, 774, 775, 778.
@@ -36,12 +36,12 @@ from chipwise.predict.served.memory import HEAD, resident_bytes
 from chipwise.predict.served.request import Request, taken_for
 
 HOST = "core-i7-13700k"
-"""The host where none is named: a desktop of 2022 with two channels of DDR5-5600, 89.6 GB/s."""
-UNKNOWN_HOST = math.log(2)  # log half-width of its bandwidth: 42.7 GB/s of DDR4-2666 to some 130 of DDR5-8000
-CROSSING_S = 20e-6  # a copy to the other side and the wait for it; stated, not fitted
-LEAST_SENT = 32  # tokens of a prompt from which on the host's weights are sent to the card
-UBATCH = 512  # tokens of a prompt that one pass takes
-PAGED_SHARE = 0.5  # of the link's bandwidth, from memory that is not pinned; stated, not fitted
+"""The default host: a desktop of 2022 with two channels of DDR5-5600, 89.6 GB/s."""
+UNKNOWN_HOST = math.log(2)  # log half-width of its bandwidth: 42.7 GB/s (DDR4-2666) to about 130 GB/s (DDR5-8000)
+CROSSING_S = 20e-6  # a copy to the other side and the wait for it; assumed, not fitted
+LEAST_SENT = 32  # prompts of at least this many tokens have the host's weights sent to the card
+UBATCH = 512  # prompt tokens per pass
+PAGED_SHARE = 0.5  # share of the link's bandwidth for memory that is not pinned; assumed, not fitted
 DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 
@@ -58,15 +58,15 @@ class Divided:
     """Bytes of a model's parts on a single device."""
 
     depth: int
-    plain: float  # of layers, but for experts
+    plain: float  # layers without experts
     experts: float
     head: float
     cache: float
-    fixed: float  # activations and the runtime's own
+    fixed: float  # activations and the runtime itself
 
     @classmethod
     def of(cls, group: Group) -> Divided:
-        """The parts of a group's only request."""
+        """The parts of the single request of a group."""
         sizes = {"plain": 0.0, "experts": 0.0, "head": 0.0}
         for part in lower_pass(group.setting, group.decode().step):
             inside = part.place.startswith("layers")
@@ -90,12 +90,12 @@ class Divided:
         return {"weights": weights, "cache": self.cache * layers, "activations and runtime": self.fixed}
 
     def on_host(self, split: Split) -> float:
-        """Bytes of weights that the host keeps: of layers, and the output matrix."""
+        """Bytes of weights on the host: of layers, and of the output matrix."""
         layers, experts, head = self.shares(split)
         return self.plain * (1 - layers) + self.experts * (1 - experts) + self.head * (1 - head)
 
     def largest(self, capacity_bytes: float) -> Split:
-        """The division that fits with most on the card: of mixtures, experts leave it before layers do."""
+        """The split that puts most on the card; experts of mixtures are moved to the host before whole layers."""
         all_layers = self.depth + 1
         sparse = range(self.depth + 1) if self.experts else range(1)
         found = [Split(layers=all_layers, cpu_experts=count) for count in sparse]
@@ -108,7 +108,7 @@ def host_of(named: str | None) -> DeviceProfile:
 
     Raises:
         UnknownName: No chip has this name.
-        InputError: It is a chip without cores of a CPU.
+        InputError: The chip has no CPU cores.
     """
     if named is None:
         return datasheet.load(HOST)
@@ -125,7 +125,7 @@ def host_of(named: str | None) -> DeviceProfile:
 
 
 def divisible(group: Group) -> bool:
-    """Whether llama.cpp can divide this model between this card and its host."""
+    """Whether llama.cpp can split this model between this card and its host."""
     arch, device = group.setting.arch, group.device
     decodes = arch.causal and not arch.encoder and arch.stem is None and not arch.towers
     alone = device.kind == "gpu" and platform_of(device) != "metal" and group.setting.plan.devices == 1
@@ -135,7 +135,7 @@ def divisible(group: Group) -> bool:
 def divided(
     request: Request, *, gpu_layers: int | None = None, cpu_experts: int | None = None, host: str | None = None
 ) -> CostEstimate:
-    """Estimates a request to a model that card and host share.
+    """Estimates a request to a model that is split between card and host.
 
     Args:
         request: One request, in llama.cpp on one card.
@@ -145,13 +145,13 @@ def divided(
 
     Raises:
         SpecError: The model has fewer layers.
-        Unsupported: Not llama.cpp on one card of its own memory, or several requests.
+        Unsupported: The runtime is not llama.cpp on one card with its own memory, or there are several requests.
     """
     group = group_of(request)
     if not divisible(group):
         raise Unsupported(
-            "layers are divided between a card and its host for one request to a decoder in llama.cpp "
-            "(--runtime llama.cpp) on one GPU with memory of its own"
+            "splitting layers between card and host is only supported for one request to a decoder in llama.cpp "
+            "(--runtime llama.cpp) on one GPU with its own memory"
         )
     parts, sheet = Divided.of(group), host_of(host)
     split = _split(parts, group.device.usable_bytes, gpu_layers, cpu_experts)
@@ -281,7 +281,7 @@ def said(split: Split, parts: Divided) -> str:
 
 
 def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
-    """The card's share of an operator's calls; parts outside the layers go with the output matrix."""
+    """The card's share of an operator's calls; parts outside the layers are where the output matrix is."""
     layers, experts, head = shares
     if not cost.place.startswith("layers"):
         return head
@@ -289,7 +289,7 @@ def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
 
 
 def _crossings(parts: Divided, split: Split) -> int:
-    """Transfers of a token's hidden state: two per layer with experts on the host, one where layers change."""
+    """Transfers of a token's hidden state: two per layer with experts on the host, one between host and card layers."""
     layers = min(split.layers, parts.depth)
     lonely = max(split.cpu_experts - (parts.depth - layers), 0) if parts.experts else 0
     return 2 * lonely + (1 if layers else 0) + (1 if layers and split.layers <= parts.depth else 0)
@@ -298,12 +298,14 @@ def _crossings(parts: Divided, split: Split) -> int:
 def _prompt_s(
     tokens: int, parts: Divided, split: Split, card: CostEstimate, other: CostEstimate, device: DeviceProfile
 ) -> float:
-    """Seconds of the prompt: on the card with the host's weights sent to it, or short ones where the weights are."""
+    """Seconds of the prompt: on the card, which receives the host's weights; short prompts where the weights are."""
     shares = parts.shares(split)
     if tokens < LEAST_SENT:
         pairs = zip(card.prefill, other.prefill, strict=True)
         return sum(a.latency_s * _share(a, shares) + b.latency_s * (1 - _share(a, shares)) for a, b in pairs)
-    layers = parts.on_host(split) - parts.head * (1 - shares[2])  # the output matrix meets one token, where it lies
+    layers = parts.on_host(split) - parts.head * (
+        1 - shares[2]
+    )  # the output matrix is used for one token, where it is stored
     sent = math.ceil(tokens / UBATCH) * layers
     return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
 
@@ -316,4 +318,4 @@ def _notes(parts: Divided, split: Split, host: DeviceProfile, times: TokenTimes,
     held = units.show(parts.on_host(split), "bytes")
     yield f"the host keeps {held} of weights and reads them at up to {bandwidth} ({host.label})"
     if named is None:
-        yield "the host is a guess, and the interval wide for it: name yours, --host ryzen-7-7700x or --host '60 GB/s'"
+        yield "the host is assumed, which widens the interval; name yours: --host ryzen-7-7700x or --host '60 GB/s'"

@@ -13,13 +13,13 @@ from chipwise.predict.served.served_energy import constants
 from chipwise.predict.whole_runs.diffusion import Picture, picture_law
 from chipwise.predict.whole_runs.sums import value_of
 
-DISTILLED = 4  # steps of models that were distilled for few
-LEAST = 1.02  # times faster that are worth saying
+DISTILLED = 4  # steps of models distilled to few steps
+LEAST = 1.02  # least speed-up worth showing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the request or the model, and its speed-up of each image."""
+    """A change of the request or the model, and its speed-up per image."""
 
     what: str
     times: float
@@ -39,7 +39,7 @@ class PictureExplanation(Result):
         return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per share of the seconds, then one a change."""
+        """One row per part of the time, then one per change."""
         shares = [{"what": name, "share": share} for name, share in self.estimate.shares.items()]
         return [*shares, *({"what": each.what, "times_faster": each.times} for each in self.changes)]
 
@@ -58,23 +58,24 @@ def explain_pictures(
 def _others(picture: Picture) -> Iterator[tuple[str, str, Picture]]:
     model, batch, devices = picture.model, 4 * picture.batch, 2 * picture.devices
     if picture.steps > DISTILLED:
-        why = "needs a model that was distilled for few steps"
+        why = "needs a model distilled to few steps"
         yield f"{DISTILLED} steps instead of {picture.steps}", why, replace(picture, steps=DISTILLED)
         half = picture.steps // 2
         yield (
             f"{half} steps instead of {picture.steps}",
-            "finer steps change less and less; a multistep solver (arXiv:2211.01095) needs fewer for the same image",
+            "more steps improve the image less and less; a multistep solver (arXiv:2211.01095) needs fewer for "
+            "the same image",
             replace(picture, steps=half),
         )
     if model.passes > 1:
         one = replace(picture, model=replace(model, passes=1))
-        yield "one pass a step instead of two", "needs a model that guidance was distilled into", one
+        yield "one pass per step instead of two", "needs a guidance-distilled model", one
     small = replace(picture, height=picture.height // 2, width=picture.width // 2)
     yield f"{small.width} x {small.height} pixels", "a quarter of the positions, a sixteenth of the attention", small
     coarse = replace(picture, model=replace(model, pixels=2 * model.pixels))
     yield f"positions of {2 * model.pixels} pixels instead of {model.pixels}", "needs other latents", coarse
-    yield f"a batch of {batch}", "what each batch begins with is shared", replace(picture, batch=batch)
-    yield f"{devices} devices", "they share positions and exchange keys", replace(picture, devices=devices)
+    yield f"a batch of {batch}", "the fixed cost of a batch is shared", replace(picture, batch=batch)
+    yield f"{devices} devices", "devices split positions and exchange keys", replace(picture, devices=devices)
 
 
 def _each_s(picture: Picture) -> float:

@@ -1,4 +1,4 @@
-"""Images and videos of diffusion transformers: seconds, watts, joules and price of a batch, by whole runs' rates."""
+"""Time, power, energy and price of a batch of images or videos from a diffusion model, by a law of whole runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chipwise.predict.whole_runs.sums import value_of
 RUNTIME = "diffusers"
 MOST_PIXELS = 16_384
 VIDEOS = ("hunyuanvideo", "wan", "cogvideo", "ltx", "mochi")
-FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo", "sdxl-turbo")  # distilled for about four
+FEW_STEPS = ("flux.1-schnell", "stable-diffusion-3.5-large-turbo", "sdxl-turbo")  # distilled to about four steps
 SORTS = {"dit-": "small", "stable-diffusion-v1": "first", "stable-diffusion-2": "second", "sdxl-turbo": "first"}
 SIZES = {
     "image": (1024, 1024, 1, 28),
@@ -28,7 +28,7 @@ SIZES = {
     "first": (512, 512, 1, 50),
     "second": (768, 768, 1, 50),
 }
-"""Height, width, frames and steps where they are not asked for: of most published runs, or what a model is made for."""
+"""Default height, width, frames and steps: those of most published runs, or those the model was made for."""
 
 
 def picture_of(
@@ -53,11 +53,11 @@ def picture_of(
         frames: Of a video, 81; 1 makes an image.
         steps: Of denoising; 28 and 50, 4 of models that were distilled for few.
         batch: Images or videos.
-        devices: Devices that share each picture's positions.
-        runtime: ``diffusers``, whose rates the law has.
+        devices: Devices over which each image's positions are split.
+        runtime: Only ``diffusers``.
 
     Raises:
-        UnknownName: The model, device or runtime is not known.
+        UnknownName: The model, device or runtime is unknown.
         SpecError: A size is not above zero.
     """
     if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
@@ -123,9 +123,9 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
         notes.append(f"no price: {error}")
     if _far(sheet):
         notes.append(
-            f"no pictures were timed on {sheet.name} or chips like it: the interval is that of whole vendors"
+            f"no diffusion model was timed on {sheet.name} or similar chips: the interval is that for unseen vendors"
             + (
-                "; products are rated as in image models, which were timed on such cards"
+                "; matrix products use rates of image models, which were timed on such cards"
                 if rated_by_images(sheet)
                 else ""
             )
@@ -134,7 +134,7 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
     parts = {} if known is None else known.parts()
     if diffusion.BYTES * sum(parts.values()) > sheet.usable_bytes:
         whole = units.show(diffusion.BYTES * sum(parts.values()), "bytes")
-        notes.append(f"all parts together take {whole} in bf16: the text encoders must leave before the steps begin")
+        notes.append(f"all parts together take {whole} in bf16: the text encoders must be unloaded before denoising")
     size = f"{picture.width} x {picture.height}"
     size += f", {picture.frames} frames" if picture.frames > 1 else ""
     return RunEstimate(
@@ -161,14 +161,14 @@ MEANINGS = {
     "exchange": "exchange between devices",
     "exchanges": "waiting for exchanges",
 }
-"""What the seconds of a picture go to, by the names of the law's summands."""
+"""Meaning of each summand of the law in words."""
 
 
 def shares_of(picture: Picture) -> dict[str, float]:
     """The share of a batch's seconds that goes to each of :data:`MEANINGS`, by the fitted rates."""
     terms = constants()["pictures_s"].terms()
     seconds = {amount.terms[0][0]: float(value_of([amount], terms)) for amount in picture_law(picture)}
-    hidden = min("products", "launches", key=lambda name: seconds[name])  # of these the slower decides
+    hidden = min("products", "launches", key=lambda name: seconds[name])  # the slower of these decides
     total = sum(value for name, value in seconds.items() if name != hidden)
     return {
         meaning: seconds[name] / total for name, meaning in MEANINGS.items() if name != hidden and seconds.get(name)
@@ -177,13 +177,15 @@ def shares_of(picture: Picture) -> dict[str, float]:
 
 def _halfwidth(law: str, situation: str, place: str) -> float:
     held = constants()[law]
-    if f"{situation}|*" not in held.halfwidths:  # seconds have no fit without a vendor: that of a device is the widest
+    if (
+        f"{situation}|*" not in held.halfwidths
+    ):  # there is no fit without a vendor, so the widest is that without a device
         situation = "sibling"
     return held.halfwidth(situation, place)
 
 
 def _far(sheet: DeviceProfile) -> bool:
-    """Whether the device is unlike the fitted ones (data-centre GPUs of one maker with HBM)."""
+    """Whether the device is unlike the fitted ones (NVIDIA's data-centre GPUs with HBM)."""
     return sheet.vendor not in constants()["pictures_s"].vendors or not sheet.level("dram").technology.startswith("HBM")
 
 
@@ -191,7 +193,7 @@ def _check_memory(model: str, picture: Picture) -> None:
     """Refuses a transformer whose weights alone exceed the memory.
 
     Raises:
-        DoesNotFit: They do not.
+        DoesNotFit: The weights exceed the memory.
     """
     needed, sheet = diffusion.BYTES * picture.model.parameters, picture.device
     if needed > sheet.usable_bytes:

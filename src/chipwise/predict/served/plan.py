@@ -14,14 +14,14 @@ from chipwise.model.kinds.image.stages import Stage
 from chipwise.model.kinds.image.stem import ImageStem
 
 NODE_DEVICES = 8
-"""Number of devices that the machines of published tables link directly."""
+"""Number of directly linked devices in the machines of the published tables."""
 
 
 def whole_number(value: object, field: str) -> None:
     """Checks that ``value`` is a whole number.
 
     Raises:
-        SpecError: It is anything else, such as 2.0 or text.
+        SpecError: The value is anything else, such as 2.0 or text.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise SpecError(f"must be a whole number, not {value!r}", field=field)
@@ -73,7 +73,7 @@ class Plan:
 def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
     """The ``tp``, ``dp`` and ``ep`` of a table's row.
 
-    Tables of served runs count eight devices with eightfold tensor and eightfold expert parallelism as 64 devices. The
+    The published tables count eight devices with tp 8 and ep 8 as 64 devices. The
     same runs appear a second time with eight devices and equal times; no machine in the tables links 64.
     """
     if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
@@ -85,7 +85,7 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
     """Checks that every matrix splits evenly.
 
     Raises:
-        SpecError: One does not; the message names it and the degrees that would work.
+        SpecError: A matrix does not; the message names it and the degrees that would work.
     """
     experts = 0
     stages = arch.stem.stages if isinstance(arch.stem, ImageStem) else ()
@@ -102,7 +102,7 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
         if isinstance(layer.ffn, MixtureOfExperts):
             experts = max(experts, layer.ffn.experts)
     if plan.ep > 1 and not experts:
-        raise SpecError(f"{arch.name} has no experts to deal out to {plan.ep} groups", field="ep")
+        raise SpecError(f"{arch.name} has no experts to divide among {plan.ep} groups", field="ep")
     if plan.ep > max(experts, 1):
         raise SpecError(f"{arch.name} has {experts} experts, fewer than {plan.ep} groups", field="ep")
     if plan.pp > len(arch.layers):

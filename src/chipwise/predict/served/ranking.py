@@ -1,7 +1,7 @@
 """Lowers ranking models: item tables (sharded or not), a request's attention, and scores.
 
-Each device answers requests of its own. Where the tables are dealt out, the rows that its requests need lie on all
-devices: numbers of items go out, rows come back, each in one all-to-all.
+Each device answers its own requests. If the tables are sharded, the rows that its requests need are on all devices:
+item numbers are sent in one all-to-all, and rows come back in another.
 
 References:
     Tables divided over devices, all else replicated: Naumov et al. 2019, DLRM, arXiv:1906.00091, section 4.1.
@@ -23,7 +23,7 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
-ID_BYTES = 4  # of an item's number on its way to the device that has its row
+ID_BYTES = 4  # bytes of an item number sent to the device with its row
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
@@ -33,7 +33,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Rows of the tables, sums of tags' rows, and the matrix after tables of another width than the model's."""
+    """Table look-ups, sums over tags, and the projection if the tables are not as wide as the model."""
     arch, formats, width = setting.arch, setting.formats, stem.table_width(setting.arch.d_model)
     ids = step.tokens * (1 + stem.bag)
     if stem.shards > 1:
@@ -54,7 +54,7 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
         yield rows("tags", step.tokens * stem.bag, stem.tags)
         bag = PoolOp(batch=step.tokens, positions=stem.bag, width=width, activations=formats.activations)
         yield PlacedOp(place="bag", op=bag)
-    if stem.shards > 1:  # tags are summed where their rows lie
+    if stem.shards > 1:  # tags are summed on the device that has their rows
         yield _exchange("rows", setting.activation_bytes(step.tokens * width * (2 if stem.bag else 1)), stem, setting)
     if stem.width:
         yield setting.plain_matmul("projection", step.tokens, stem.values, arch.d_model, bias=stem.bias)

@@ -32,7 +32,7 @@ from chipwise.predict.served.towers import IMAGE, SOUND, place_of
 
 T = TypeVar("T")
 IMAGE_SIZE = (1024, 768)
-"""Pixels of a request's images, width and height, where none are given: a photograph on a screen."""
+"""Default width and height of a request's images in pixels."""
 MAX_IMAGES = 10_000
 MAX_TOKENS = 100_000_000
 """Upper limit on prompt tokens, new tokens and requests in flight; a larger number must be a mistake."""
@@ -42,9 +42,9 @@ MAX_TOKENS = 100_000_000
 class Request:
     """One row of a table. ``batch`` is the number of requests in flight over all attention replicas.
 
-    ``cached_tokens`` of each prompt are found in the cache and not computed again; memory is counted as if each request
-    had its own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
-    With ``images`` the prompt is longer by their tokens, and the tower that reads them is held and run.
+    ``cached_tokens`` of each prompt are in the cache and not recomputed; memory is counted as if each request had its
+    own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations. With ``images``,
+    their tokens are added to the prompt, and the vision tower is kept in memory and run.
     """
 
     model: str | Path | ArchSpec
@@ -54,9 +54,9 @@ class Request:
     new_tokens: int = 128
     cached_tokens: int = 0
     wide_layers: frozenset[int] = frozenset()
-    images: int = 0  # of each request
+    images: int = 0  # images per request
     image_size: tuple[int, int] = IMAGE_SIZE  # pixels, width and height
-    audio_s: float = 0.0  # seconds of sound in each request, of a model that hears with a tower
+    audio_s: float = 0.0  # seconds of sound per request, for a model with an audio tower
 
     def __post_init__(self) -> None:
         for field in ("batch", "prompt_tokens", "new_tokens", "cached_tokens"):
@@ -80,21 +80,21 @@ class Request:
     @property
     def device(self) -> str | Path | DeviceProfile:
         """The device."""
-        assert self.deployment.device is not None  # checked when the request was made
+        assert self.deployment.device is not None  # checked in __post_init__
         return self.deployment.device
 
     def but(self, **changes: Any) -> Request:
-        """The request with other fields, its own or its deployment's."""
+        """Returns the request with changed fields, its own or its deployment's."""
         return changed(self, changes)
 
 
 def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
-    """The model with requests of so many seconds of sound, and the seconds that a tower reads beside a prompt.
+    """Adapts the model to ``audio_s`` seconds of sound; returns it, and the seconds that a tower reads.
 
-    Of a model that hears with a stem, the sound is the request; None is its usual length.
+    If the model has an audio stem, the sound is the whole request; None means its usual length.
 
     Raises:
-        SpecError: It does not take audio, or not so long at once.
+        SpecError: The model does not take audio, or not of this length.
     """
     if audio_s is None:
         return model, 0.0
@@ -106,7 +106,7 @@ _looked_at = operator.attrgetter("model", "deployment", "wide_layers")
 
 
 def names_of(request: Request) -> tuple[object, ...]:
-    """All of a request that :func:`resolved` looks at."""
+    """The fields of a request that :func:`resolved` depends on, as a cache key."""
     return (*_looked_at(request), request.images > 0, request.audio_s > 0)
 
 
@@ -116,7 +116,7 @@ class Resolved:
 
     setting: Setting
     device: DeviceProfile
-    weights: str | None  # as named, or as suits the chip; None for the checkpoint's own 16 bits
+    weights: str | None  # as named, or the chip's default; None for the checkpoint's own 16 bits
 
 
 def resolved(request: Request) -> Resolved:
@@ -163,14 +163,14 @@ def _resolved(
             what = "reads images" if kind == IMAGE else "hears"
             raise SpecError(f"{arch.name} has no tower that {what}", field=given)
     if not (images or sound):
-        arch = arch.without_towers()  # runtimes need not load what reads images (vLLM: --limit-mm-per-prompt)
+        arch = arch.without_towers()  # runtimes need not load towers (vLLM: --limit-mm-per-prompt)
     found = _device(device, device_changed) if isinstance(device, str) else device
     layers: tuple[str, ...] = ()
     named_weights = weights
     if weights is not None and mixed(weights):
         stated = read_formats(weights, len(arch.layers))
         if stated.matrices:
-            raise SpecError("single matrices are priced on a calibrated machine alone", field="weights")
+            raise SpecError("formats per matrix can only be priced on a calibrated machine", field="weights")
         weights, layers = stated.head, stated.layers
     name = model if isinstance(model, str) else None
     found_runtime, weights = _served(arch, name, found, runtime, weights)
@@ -224,7 +224,7 @@ def _named(given: str | Path | T) -> str | T:
     """A path or name as text.
 
     Raises:
-        SpecError: Nothing was named.
+        SpecError: The name is None.
     """
     if given is None:
         raise SpecError("a model and a device are needed, not None")
@@ -253,7 +253,7 @@ def _model(name: str, changed: int) -> ArchSpec:
 
 
 def taken_for(model: object, device: object = None) -> list[str]:
-    """Notes on model and device: which were taken for ambiguous names, and fields that were not read."""
+    """Notes on model and device: how ambiguous names were read, and which fields were not read."""
     found: list[str | None] = []
     if isinstance(model, str | Path):
         place, like = alike.split(model)
@@ -304,5 +304,5 @@ def _formats(
 
 
 def problem_of(error: ChipwiseError) -> str:
-    """An error's message as one cell of a table."""
+    """An error's message as the cell of a table."""
     return " ".join(str(error).split())

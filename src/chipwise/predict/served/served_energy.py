@@ -1,8 +1,8 @@
-"""Watts, seconds and joules of models served to many at once, as boards' own counters saw them.
+"""Power, time and energy of models under continuous load, by laws fitted to the boards' own power counters.
 
-A token's seconds are a step's over the requests that it serves, with their share of prompts; a sum of amounts over
-rates fitted to whole runs of vLLM on H100 and B200 (``predict/sums``). Watts follow from the shares of the memory and
-of the arithmetic that these seconds leave, joules from both.
+Seconds per token are those of a step divided by its requests, including their share of prompts; the step is a sum of
+quantities over rates fitted to whole runs of vLLM on H100 and B200 (``predict/sums``). Power follows from the resulting
+utilisation of memory and arithmetic, energy from both.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, Law, named, valu
 
 DATA = Path(__file__).parent / "data" / "energy.json"
 LAWS = ("tokens_s", "tokens_w", "tokens_j", "pictures_s", "pictures_w", "pictures_j")
-SORT = "lm-arena-chat"  # the kind of work that requests of plain text are
+SORT = "lm-arena-chat"  # the kind of work used for requests of plain text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
     """A model served on several devices: requests in flight, tokens of prompts and answers, the kind of work."""
 
-    setting: Setting  # with the plan of one of the devices' share
+    setting: Setting  # with the plan of one device's share
     device: DeviceProfile
     devices: int
     requests: int
@@ -54,7 +54,7 @@ class StepLoad:
         return gpu, kind, f"{gpu}|{kind}", f"n{self.devices}", f"{gpu}|n{self.devices}", bits, f"{gpu}|{self.sort}"
 
     def held(self) -> float:
-        """Requests that memory holds at once."""
+        """Number of requests that fit in memory at once."""
         asked = np.array([self.requests])
         whole = np.array([max(1, (self.prompt_tokens + self.new_tokens) // 2)])
         return float(sequences_held(self.setting, self.device, asked, whole)[0]) if self.requests > 1 else 1.0
@@ -94,7 +94,7 @@ class TokenWork:
         asked = np.array([load.prompt_tokens])
         prompt = Work.of(lower_pass(load.setting, Step(batch=ones, query_tokens=asked, past_tokens=0 * ones)), 1)
         bandwidth, peak = load.device.mem_bandwidth_bytes_per_s, peak_flops_per_s(load.device)
-        each = requests / load.new_tokens  # prompts of a step
+        each = requests / load.new_tokens  # prompts per step
         return cls(
             memory_s=float(step.weight_bytes[0]) / bandwidth,
             cache_s=float(step.cache_bytes[0]) / bandwidth,
@@ -147,22 +147,22 @@ def served_power(
 ) -> dict[str, Predicted]:
     """Watts of all devices, and joules of a new token, at a constant number of requests in flight.
 
-    Every request's prompt is read in between, so a token's joules hold its share of one.
+    Prompts are processed in between, so the energy per token includes its share of a prompt.
 
     Args:
         setting: Model, formats and plan, whose devices all draw power.
         device: One of the devices.
-        requests: In flight at once, over all devices; fewer where memory holds fewer.
-        prompt_tokens: Of a request.
-        new_tokens: Of a request.
+        requests: Requests in flight over all devices; fewer if memory does not hold them.
+        prompt_tokens: Prompt tokens per request.
+        new_tokens: New tokens per request.
 
     Raises:
-        Unsupported: The laws were fitted to vLLM on NVIDIA's data-centre GPUs; this is something else.
+        Unsupported: The case is not covered; the laws were fitted to vLLM on NVIDIA's data-centre GPUs.
     """
     held = constants()
     seen = device.vendor in held["tokens_w"].vendors and device.level("dram").technology.startswith("HBM")
     if not seen or setting.runtime.stack not in SERVING or not setting.arch.causal or setting.arch.encoder:
-        raise Unsupported("watts of whole runs are known of engines that serve on NVIDIA's GPUs with HBM")
+        raise Unsupported("power under load is only known for serving engines on NVIDIA GPUs with HBM")
     plan = setting.plan
     load = StepLoad(
         setting=shared(setting, plan.devices),

@@ -1,4 +1,4 @@
-"""Inputs and outputs of lowering: the setting (model, plan, formats, runtime), the step, and the kernels it gives."""
+"""Inputs and outputs of lowering: the setting (model, plan, formats, runtime), the step, and the kernels."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Step:
     """The work of one pass in each attention replica: a number of sequences and of new positions in each.
 
     Attributes:
-        batch: Sequences.
-        query_tokens: New positions of each.
-        past_tokens: Positions of each that are already cached.
+        batch: Number of sequences.
+        query_tokens: New positions per sequence.
+        past_tokens: Cached positions per sequence.
         encoder_tokens: Positions of an encoder-decoder's input sequence.
         encode: Whether the pass also runs the encoder.
         every_logit: Whether all new positions have logits (training), or the last of each sequence (serving).
-        towers: What each of the model's towers reads before it; none if all is text.
+        towers: Work of each tower before the pass; empty for text-only requests.
     """
 
     batch: Size
@@ -65,8 +65,7 @@ class Setting:
     """Everything that lowering depends on, except the step. Its methods create the parts that all blocks share.
 
     Raises:
-        SpecError: The plan does not divide the model.
-    """
+        SpecError: A parallel degree does not divide the model."""
 
     arch: ArchSpec
     plan: Plan

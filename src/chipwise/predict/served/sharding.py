@@ -31,13 +31,13 @@ def check_stage(zero: int, plan: Plan) -> None:
     """Checks that the states of ``plan`` can be sharded by stage ``zero``.
 
     Raises:
-        SpecError: There is no such stage, or its cost is not known here.
+        SpecError: There is no such stage, or its cost is not modelled.
     """
     whole_number(zero, "zero")
     if not 0 <= zero <= STAGES:
         raise SpecError(f"must be a stage from 0 (nothing is sharded) to {STAGES} (FSDP), not {zero}", field="zero")
     if zero and plan.ep > 1:
-        raise SpecError("states of experts that are dealt out to groups (ep) are not sharded here", field="zero")
+        raise SpecError("sharding of states is not supported together with expert groups (ep)", field="zero")
 
 
 def states_bytes(parameters: float, zero: int, replicas: int) -> float:
@@ -50,7 +50,8 @@ def states_bytes(parameters: float, zero: int, replicas: int) -> float:
 def gathered_bytes(in_layers: float, depth: int, parameters: float) -> float:
     """Bytes of the unsharded parameters that stage 3 holds at once.
 
-    Weights outside the layers, those of a layer and of the next, which is gathered ahead, and a layer's gradients.
+    These are the weights outside the layers, those of one layer and of the next (gathered ahead), and one layer's
+    gradients.
     """
     layer = in_layers / depth
     return WEIGHT_BYTES * (parameters - in_layers + min(2, depth) * layer) + GRADIENT_BYTES * layer
@@ -67,9 +68,10 @@ def communication_s(
     forward_s: float,
     backward_s: float,
 ) -> float:
-    """Seconds of a step's communication among replicas that no computation hides.
+    """Seconds of a step's communication among replicas that computation does not hide.
 
-    What is sent for a pass runs beside it; gathering new weights after the optimiser (stages 1, 2) runs beside nothing.
+    Communication for a pass overlaps with it; gathering new weights after the optimiser (stages 1, 2) overlaps with
+    nothing.
     """
     if plan.dp == 1:
         return 0.0

@@ -16,7 +16,7 @@ from chipwise.predict.served.memory import DeviceMemory
 from chipwise.predict.served.remedies import Remedy, remedies_of, together
 from chipwise.predict.served.request import Request
 
-LEFT_TO_MACOS = 8e9  # bytes, at least, where raising the GPU's limit is advised
+LEFT_TO_MACOS = 8e9  # bytes that must remain for macOS when advising a higher GPU limit
 NOTHING = "neither a narrower format, nor more devices, nor fewer requests would fit"
 
 
@@ -46,13 +46,13 @@ class Fitting:
 class Shortage:
     """A request that does not fit: needed and available bytes on each device, and alternatives."""
 
-    said: str  # by how much, and what is held
+    said: str  # the missing memory and its contents, in words
     devices: int
     needed_bytes: float
-    held_said: str  # what there is, in words
+    held_said: str  # available memory in words
     fitting: tuple[Fitting, ...]
-    chip: str | None  # the smallest chip that holds it, where no change does
-    limit_mib: int | None = None  # macOS's limit on the GPU's memory with which it fits
+    chip: str | None  # the smallest chip that fits it, if no change does
+    limit_mib: int | None = None  # macOS limit on GPU memory with which it fits
 
     @property
     def line(self) -> str:
@@ -64,7 +64,7 @@ class Shortage:
 
     @property
     def message(self) -> str:
-        """The error: missing memory, its content, and options that would fit."""
+        """The error message: missing memory, its contents, and options that would fit."""
         return f"{self.said}; {would_fit(self.fitting) if self.fitting else self._else}{self._raised}"
 
     @property
@@ -78,12 +78,12 @@ class Shortage:
 
 
 def would_fit(fitting: Sequence[Fitting]) -> str:
-    """The options of the changes that fit."""
+    """Text with the options of the changes that fit."""
     return f"{' or '.join(each.remedy.option for each in fitting)} would fit" if fitting else NOTHING
 
 
 def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
-    """Message that says by how much request ``i`` of the group does not fit; None if it does."""
+    """Message that says how much memory request ``i`` of the group lacks; None if it fits."""
     device = group.device
     needed, held = float(memory.peak_bytes[i]), device.usable_bytes
     if needed <= held:
@@ -143,7 +143,7 @@ def _shortage(group: Group, memory: DeviceMemory, i: int, said: str, *, fitting:
 
 
 def _limit_mib(group: Group, needed_bytes: float) -> int | None:
-    """The limit on a Mac's GPU that fits so much, if macOS keeps enough."""
+    """The GPU memory limit on a Mac that would fit the model, if enough is left for macOS."""
     device = group.device
     held_back = device.usable_bytes < device.mem_capacity_bytes
     fits = group.setting.plan.devices == 1 and needed_bytes + LEFT_TO_MACOS <= device.mem_capacity_bytes
@@ -179,7 +179,7 @@ def _first_fitting(
         for place, sort in left.items():
             if (fitting := _first_that_fits(requests[place[0]], sort)) is not None:
                 tried[place] = fitting
-        # the device may lack a rate for a weight format, which pricing tells; all of them are priced together
+        # pricing reveals formats without a rate on the device; all are priced together
         doubtful = [place for place, (each, group) in tried.items() if _may_lack_a_rate(each.remedy, group)]
         priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
         found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
@@ -211,7 +211,7 @@ def _may_lack_a_rate(remedy: Remedy, group: Group) -> bool:
 
 
 def _chip(group: Group, needed_bytes: float) -> str | None:
-    """The chip with the least memory that holds ``needed_bytes``, of the same maker and kind where there is one."""
+    """The chip with the least memory that holds ``needed_bytes``, preferably of the same vendor and kind."""
     device = group.device
 
     def far(other: DeviceProfile) -> tuple[bool, bool, float]:

@@ -15,7 +15,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting
 def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
     """Convolutions with norms and activations, the matrix into the model's width, and positions.
 
-    ``setting`` is that of the layers that follow. The activation after a convolution is a kernel of its own.
+    ``setting`` is that of the following layers. The activation after a convolution is a separate kernel.
     """
     formats, d = setting.formats, setting.arch.d_model
     areas = block.areas()

@@ -1,10 +1,10 @@
-"""A law for passes of served engines on chips without kernel timings, fitted to whole runs.
+"""A law for passes of serving engines on chips without kernel timings, fitted to whole runs.
 
-Kernels of vLLM and its like were timed on NVIDIA's GPUs. What an engine makes of another maker's chip is known from
-runs alone: batches of equal requests that start together, timed until the last has ended. Their seconds are a sum of
-amounts that lowering and the data sheet give, over rates that such runs were fitted with (``predict/sums``): reading
-weights, multiplying, reading the cache, collectives, and host time of a step, of a kernel and of a sequence. The terms
-are those of all runs and the deviations of an engine, a vendor, a device, and of an engine on so many devices.
+Kernels of vLLM and similar engines were only timed on NVIDIA's GPUs. For other vendors' chips only whole runs are
+known: batches of equal requests that start together, timed until the last has ended. Their time is a sum of quantities
+from lowering and the data sheet over fitted rates (``predict/sums``): reading weights, multiplying, reading the cache,
+collectives, and host time per step, kernel and sequence. Rates have a common term and deviations by engine, vendor,
+device, and engine with a number of devices.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from chipwise.predict.served.steps import class_of
 from chipwise.predict.whole_runs.sums import Amount, Constants, load, named, value_of
 
 DATA = Path(__file__).parent / "data" / "stacks.json"
-PROMPT_TOKENS = 2048  # new positions of one pass: --max-num-batched-tokens of the engines that were run
+PROMPT_TOKENS = 2048  # new positions per pass: --max-num-batched-tokens in the runs
 MOST_SEQUENCES = 256  # --max-num-seqs
-FREE_SHARE = 0.9  # of the memory, for weights and cache
+FREE_SHARE = 0.9  # share of the memory for weights and cache
 WORKSPACE_BYTES = 1e9
-MEAN_HELD = 1.8  # positions that a sequence holds while it waits for none, over its prompt's, where half are made
+MEAN_HELD = 1.8  # mean cached positions of a sequence relative to its prompt
 BATCHES = (1, 16, 32, 64, 128, 256)
 LENGTHS = (128, 256, 512, 1024, 2048)
 BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
-"""Engines, and those that were run whose terms they take."""
-ONE_REQUEST = ("llama.cpp",)  # batches of its runs are positions of the prompt that one pass takes
+"""Engines, each with the engine in the runs whose terms it uses."""
+ONE_REQUEST = ("llama.cpp",)  # in its runs, the batch is the number of prompt positions per pass
 UNLISTED_LINK = 50e9  # bytes/s between devices whose sheet lists no link
 
 
@@ -70,9 +70,9 @@ class Where:
 class Work:
     """Work of a pass's kernels on one device, by kind; one value per request."""
 
-    weight_bytes: Float64Array  # of products and experts
+    weight_bytes: Float64Array  # weights of products and experts
     product_flops: Float64Array
-    cache_bytes: Float64Array  # of attention and of all kernels between products
+    cache_bytes: Float64Array  # traffic of attention and of all kernels between products
     attention_flops: Float64Array
     collective_bytes: Float64Array
     collectives: float
@@ -116,14 +116,14 @@ def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Size, times: 
     """The summands of one pass, times ``times``.
 
     Args:
-        work: Of its kernels.
+        work: Work of the pass's kernels.
         where: Engine and devices.
-        prompt: Whether it reads a prompt, or decodes.
-        sequences: How many are decoded; 0 for a prompt's pass.
-        times: How often the pass runs.
+        prompt: Whether the pass processes a prompt instead of decoding.
+        sequences: Number of decoded sequences; 0 for a prompt's pass.
+        times: Number of passes.
 
     Raises:
-        Unsupported: The device lists no rate of 16-bit products.
+        Unsupported: The device lists no rate for 16-bit products.
     """
     device = where.device
     bandwidth, peak = device.mem_bandwidth_bytes_per_s, peak_flops_per_s(device)
@@ -154,13 +154,13 @@ def peak_flops_per_s(device: DeviceProfile) -> float:
     """Dense rate of 16-bit products.
 
     Raises:
-        Unsupported: The sheet has none.
+        Unsupported: The sheet lists no such rate.
     """
     for name in (DType.BF16, DType.FP16, DType.FP32):
         rate = device.peak_flops_per_s.get(name)
         if rate:
             return rate
-    raise Unsupported(f"{device.name} lists no rate of 16-bit products")
+    raise Unsupported(f"{device.name} lists no rate for 16-bit products")
 
 
 def link_bytes_per_s(device: DeviceProfile) -> float:
@@ -172,7 +172,7 @@ def link_bytes_per_s(device: DeviceProfile) -> float:
 def sequences_held(
     setting: Setting, device: DeviceProfile, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
 ) -> Float64Array:
-    """Sequences that the memory holds at once, at least one; the others wait."""
+    """Number of sequences that fit in memory at once, at least one; the others wait."""
     one = np.ones(1, np.int64)
     work = Work.of(lower_pass(setting, Step(batch=one, query_tokens=1, past_tokens=1000 * one)), 1)
     each = float(work.cache_bytes[0]) / 1001
@@ -206,7 +206,7 @@ def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
 def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
     """Whether this law prices a model's passes: decoders in served engines, off NVIDIA's GPUs, on chips with HBM.
 
-    What people own is far from the chips that were run.
+    Consumer chips are too different from the chips in the runs.
     """
     if runtime.name not in BUILT_ALIKE or not arch.causal or arch.encoder:
         return False
@@ -237,7 +237,7 @@ def pass_seconds(
     """Seconds of one pass, one value per request.
 
     Raises:
-        Unsupported: The device lists no rate of 16-bit products.
+        Unsupported: The device lists no rate for 16-bit products.
     """
     law = pass_law(Work.of(parts, rows), where, prompt=prompt, sequences=sequences)
     found: Float64Array = np.broadcast_to(np.asarray(value_of(law, constants().terms(fold)), np.float64), rows).copy()

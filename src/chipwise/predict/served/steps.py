@@ -77,7 +77,7 @@ class PassTimes:
         return self.figure("latency_s")
 
     def figure(self, name: str) -> Float64Array:
-        """One of ``kernel_times.FIGURES``, (parts, requests)."""
+        """One row of ``kernel_times.FIGURES``, (parts, requests)."""
         found: Float64Array = self.figures[FIGURES.index(name)]
         return found
 
@@ -118,7 +118,7 @@ class PassTimes:
     def situation(self) -> Situation:
         """The worst situation (seen, sibling, unseen) among products, attention and experts, which dominate the time.
 
-        Grouped products of latent attention's heads are in no table and do not count.
+        Grouped products of latent attention's heads were never measured and do not count.
         """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [

@@ -1,4 +1,4 @@
-"""Estimates of whole tables: each row gets its answer, or the reason why it has none.
+"""Estimates for whole tables: each row gets an answer or the reason why there is none.
 
 Rows that share model, device, runtime, formats and plan are priced together.
 """
@@ -27,7 +27,7 @@ from chipwise.predict.served.shortage import shortage_text
 _COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
 ALSO_ASKED = ("images", "image_size", "audio_s")
-"""Columns of models that read images or sound: of each request; written only where the table has them."""
+"""Columns for images and sound per request; written only if the table has them."""
 ANSWERED = (
     "ttft_s",
     "tpot_s",
@@ -42,15 +42,15 @@ ANSWERED = (
     "provenance",
     "error",
 )
-BLOCK = 32_768  # rows that are priced at once
+BLOCK = 32_768  # rows priced at once
 
 
 def estimate_file(
     path: Path, out: Path, *, fold: str | None = None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, int]:
-    """Writes the CSV file ``path`` with its answers to ``out``; returns the number of rows and of failed rows.
+    """Writes the CSV file ``path`` with answers to ``out``; returns the number of rows and of failed rows.
 
-    Unknown columns are copied behind the known ones.
+    Unknown columns are copied after the known ones.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -71,7 +71,7 @@ def estimate_file(
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pauses the cyclic garbage collector, which would take a sixth of the time and find nothing."""
+    """Pauses the cyclic garbage collector, which would take a sixth of the time without freeing anything."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -99,7 +99,7 @@ def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None)
 def _answer(
     answers: list[dict[str, object]], requests: Sequence[Request], places: Sequence[int], *, fold: str | None
 ) -> None:
-    """Fills in the answers of ``requests``, for as many concurrent requests as fit in memory."""
+    """Fills in the answers to ``requests``, for as many concurrent requests as fit in memory."""
     groups, errors = grouped(requests)
     for i, problem in errors.items():
         answers[places[i]]["error"] = problem_of(problem)
@@ -142,7 +142,7 @@ def request_of(row: Mapping[str, str]) -> Request:
     """Reads a row as a request.
 
     Raises:
-        SpecError: A cell is missing or no whole number.
+        SpecError: A cell is missing or not a whole number.
     """
     for name in ("model", "device"):
         if not row.get(name):
@@ -178,7 +178,7 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
 
 
 def _seconds(row: Mapping[str, str]) -> float | None:
-    """Seconds of sound of each request, if a cell has them."""
+    """Seconds of sound per request, if the cell is filled."""
     if not (text := row.get("audio_s")):
         return None
     try:

@@ -1,14 +1,14 @@
-"""Seconds of a pass as a taught profile predicts them: the arithmetic that teaching and predicting share.
+"""Seconds of a pass by a taught profile: the arithmetic shared by teaching and predicting.
 
-The data sheet's prediction of a pass is a sum over groups of operators (``TERMS``). A profile gives each group a
-factor, all groups a common one, and a smooth factor of what the pass is like (``FIGURES``):
+The data sheet's prediction of a pass is a sum over groups of operators (``TERMS``). A profile has a factor for each
+group, a common factor, and a smooth factor that depends on features of the pass (``FIGURES``):
 
     ln t = ln Σ units_g · z_g · exp(u_g)  +  c  +  Σ labels  +  r(figures)
 
-The logarithms u, c, labels and r are normally distributed before anything was measured, about 0: the data sheet's own
-prediction. A few groups say what a sheet may have left out (``EXTRA``): bytes, arithmetic, a cost of each kernel and of
-each pass. They start at ``EXTRA_SHARE`` of a typical pass and may grow to all of it. The smooth part is a Gaussian
-process on ``points`` of the table, whose variance away from them is kept.
+The logarithms u, c, labels and r have normal priors with mean 0, which is the data sheet's own prediction. A few extra
+groups stand for costs that the sheet may omit (``EXTRA``): per byte, per operation, per kernel and per pass. They start
+at ``EXTRA_SHARE`` of a typical pass and may grow to all of it. The smooth part is a Gaussian process on ``points`` of
+the table, whose variance away from them is kept.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, sections 2.7 (a process with basis functions)
@@ -44,17 +44,17 @@ TERMS = (*GROUPS, *EXTRA)
 EXTRA_SHARE = 0.1
 FIGURES = ("log_flops", "log_bytes", "log_kernels", "log_rows", "attention_share", "head_share")
 SPREADS = np.array([1.5, 1.5, 0.6, 1.5, 0.25, 0.25])
-"""What counts as far in each figure; distances are measured in these."""
+"""Length scale of each feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSums:
-    """Passes as a profile sees them; (passes, …).
+    """Features of passes for a profile, each (passes, …).
 
     Attributes:
-        terms: Seconds of each of ``TERMS`` as the data sheet predicts them; extras in seconds or counts.
+        terms: Seconds of each of ``TERMS`` by the data sheet; extras in seconds or counts.
         figures: ``FIGURES`` of each pass.
-        labels: Names of what shifts each pass as a whole, the same for all of them.
+        labels: Names of the factors on whole passes, the same for all passes.
     """
 
     terms: Float64Array
@@ -63,7 +63,7 @@ class PassSums:
 
     @property
     def sheet_s(self) -> Float64Array:
-        """(passes,): the data sheet's own prediction."""
+        """Seconds predicted by the data sheet, (passes,)."""
         total: Float64Array = self.terms[:, : len(GROUPS)].sum(axis=1)
         return total
 
@@ -80,14 +80,14 @@ def basis(figures: Float64Array, points: Float64Array, *, amplitude: float, reac
 
 
 def kernel(first: Float64Array, second: Float64Array, reach: float) -> Float64Array:
-    """(n, m): correlation of the smooth part between passes."""
+    """Correlation of the smooth part between passes, (n, m)."""
     apart = (first[:, None, :] - second[None, :, :]) / SPREADS
     result: Float64Array = np.exp(-0.5 * (apart**2).sum(axis=-1) / reach**2)
     return result
 
 
 def label_names(phase: str, runtime: str, weights: str, variant: str) -> tuple[str, ...]:
-    """Labels that shift a whole pass: its phase and, by phase, runtime, weight format and variant."""
+    """Labels of the factors on a whole pass: its phase and, by phase, runtime, weight format and variant."""
     about = [f"runtime {runtime}", f"weights {weights}", *([f"variant {variant}"] if variant else [])]
     return (phase, *about, *(f"{phase}, {name}" for name in about))
 
@@ -97,13 +97,13 @@ class PassTimesTaught:
     """A profile's answer for passes, each (passes,)."""
 
     seconds: Float64Array
-    slopes: Float64Array  # (passes, logarithms): how ln(seconds) moves with what was learnt
-    own: Float64Array  # variance of ln(seconds) that nothing learnt bears on
-    factors: Float64Array  # (passes, terms): by how much each group of ``GROUPS`` grew; seconds of a unit of ``EXTRA``
+    slopes: Float64Array  # (passes, logarithms): derivative of ln(seconds) by the learnt logarithms
+    own: Float64Array  # variance of ln(seconds) independent of the learnt logarithms
+    factors: Float64Array  # (passes, terms): factor of each group of ``GROUPS``; seconds per unit of ``EXTRA``
 
 
 def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
-    """Seconds of passes on the machine of ``teaching``, which must have learnt from a row at least."""
+    """Seconds of passes on the machine of ``teaching``, which must be based on at least one row."""
     known = _arrays(teaching)
     places = [teaching.labels.index(name) for name in passes.labels if name in teaching.labels]
     unseen = len(passes.labels) - len(places)

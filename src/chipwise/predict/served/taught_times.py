@@ -1,4 +1,4 @@
-"""Times of passes as a taught profile predicts them."""
+"""Times of passes by a taught profile."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
 
     Args:
         times: The kernels of the passes.
-        seconds: The passes' seconds as the data sheet predicts them, host time included.
+        seconds: The passes' seconds by the data sheet, including host time.
         setting: The runtime and the formats.
         phase: ``prefill`` or ``decode``.
-        variant: What else distinguishes the run.
+        variant: Name of the variant.
     """
     n = len(seconds)
     counts = np.array([part.count for part in times.parts], float)[:, None]
@@ -74,7 +74,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
 
 
 def group_of(part: PlacedOp, rows: str) -> str:
-    """The group of ``GROUPS`` that a kernel belongs to, where ``few`` or ``many`` rows meet its weights."""
+    """The group of ``GROUPS`` that a kernel belongs to, by ``few`` or ``many`` rows."""
     kind = class_of(part.op.kind)
     if part.place == HEAD:
         return "head"
@@ -87,7 +87,7 @@ def group_of(part: PlacedOp, rows: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A pass as the taught profile predicts it, with its kernels scaled as their groups are."""
+    """A pass by the taught profile, with kernels scaled like their groups."""
 
     found: PassTimesTaught
     times: PassTimes

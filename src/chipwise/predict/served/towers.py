@@ -34,7 +34,7 @@ def of_tower(part: PlacedOp) -> bool:
 def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
     """A tower in the runtime's format: that of activations, without unused layers.
 
-    It is split over the devices of a stage where its heads and widths divide, else each device has it whole.
+    It is split over the devices of a stage if its heads and widths divide evenly; otherwise each device has all of it.
     """
     projector = projector_of(tower)
     read = tower.layers[: len(tower.layers) - projector.unused_layers]
@@ -49,7 +49,7 @@ def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
 
 def projector_of(tower: ArchSpec) -> Projector:
     """The projector of a tower."""
-    assert tower.projector is not None  # a decoder lists no other
+    assert tower.projector is not None  # every tower of a decoder has one
     return tower.projector
 
 
@@ -57,7 +57,7 @@ def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
-    assert isinstance(stem, ImageStem | SoundStem)  # as every tower's
+    assert isinstance(stem, ImageStem | SoundStem)  # towers have such stems
     rows = step.batch * (step.query_tokens - stem.prefix_tokens)
     if projector.pool > 1:
         several = projector.pool**stem.axes

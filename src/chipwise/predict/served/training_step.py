@@ -45,10 +45,10 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 from chipwise.predict.served.sharding import check_stage
 from chipwise.predict.served.steps import PassTimes, class_of
 
-OPTIMISER_BYTES = 30.0  # moved per parameter: gradient, master and moments read; master, moments and weight written
+OPTIMISER_BYTES = 30.0  # traffic per parameter: gradient, master and moments read; master, moments and weight written
 ATTENTION_BACKWARD = 2.5
 STREAM_BACKWARD = 2.0
-SUMMED = 8  # least tokens that a matrix instruction sums over; the rest is padded
+SUMMED = 8  # a matrix instruction sums over a multiple of this many tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -63,7 +63,7 @@ class TrainingEstimate(Result):
     backward_s: float
     recompute_s: float
     optimiser_s: float
-    communication_s: float  # not hidden behind computation
+    communication_s: float  # time not hidden by computation
     tokens_per_s: float
     mfu: float  # 6 FLOPs per active parameter and token, over the dense peak of all devices
     memory_bytes: dict[str, float]
@@ -233,11 +233,11 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
 
 
 def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
-    """The cross entropy replaces sampling; all other parts stay.
+    """Replaces sampling by the cross entropy; all other parts stay the same.
 
-    A compiled one passes twice over the logits (maximum, then sum), and backwards twice again: it reads them and writes
-    their gradient, so it is priced as a copy each time. Kernel by kernel they are widened to FP32 and their logarithms
-    written; backwards a gradient is filled in, passed on and narrowed.
+    Compiled, the loss passes over the logits twice (maximum, then sum) and twice in the backward pass, where it reads
+    them and writes their gradient; each pass is priced as a copy. Uncompiled, logits are widened to FP32 and their
+    logarithms written; in the backward pass a gradient is filled in, passed on and narrowed.
     """
     if not isinstance(part.op, SampleOp):
         yield part
@@ -256,7 +256,7 @@ def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
         op: Op = part.op
         if isinstance(op, Matmul):
             yield replace(part, op=replace(op, n=op.k, k=op.n, bias=False)), 1.0
-            summed = -(-op.m // SUMMED) * SUMMED  # tokens lie across rows, so no row is that long
+            summed = -(-op.m // SUMMED) * SUMMED  # padded to the instruction's multiple
             yield replace(part, op=replace(op, m=op.k, k=summed, bias=False)), 1.0
         elif isinstance(op, CollectiveOp) or (isinstance(op, Elementwise) and op.function == "copy"):
             yield part, 1.0
@@ -313,7 +313,7 @@ def _input_bytes(op: Op) -> float:
 def _lacking(setting: Setting, device: DeviceProfile, found: TrainingEstimate, *, checkpoint: bool, zero: int) -> str:
     held, memory, peak = device.usable_bytes, found.memory_bytes, found.peak_memory_bytes
     parts = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in memory.items())
-    advice = "more devices (--tp, --pp) or fewer sequences a microbatch"
+    advice = "more devices (--tp, --pp) or fewer sequences per microbatch"
     if zero < sharding.STAGES and setting.plan.ep == 1:
         replicas = "" if setting.plan.dp > 1 else f"--dp {NODE_DEVICES} "
         advice = f"states sharded over replicas ({replicas}--zero {sharding.STAGES}), {advice}"

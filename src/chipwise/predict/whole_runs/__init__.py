@@ -1,1 +1,1 @@
-"""Laws of whole runs where kernels were not timed: phones, diffusion models, image models, watts."""
+"""Laws fitted to whole runs, for cases without kernel timings: phone NPUs, diffusion models, image models, power."""

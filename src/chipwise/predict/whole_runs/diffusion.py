@@ -1,8 +1,8 @@
 """Diffusion transformers and UNets for images and videos: the work of an image, and its seconds on GPUs.
 
-A picture is made in steps. Each runs the transformer over all latent positions (and the prompt's), twice where guidance
-compares with an empty prompt. Seconds are a sum of products, attention, a cost of every kernel and a share that goes
-with pixels (decoding the latents), over rates fitted to published runs (``predict/sums``).
+An image is generated in steps. Each step runs the transformer over all latent positions (and the prompt's), twice with
+classifier-free guidance. The time is a sum of products, attention, a cost per kernel and a cost per pixel (decoding the
+latents), over rates fitted to published runs (``predict/sums``).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from chipwise.predict.whole_runs.picture_models import PICTURE_MODELS, JointTran
 from chipwise.predict.whole_runs.sums import Amount, Law, Terms, named, value_of
 
 KERNELS_A_LAYER = 30.0
-BYTES = 2.0  # of a 16-bit weight
+BYTES = 2.0  # bytes of a 16-bit weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionTransformer:
     """Features of a diffusion model that determine its time.
 
-    ``pixels`` is how many pixels a latent position is wide, ``frames`` how many frames it spans after the first.
-    ``linear`` says that attention's cost grows with positions, not with their square.
+    ``pixels`` is the width of a latent position in pixels, ``frames`` the number of frames that it spans after the
+    first. ``linear`` says that attention's cost grows with positions, not with their square.
     """
 
     parameters: float
@@ -39,12 +39,12 @@ class DiffusionTransformer:
     pixels: int = 16
     frames: int = 4
     frame_patch: int = 1
-    passes: int = 2  # of a step: with and without the prompt
+    passes: int = 2  # passes per step: with and without the prompt
     linear: bool = False
-    cross: bool = False  # the text is attended to beside the image, instead of joined with it
+    cross: bool = False  # cross-attention to the text instead of joint attention
     dual: int = 0  # layers with a second attention within the image
-    met: tuple[float, float] | None = None  # parameters that a position of the image meets, and one of the text
-    seen: tuple[tuple[int, int], ...] = ()  # of a UNet: width times layers of attention, where positions are halved so
+    met: tuple[float, float] | None = None  # parameters used per image position, and per text position
+    seen: tuple[tuple[int, int], ...] = ()  # for a UNet: (width times attention layers, number of halvings)
 
     def tokens(self, height: int, width: int, frames: int = 1) -> float:
         """Latent positions of an image."""
@@ -153,9 +153,9 @@ SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flu
 
 
 def known_name(name: str) -> str | None:
-    """The longest name of ``KNOWN`` that ``name`` holds, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``.
+    """The longest name of ``KNOWN`` contained in ``name``, such as ``flux.1`` in ``black-forest-labs/FLUX.1-dev``.
 
-    None if the rest of the name says that it is another model: a size, ``lite``, ``refiner``.
+    None if the rest of the name indicates another model: a size, ``lite``, ``refiner``.
     """
     low = re.sub(r"[/\s]", "-", name.lower())  # DiT-XL/2
     if low in SHORT_NAMES:
@@ -187,7 +187,7 @@ class Picture:
     steps: int = 28
     batch: int = 1
     devices: int = 1
-    ring: int = 1  # how many of them pass keys and values around; the others exchange heads
+    ring: int = 1  # devices in a ring for keys and values; the others exchange heads
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -212,26 +212,25 @@ def _peak(device: DeviceProfile) -> float:
     """Dense rate of 16-bit products.
 
     Raises:
-        Unsupported: The sheet has none.
+        Unsupported: The sheet lists no such rate.
     """
     for name in (DType.BF16, DType.FP16):
         if rate := device.peak_flops_per_s.get(name):
             return rate
-    raise Unsupported(f"{device.name} lists no rate of 16-bit products, which diffusion transformers need")
+    raise Unsupported(f"{device.name} lists no rate for 16-bit products, which diffusion models need")
 
 
 def rated_by_images(device: DeviceProfile) -> bool:
-    """Whether products use rates of image models: on NVIDIA cards without HBM, where no diffusion was timed."""
+    """Whether products use rates of image models: on NVIDIA cards without HBM, where no diffusion model was timed."""
     return device.vendor == "NVIDIA" and not device.level("dram").technology.startswith("HBM")
 
 
 def _products(picture: Picture) -> Amount:
-    """The products' seconds: at rates of diffusion runs where such runs were seen, on GPUs with HBM.
+    """The products' seconds: at rates of diffusion runs on GPUs with HBM, where such runs exist.
 
-    On NVIDIA's cards with GDDR they take what they take in image models, which were run there in eager PyTorch: near
-    the peak that the board's power carries. An H100 and a B200 reach a fifth to a quarter of theirs in diffusers, since
-    their peaks are far above what the kernels between products let through; that share says nothing of a card whose
-    peak is a sixth of an H100's beside a third of its bandwidth.
+    On NVIDIA's cards with GDDR they have the rates of image models in eager PyTorch, near the peak that the board's
+    power allows. An H100 and a B200 reach only a fifth to a quarter of their peaks in diffusers, because other kernels
+    dominate; this does not transfer to a card with a sixth of an H100's peak but a third of its bandwidth.
     """
     device, model = picture.device, picture.model
     if not rated_by_images(device):
@@ -241,7 +240,7 @@ def _products(picture: Picture) -> Amount:
     flops = picture.batch * model.product_flops(tokens, picture.steps) / picture.devices
     rated = Amount(flops / setup.peak_flops_per_s, 0, named("products", setup.levels))
     seconds = float(value_of([rated], vision.constants().terms()))
-    return Amount(seconds, 0, (("products", 0.0),))  # the term only names it
+    return Amount(seconds, 0, (("products", 0.0),))  # this term only names the summand
 
 
 def picture_law(picture: Picture) -> Law:

@@ -1,7 +1,7 @@
-"""Models that Qualcomm compiles in parts: the parts, and their times on Qualcomm's chips.
+"""Models that Qualcomm compiles in parts, and the times of the parts on Qualcomm's chips.
 
-The law is ``predict/phone_parts``. A part that was run is predicted from its own runs on other chips; its compiled
-graph's size is known for each unit and precision.
+The law is in ``phone_parts.py``. A part with published runs is predicted from its runs on other chips; the size of its
+compiled graph is known for each unit and precision.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUNTIMES: Mapping[str, str] = {
     "litert": "tflite",
     "tflite": "tflite",
 }
-"""The runtimes that AI Hub times, by the names that people use."""
+"""The runtimes timed on AI Hub, by their common names."""
 TITLES = {
     "qnn_dlc": "Qualcomm QNN",
     "qnn_context_binary": "Qualcomm QNN, context binary",
@@ -66,7 +66,7 @@ class Catalogue:
     models: Mapping[str, Mapping[str, Mapping[str, int]]]
 
     def layers(self, model: str, part: str, unit: str, precision: str) -> float:
-        """Operators of the part as compiled so; of its other forms in the median, where this one never was."""
+        """Number of operators of the compiled part; if this form was never compiled, the median of its other forms."""
         known = self.models[model][part]
         return known.get(f"{unit}|{precision}") or float(median(known.values()))
 
@@ -78,7 +78,7 @@ def catalogue() -> Catalogue:
 
 
 def model_called(name: str) -> str | None:
-    """The model of the catalogue that ``name`` means, such as ``openai/whisper-small`` for ``whisper_small``."""
+    """The model of the catalogue for ``name``, such as ``openai/whisper-small`` for ``whisper_small``."""
     last = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     known = catalogue().models
     return next((each for each in (last, f"openai_{last}", last.replace("_v1_4", "_v1_5")) if each in known), None)
@@ -92,7 +92,7 @@ def estimate_parts(
     runtime: str | None = None,
     weights: str | None = None,
 ) -> list[RunEstimate]:
-    """Seconds of each part of a model on a Qualcomm chip, or of one.
+    """Seconds of each part of a model on a Qualcomm chip, or of a single part.
 
     Args:
         model: A model of the catalogue.
@@ -102,7 +102,7 @@ def estimate_parts(
         weights: Of ``PRECISIONS``; floats where none is named.
 
     Raises:
-        UnknownName: A model, part, device, runtime or precision that is not known.
+        UnknownName: A model, part, device, runtime or precision is unknown.
         Unsupported: The device is not a chip of Qualcomm's.
     """
     known = model_called(model)
@@ -147,7 +147,7 @@ def _estimates(
         where = {"known": "seen", "sibling": "sibling"}.get(situation, "unseen")
         notes = []
         if f"{unit}|{precision}" not in catalogue().models[model][part]:
-            notes.append(f"{part} was never run in {precision} on the {unit}: its size in other forms is taken")
+            notes.append(f"{part} was never run in {precision} on the {unit}: its size in other forms is used")
         yield RunEstimate(
             model=model,
             part=part,
@@ -181,7 +181,7 @@ def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
     sheet = datasheet.load(whole)
     if sheet.vendor != "Qualcomm":
         raise Unsupported(
-            f"parts of models were timed on Qualcomm's chips alone, not on {sheet.name} ({sheet.title}); name one such "
+            f"parts of models were only timed on Qualcomm's chips, not on {sheet.name} ({sheet.title}); name one such "
             "as snapdragon-8-elite, or a model of `chipwise models` for any device"
         )
     return sheet.name, unit

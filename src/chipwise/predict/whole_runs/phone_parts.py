@@ -1,8 +1,8 @@
 """Parts of models on Qualcomm chips: an encoder, a decoder, a text tower, compiled for the NPU, the GPU or the CPU.
 
-Milliseconds of a part are a product: what the part takes in its precision on a usual chip, what the chip makes of it,
-and what runtime and precision do there. All are named logarithms fitted to Qualcomm's own published runs; a part that
-was not among them is predicted by its multiply-adds, weights and layers, a chip by its generation of NPU.
+The time of a part is a product of three factors: the part in its precision on a typical chip, the chip, and the runtime
+with the precision. Their logarithms are fitted to Qualcomm's published runs. A part without runs is predicted from its
+multiply-adds, weights and layers, a chip without runs from its NPU generation.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, Terms, load, named
 
 DATA = Path(__file__).parents[1] / "data" / "phones.json.gz"
-USUAL_S, USUAL_LAYERS = 0.01, 500.0  # of a part whose work is not known
-GMACS_A_SECOND, MPARAMS_A_SECOND, MSCORES_A_SECOND = 2000.0, 20000.0, 4300.0  # of an NPU of 2022 in 16-bit floats
+USUAL_S, USUAL_LAYERS = 0.01, 500.0  # for a part whose work is unknown
+GMACS_A_SECOND, MPARAMS_A_SECOND, MSCORES_A_SECOND = 2000.0, 20000.0, 4300.0  # rates of an NPU of 2022 in 16-bit floats
 LAYER_S = 1.5e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip as its NPU's generation (Hexagon's architecture version) and its class of product tell."""
+    """A chip, described by its NPU generation (Hexagon architecture version) and product class."""
 
     name: str
     npu: str
@@ -96,8 +96,8 @@ def _squeezed(name: str) -> str:
 class PartWork:
     """Work of a part: billions of operations and millions of bytes.
 
-    ``gmacs`` are multiply-adds; of plain transformers those with weights alone, attention's being told by its scores
-    (heads x positions x positions of all layers), which NPUs are slow at. ``mparams`` leaves tables of tokens out.
+    ``gmacs`` are multiply-adds; for plain transformers only those with weights, since attention is counted by its
+    scores (heads x positions x positions of all layers), at which NPUs are slow. ``mparams`` excludes token tables.
     """
 
     gmacs: float
@@ -120,7 +120,7 @@ _WHISPER = {
     "large_v3_turbo": (PartWork(946, 637, 1440), PartWork(0.2, 172, 0.12)),
 }
 _TEXT = PartWork(32.7, 86, 21)  # BERT-base on 384 tokens
-# Counted from the architectures' papers; texts of BERT and its like are taken to be 384 tokens long.
+# Counted from the architectures' papers; texts of BERT-like models are assumed to be 384 tokens long.
 WORK: Mapping[str, PartWork] = {
     "vit": PartWork(16.9, 86, 5.6),
     "beit": PartWork(16.9, 86, 5.6),
@@ -201,7 +201,7 @@ class PartRun:
     device: str
     runtime: str
     unit: str = "NPU"
-    layers: float | None = None  # of the compiled graph
+    layers: float | None = None  # layers of the compiled graph
 
     @property
     def bits(self) -> str:
@@ -213,7 +213,7 @@ class PartRun:
 
     @property
     def work(self) -> PartWork | None:
-        """The part's work, where it is known."""
+        """The part's work, if known."""
         return WORK.get(f"{self.architecture}|{self.component.lower()}") or WORK.get(self.architecture)
 
     @property
@@ -233,7 +233,7 @@ class PartRun:
 
     @property
     def transformer(self) -> bool:
-        """Whether the model is built of attention; its parts are known chip by chip."""
+        """Whether the model is built of attention; such parts have separate terms for each chip."""
         return any(word in self.model for word in TRANSFORMERS)
 
     @property
@@ -243,7 +243,7 @@ class PartRun:
 
     @property
     def place(self) -> str:
-        """The data that the run's interval is measured on."""
+        """Key of the data from which the run's interval was estimated."""
         return f"{self.unit}|{self.bits}"
 
 
@@ -281,7 +281,7 @@ def _chip_terms(chip: Chip, device: str, unit: str, bits: str, runtime: str) -> 
 
 
 def _size_terms(run: PartRun, chip: Chip) -> Terms:
-    """Corrections for parts of another size, and the part of them that belongs to the chip."""
+    """Corrections for the size of a part, common ones and those specific to the chip."""
     head = "layers" if run.work is None else "plain" if run.work.mscores else "counted"
     size = math.log(run.base_s / USUAL_S)
     levels = (

@@ -1,6 +1,6 @@
 """Diffusion transformers, UNets, autoencoders and text encoders as published: parameters and FLOPs in closed form.
 
-A picture's model has three parts: a transformer (or a UNet), which runs in every step; text encoders, which run once;
+A diffusion model has three parts: a transformer (or a UNet), which runs in every step; text encoders, which run once;
 and an autoencoder, whose decoder turns latents into pixels once. Three kinds of transformers are known here: joint
 attention of image and text, each with matrices of its own (MMDiT), in the first layers or in all; attention to the text
 beside attention within the image; and linear attention with convolutions. UNets have convolutions at several
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-FREQUENCIES = 256  # values that a time is written in
+FREQUENCIES = 256  # values of the sinusoidal time embedding
 
 
 def linear(into: int, out: int, *, bias: bool = True) -> int:
@@ -40,10 +40,10 @@ class ClassTransformer:
     patch: int = 2
     channels: int = 4  # of the latents
     classes: int = 1000
-    positions: int = 256  # of the table, which is stored though not trained
+    positions: int = 256  # rows of the position table, which is stored but not trained
 
     def met(self) -> tuple[int, int]:
-        """Parameters of matrices that each position of the image meets in a step, and each of the text."""
+        """Parameters of matrices used per image position in a step, and per text position."""
         return 12 * self.layers * self.width**2, 0
 
     def parameters(self) -> int:
@@ -59,21 +59,21 @@ class JointTransformer:
     """MMDiT: in ``layers`` image and text have separate matrices and attend to each other.
 
     Flux adds ``single`` layers, whose attention and feed-forward run side by side on both. ``dual`` layers of Stable
-    Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion makes
-    nothing of the text (``text_ends``).
+    Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion does not
+    update the text (``text_ends``).
     """
 
     width: int
     layers: int
     single: int = 0
     dual: int = 0
-    values: int = 64  # of a patch of latents
+    values: int = 64  # values per patch of latents
     text_width: int = 4096
     pooled_width: int = 2048
     head_size: int = 64
     qk_norm: bool = True
     text_ends: bool = True
-    guidance: bool = False  # told how closely to follow the text
+    guidance: bool = False  # whether the guidance scale is an input
 
     def met(self) -> tuple[int, int]:
         """Same as :class:`ClassTransformer`, without the modulations, which are computed once a step."""
@@ -101,11 +101,11 @@ class CrossTransformer:
     width: int
     layers: int
     ffn_width: int
-    values: int = 16  # of a patch of latents
-    outputs: int = 32  # values of a patch that the head gives
+    values: int = 16  # values per patch of latents
+    outputs: int = 32  # values per patch that the head outputs
     text_width: int = 4096
     qk_norm: bool = False
-    cross_norm: bool = False  # a norm with weights before attention to the text
+    cross_norm: bool = False  # whether a norm with weights precedes cross-attention
 
     def met(self) -> tuple[int, int]:
         """Same as :class:`ClassTransformer`."""
@@ -129,7 +129,7 @@ class LinearTransformer:
     layers: int
     values: int = 32
     text_width: int = 2304
-    ratio: float = 2.5  # width of a feed-forward over the model's
+    ratio: float = 2.5  # width of a feed-forward relative to the model's
     qk_norm: bool = True
 
     def met(self) -> tuple[int, int]:
@@ -153,17 +153,17 @@ class LinearTransformer:
 class UNet:
     """Stable Diffusion's: residual blocks that halve the latents and double them again, with skips between the two.
 
-    A residual block reads the time too. Behind it are as many layers as ``depths`` says, each of attention within the
-    image, attention to the text and a gated feed-forward; ``middle`` of them are between the two ways.
+    Residual blocks also take the time as an input. Each is followed by ``depths`` layers of self-attention,
+    cross-attention to the text and a gated feed-forward; ``middle`` such layers are at the bottom.
     """
 
-    widths: tuple[int, ...] = (320, 640, 1280, 1280)  # by resolution, the finest first
+    widths: tuple[int, ...] = (320, 640, 1280, 1280)  # width by resolution, the finest first
     depths: tuple[int, ...] = (1, 1, 1, 0)
     middle: int = 1
-    blocks: int = 2  # on the way down at each resolution; one more on the way up
+    blocks: int = 2  # per resolution on the way down; one more on the way up
     text_width: int = 768
     latents: int = 4
-    added: int = 0  # values told beside the time (SDXL: sizes, crops and the pooled text)
+    added: int = 0  # further conditioning values (SDXL: sizes, crops and the pooled text)
 
     @property
     def layers(self) -> int:
@@ -171,19 +171,19 @@ class UNet:
         return sum((2 * self.blocks + 1) * depth for depth in self.depths) + self.middle
 
     def carried(self) -> tuple[int, float]:
-        """Layers (three residual blocks for one), and their mean width for each of the latents."""
+        """Number of layers (three residual blocks count as one), and their mean width per latent."""
         blocks = [(out / 3, 1 / 3, halved) for _, out, halved in self._residuals()]
         blocks += [(width * depth, float(depth), halved) for width, depth, halved in self._attentions()]
         layers = round(sum(count for _, count, _ in blocks))
         return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
 
     def met(self) -> tuple[float, float]:
-        """Same as :class:`ClassTransformer`, where positions are the latents."""
+        """Same as :class:`ClassTransformer`, with latents as positions."""
         parts = list(self._parts())
         return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
 
     def seen(self) -> Iterator[tuple[int, int]]:
-        """Width times layers of attention, and how often the resolution is halved there."""
+        """Width times attention layers, and the number of halvings at that resolution."""
         for halved, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
             if depth:
                 yield (2 * self.blocks + 1) * depth * width, halved
@@ -207,7 +207,7 @@ class UNet:
         return matrices + ends + norms + biases + told_times
 
     def _residuals(self) -> Iterator[tuple[int, int, int]]:
-        """Widths before and after each residual block, and how often its resolution is halved."""
+        """Widths before and after each residual block, and the number of halvings of its resolution."""
         into, skips = self.widths[0], [self.widths[0]]
         for halved, width in enumerate(self.widths):
             for _ in range(self.blocks):
@@ -238,7 +238,7 @@ class UNet:
         for into, out, halved in self._residuals():
             yield _conv(into, out) + _conv(out, out) + (_conv(into, out, 1) if into != out else 0), 0, halved
         for halved, width in enumerate(self.widths):
-            if halved < deepest:  # halving it, and doubling what comes back
+            if halved < deepest:  # downsampling, and upsampling on the way back
                 yield _conv(width, width), 0, halved + 1
                 yield _conv(self.widths[halved + 1], self.widths[halved + 1]), 0, halved
         for d, depth, halved in self._attentions():
@@ -258,10 +258,10 @@ class Autoencoder:
 
     latents: int
     widths: tuple[int, ...] = (128, 256, 512, 512)
-    mixed: bool = True  # a 1x1 convolution on each side of the latents
+    mixed: bool = True  # whether a 1x1 convolution is on each side of the latents
 
     def parameters(self) -> int:
-        """Work of encoder and decoder."""
+        """Parameters of encoder and decoder."""
         mixed = linear(2 * self.latents, 2 * self.latents) + linear(self.latents, self.latents) if self.mixed else 0
         return self._encoder() + self.decoder_parameters() + mixed
 
@@ -274,7 +274,7 @@ class Autoencoder:
         return total
 
     def decoder_parameters(self) -> int:
-        """Work of the decoder alone, without the convolution of the latents."""
+        """Parameters of the decoder, without the convolution of the latents."""
         turned = self.widths[::-1]
         total = _conv(self.latents, turned[0]) + _middle(turned[0]) + 2 * turned[-1] + _conv(turned[-1], 3)
         for i, (into, out) in enumerate(pairwise((turned[0], *turned))):
@@ -288,7 +288,7 @@ def _conv(into: int, out: int, taps: int = 9) -> int:
 
 
 def _residual(into: int, out: int) -> int:
-    """Two norms and two convolutions, and a 1x1 one where widths differ."""
+    """Parameters of two norms, two convolutions, and a 1x1 convolution if widths differ."""
     beside = _conv(into, out, 1) if into != out else 0
     return 2 * into + _conv(into, out) + 2 * out + _conv(out, out) + beside
 
@@ -299,7 +299,7 @@ def _middle(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoder:
-    """A text encoder by its sizes: CLIP's (``clip``) or T5's, with a gated feed-forward and no biases."""
+    """A text encoder: CLIP's (``clip``), or T5's with a gated feed-forward and no biases."""
 
     name: str
     vocab_size: int
@@ -308,7 +308,7 @@ class TextEncoder:
     ffn_width: int
     heads: int = 64
     clip: bool = False
-    projection: bool = False  # CLIP's matrix into the space shared with images
+    projection: bool = False  # CLIP's projection into the space shared with images
     every_layer_biased: bool = False  # umT5 has relative positions in each layer, T5 in the first
 
     def parameters(self) -> int:
@@ -331,7 +331,7 @@ class Counted:
     count: int
 
     def parameters(self) -> int:
-        """The count."""
+        """The given number of parameters."""
         return self.count
 
 
@@ -436,4 +436,4 @@ PICTURE_MODELS: Mapping[str, PictureModel] = {
         text=(UMT5_XXL,),
     ),
 }
-"""By the names of ``predict.diffusion.KNOWN``."""
+"""Models by their names in ``diffusion.KNOWN``."""

@@ -1,7 +1,7 @@
 """Watts of a GPU over a whole run: an idle part, plus parts for bytes and for arithmetic.
 
-``predict/power`` speaks of one kernel that runs back to back. Over a run, the shares of the memory's bandwidth and of
-the peak that were reached on average say most of what is drawn; the rest is fitted to boards' own counters.
+``kernels/power.py`` models one kernel running back to back. Over a whole run, power mostly follows from the average
+utilisation of memory bandwidth and peak arithmetic; the rest is fitted to the boards' own counters.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
     """The summands of one board's mean power.
 
     Args:
-        device: Whose limit all summands are shares of.
-        shares: What the run makes of the device.
+        device: The board; all summands are shares of its power limit.
+        shares: Average utilisation in the run.
         levels: The deviations of its terms.
 
     Raises:

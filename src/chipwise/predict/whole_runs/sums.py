@@ -2,10 +2,10 @@
 
     t = Σ over sums s of (Σ over the amounts a in s of (a · e^(Σ terms))^p)^(1/p)
 
-An amount is what a data sheet and a model give: bytes over the bandwidth, FLOPs over the peak, a number of kernels or
-steps. Its terms are named logarithms that are bundled as data: one of all runs, and deviations of a stack, a device, a
-vendor. Amounts of one sum overlap (the larger decides, smoothly); sums follow each other. A term that no run spoke of
-is 0, so a chip that was not measured has what its vendor's and all others have in common.
+An amount is computed from a data sheet and a model: bytes / bandwidth, FLOPs / peak, or a number of kernels or steps.
+Its terms are named logarithms that are bundled as data: one of all runs, and deviations of a stack, a device, a vendor.
+Amounts within one sum overlap (a smooth maximum); the sums are added. A term without runs is 0, so a chip that was not
+measured gets only the terms of its vendor and the common ones.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from chipwise.core.dtypes import Size
 from chipwise.core.fields import build
 from chipwise.core.files import read_bytes, read_text
 
-SHARPNESS = 3.0  # of the maximum of amounts that overlap
+SHARPNESS = 3.0  # sharpness of the smooth maximum
 Terms = tuple[tuple[str, float], ...]
-"""Names of terms, and what each is multiplied by."""
+"""Names of terms, with their factors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """One summand of a run: how much, the sum it belongs to, and the terms of its rate."""
+    """One summand of a run: its value, the sum that it belongs to, and the terms of its rate."""
 
     value: Size  # seconds at the sheet's rates, or a count; a number, or an array of one value a run
     sum: int
@@ -56,7 +56,7 @@ def value_of(law: Law, constants: Mapping[str, float]) -> Size:
 
 
 def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
-    """The summands of run ``i`` of a law of many, each with ``extra`` terms."""
+    """The summands of run ``i``, each with ``extra`` terms."""
     return tuple(
         Amount(float(np.asarray(a.value).flat[i if np.ndim(a.value) else 0]), a.sum, (*a.terms, *extra)) for a in law
     )
@@ -67,7 +67,7 @@ class Constants:
     """Fitted terms by fold, half-widths of 90 % intervals as logarithms, and the fitted situations.
 
     A fold is what the fit left out, such as ``device:h100-sxm``; it holds the terms that differ from those of ``none``.
-    A place is what a run's interval is measured on: a device with its runtime. ``halfwidths`` is keyed
+    A place is a device with its runtime, for which intervals are estimated. ``halfwidths`` is keyed
     ``SITUATION|PLACE``, with the place ``*`` for all together. ``runs`` are ``PLACE|MODEL``.
     """
 
@@ -77,7 +77,7 @@ class Constants:
     places: frozenset[str]
     devices: frozenset[str]
     vendors: frozenset[str]
-    splits: Mapping[str, int]  # how many parts what is left out was taken in, by kind, where not one by one
+    splits: Mapping[str, int]  # number of cross-validation parts by kind, if not one at a time
     source: str
 
     def terms(self, fold: str | None = None) -> Mapping[str, float]:
@@ -86,7 +86,7 @@ class Constants:
         return {**self.folds["none"], **own}
 
     def situation(self, *, device: str, vendor: str, place: str, model: str, leave_out: str = "none") -> str:
-        """Novelty for the fit: the model there (known), the device (seen), its vendor (sibling), or none (unseen)."""
+        """Closest data in the fit: model and device (known), device (seen), vendor (sibling) or none (unseen)."""
         if leave_out in ("none", "model") and device in self.devices:
             return "known" if leave_out == "none" and f"{place}|{model}" in self.runs else "seen"
         return "sibling" if leave_out in ("none", "model", "device") and vendor in self.vendors else "unseen"

@@ -1,9 +1,9 @@
 """Vision transformers: work of a forward pass over a batch of images, and PyTorch's time for it.
 
 A plain vision transformer cuts the image into patches, multiplies each with one matrix, puts prefix tokens before them
-(a class token, registers), and is a stack of ordinary encoder layers. Its seconds are a sum of its products, its
-attention, its activations' traffic and a cost of every kernel, over rates fitted to published runs (``predict/sums``).
-Other image models are answered by their multiply-adds and activations alone.
+(a class token, registers), and is a stack of ordinary encoder layers. Its time is a sum of products, attention,
+activation traffic and a cost per kernel, over rates fitted to published runs (``predict/sums``). Other image models are
+predicted only from their multiply-adds and activations.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named
 DATA = Path(__file__).parents[1] / "data" / "vision.json"
 LAYER_KERNELS = 12  # two norms, four products, attention, activation, two sums, two scales or casts
 CHANNELS = 3
-FLOPS_A_JOULE = 0.8e12  # of 16-bit products at the limit of power: about what an H100 sustains with its 700 W
-BYTES = {"fp32": 4, "tf32": 4}  # of a value; else 2
+FLOPS_A_JOULE = 0.8e12  # 16-bit FLOPs per joule at the power limit, about what an H100 sustains at 700 W
+BYTES = {"fp32": 4, "tf32": 4}  # bytes per value; otherwise 2
 AMP = {"amp": "fp16", "amp_bf16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTransformer:
-    """A plain vision transformer, as papers and timm describe them.
+    """A plain vision transformer, with the sizes used in papers and timm.
 
     Raises:
         SpecError: A size is not above zero, or the patch does not fit in the image.
@@ -103,9 +103,9 @@ class VisionTransformer:
 
 
 def plain(arch: ArchSpec) -> VisionTransformer | None:
-    """``arch`` as a plain vision transformer; None if it is none.
+    """Returns ``arch`` as a plain vision transformer; None if it is not one.
 
-    Layers are alike, attention is over the whole image, and no norm stands inside a block.
+    In a plain one, layers are equal, attention is over the whole image, and blocks contain no further norms.
     """
     first, stem = arch.layers[0], arch.stem
     attention, ffn = first.attention, first.ffn
@@ -116,7 +116,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
         return None
     if attention.square is not None or attention.query_width != arch.d_model:
         return None
-    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # kernels that no published run had
+    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # no published run had these kernels
         return None
     return VisionTransformer(
         image_size=stem.image_size,
@@ -143,7 +143,7 @@ class Setup:
 
     @property
     def place(self) -> str:
-        """The device with its runtime, which intervals are measured on."""
+        """The device with its runtime, as the key of intervals."""
         return f"{self.device.name}|{self.runtime}"
 
     @property
@@ -168,7 +168,7 @@ class Setup:
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Dense rate of the products' numbers, as far as the board's power carries it.
+        """Dense rate in the products' number format, as far as the board's power allows.
 
         Raises:
             Unsupported: The sheet has none.
@@ -184,7 +184,7 @@ def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
     """The summands of a pass over ``batch`` images.
 
     Raises:
-        Unsupported: The device lists no rate of such products.
+        Unsupported: The device lists no rate for such products.
     """
     peak, bandwidth = setup.peak_flops_per_s, setup.device.mem_bandwidth_bytes_per_s
     head = model.width / max(model.heads, 1)
@@ -210,7 +210,7 @@ def step_s(model: VisionTransformer, setup: Setup, *, batch: int = 1, fold: str 
     """Seconds of a pass over ``batch`` images, with its 90 % interval.
 
     Raises:
-        Unsupported: The device lists no rate of such products.
+        Unsupported: The device lists no rate for such products.
     """
     held = constants()
     situation = held.situation(device=setup.device.name, vendor=setup.device.vendor, place=setup.place, model="")

@@ -113,12 +113,15 @@ def test_counters_tell_mean_watts_of_all_rounds() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"constraints": {"power": "<= 15 W"}}, "toy.yaml: constraints.power: no source says what this machine draws"),
+        (
+            {"constraints": {"power": "<= 15 W"}},
+            "toy.yaml: constraints.power: nothing states the power of this machine",
+        ),
         ({"constraints": {"joules_per_token": "<= 1 mJ"}}, "add it to target in this file, such as power: 15 W"),
         ({"constraints": {"usd_per_1k_tokens": "<= 0.01 USD"}}, "such as price: 0.10 USD/h"),
         (
             {"objectives": {"bits_per_byte": "minimize", "usd_per_1k_tokens": "minimize"}},
-            "objectives.usd_per_1k_tokens: no source says what an hour of this machine costs",
+            "objectives.usd_per_1k_tokens: nothing states the price of this machine per hour",
         ),
         (
             {"targets": [{"device": "epyc-9755", "constraints": {"usd_per_1k_tokens": "<= 1 USD"}}]},

@@ -25,7 +25,7 @@ def test_what_fits_one_way_only_says_which() -> None:
     found = checkpointing(case("EleutherAI/pythia-2.8b", batch=16, prompt_tokens=2048))
     assert found is not None
     assert (found.kept_s, found.slower) == (None, None)
-    assert "with activation checkpointing alone" in checkpointing_note(found)
+    assert "only with activation checkpointing" in checkpointing_note(found)
 
 
 @pytest.mark.parametrize("model", ["meta-llama/Llama-2-70b-hf"])

@@ -78,7 +78,7 @@ def test_a_recurrence_has_no_prefix_to_share() -> None:
 
 
 def test_more_shared_tokens_than_the_prompt_has_are_refused() -> None:
-    with pytest.raises(SpecError, match="512 tokens cannot have 600"):
+    with pytest.raises(SpecError, match="512 tokens cannot share 600"):
         case(LLAMA3, prompt_tokens=512, shared_tokens=600)
 
 

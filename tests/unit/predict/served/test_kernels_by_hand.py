@@ -403,7 +403,7 @@ def test_plans_that_divide_nothing() -> None:
     assert (plan.stage_devices, plan.devices, plan.expert_tp) == (8, 24, 4)
     for arch, wrong, said in (
         (ARCH, {"tp": 8}, "8 devices do not divide the 4 heads of .*; 1, 2, 4 do"),
-        (ARCH, {"ep": 2, "tp": 2}, "no experts to deal out"),
+        (ARCH, {"ep": 2, "tp": 2}, "no experts to divide"),
         (ARCH, {"pp": 5}, "4 layers, fewer than 5 stages"),
         (MIXED, {"ep": 8, "tp": 8}, "do not divide the 4 heads"),
         (MIXED, {"ep": 8, "dp": 8}, "6 experts, fewer than 8 groups"),

@@ -71,8 +71,8 @@ def test_a_host_with_less_bandwidth_is_slower_and_an_unnamed_one_less_sure() -> 
     assert widths[0] is not None
     assert widths[1] is not None
     assert widths[1] > widths[0] + 0.4
-    assert any("guess" in note for note in guessed.notes)
-    assert not any("guess" in note for note in named.notes)
+    assert any("the host is assumed" in note for note in guessed.notes)
+    assert not any("the host is assumed" in note for note in named.notes)
 
 
 def test_what_does_not_fit_names_the_division() -> None:
@@ -139,7 +139,7 @@ def test_a_host_holds_what_it_keeps() -> None:
 
 def test_what_cannot_be_divided_is_refused() -> None:
     for device, runtime in (("apple-m4-max", None), ("h100-sxm", "vllm"), ("core-i7-13700k", None)):
-        with pytest.raises(Unsupported, match="one GPU with memory of its own"):
+        with pytest.raises(Unsupported, match="one GPU with its own memory"):
             api.estimate("qwen3-8b", device=device, runtime=runtime, gpu_layers=4)
     with pytest.raises(SpecError, match="from 0 to 37"):
         api.estimate("qwen3-8b", device="rtx-4070", gpu_layers=99)

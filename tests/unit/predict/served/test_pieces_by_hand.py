@@ -172,7 +172,7 @@ def test_a_card_unlike_those_that_were_timed_is_at_least_as_unsure_as_a_vendor()
     assert far.metrics["power_w"].log_halfwidth >= least / 2
     assert far.metrics["joules_per_image"].log_halfwidth >= least
     assert not near.notes
-    assert sum("no pictures were timed on rtx-4090" in note for note in far.notes) == 1
+    assert sum("no diffusion model was timed on rtx-4090" in note for note in far.notes) == 1
     assert pictures._far(datasheet.load("mi300x"))
 
 

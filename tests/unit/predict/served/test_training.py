@@ -80,7 +80,7 @@ def test_checkpointing_is_advised_only_where_it_may_be_enough() -> None:
         Request(model="meta-llama/Llama-2-7b-hf", deployment=Deployment(device="l4", runtime="torch-compile"))
     ).setting
     with pytest.raises(
-        DoesNotFit, match=r"too much; states sharded .*, more devices \(--tp, --pp\) or fewer sequences a microbatch"
+        DoesNotFit, match=r"too much; states sharded .*, more devices \(--tp, --pp\) or fewer sequences per microbatch"
     ):
         training_step(large, l4, batch=1, tokens=128)
 

@@ -254,5 +254,5 @@ def test_a_denoiser_is_not_priced_as_a_classifier_on_a_data_sheet(tmp_path: Path
     from chipwise.model.arch.io import save
 
     save(design().arch, tmp_path / "denoiser.json")
-    with pytest.raises(Unsupported, match="draws images in steps"):
+    with pytest.raises(Unsupported, match="is a denoiser"):
         estimate(str(tmp_path / "denoiser.json"), device="h100-sxm")

@@ -45,6 +45,6 @@ def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | No
                 changed=question,
                 headline="peak_memory",
                 urgent=True,
-                source="memory counted from the kernels: chipwise estimate",
+                source="memory predicted by chipwise estimate",
             )
     return None

@@ -1,4 +1,4 @@
-"""CUDA graphs: decode captured once and replayed, so that the host launches one graph and not every kernel."""
+"""CUDA graphs: decode captured once and replayed, so that the host launches one graph instead of every kernel."""
 
 from __future__ import annotations
 

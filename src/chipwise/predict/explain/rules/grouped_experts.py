@@ -16,11 +16,11 @@ def rule(case: Case) -> Iterator[Proposal]:
     if case.sheet is None or runtime.fuses("experts") or not mixture(case.arch):
         return
     yield Proposal(
-        title="one grouped product for all experts in place of a loop over them",
+        title="one grouped product for all experts instead of a loop",
         touches="runtime",
         how=f"a grouped kernel in {runtime.title} (torch._grouped_mm, MegaBlocks), or a runtime that has one, as vLLM",
         changed=case.question.but(runtime=replace(runtime, fused=runtime.fused | {"experts"})),
         headline=case.slower,
-        quality="none; what the host spends on the loop is not counted, and comes on top of the gain",
+        quality="none; the gain is larger than stated, since host time for the loop is not counted",
         source="Gale et al. 2022, MegaBlocks, arXiv:2211.15841; transformers 4, modeling_mixtral.py loops over experts",
     )

@@ -1,7 +1,7 @@
 """Low precision for the layers that tolerate it; the others keep their format and their bytes.
 
-Where the loss of quantising each layer separately was measured, the most sensitive layers are kept wide; elsewhere the
-first and the last are, as in published recipes.
+If the loss of quantising each layer separately was measured, the most sensitive layers are kept wide; elsewhere the
+first and the last layers are, as in published recipes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rule(case: Case) -> Iterator[Proposal]:
     for share in KEPT:
         kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
         yield Proposal(
-            title=f"weights in {name}, but for {len(kept)} of {layers} layers",
+            title=f"weights in {name}, except for {len(kept)} of {layers} layers",
             touches="precision",
             how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation{_ignore(case)}",
             changed=question.but(weights=name, wide_layers=kept),
@@ -58,7 +58,7 @@ def _here(case: Case) -> Iterator[Proposal]:
         own = (i if layer.shares is None else layer.shares for i, layer in enumerate(layers))
         word = formats_word((question.weights if i in wide else narrow for i in own), question.weights)
         yield Proposal(
-            title=f"weights in {narrow}, but for {count} of {len(owners)} layers and the head",
+            title=f"weights in {narrow}, except for {count} of {len(owners)} layers and the head",
             touches="precision",
             how=f"export it so: --weights '{word}'",
             changed=question.but(weights=word),
@@ -90,7 +90,7 @@ def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[in
 
 def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
     if not sensitivity:
-        return "between that of all layers narrow and none; no sensitivity was given, so the ends are kept"
+        return "less than with all layers narrow; no sensitivity was given, so the first and last layers stay wide"
     whole = sum(sensitivity)
     left = whole - sum(sensitivity[i] for i in kept)
-    return f"{units.number(left)} of the {units.number(whole)} in loss that all layers lose one by one, as measured"
+    return f"{units.number(left)} of the measured {units.number(whole)} in loss over all layers, quantised one by one"

@@ -52,7 +52,7 @@ CONVERTED = {
     "onnxruntime": "quantise the ONNX model to {0} with onnxruntime.quantization",
     "openvino": "nncf.compress_weights to {0}",
 }
-"""How weights of a runtime with files of its own are converted; the others serve checkpoints of llm-compressor."""
+"""How to convert weights for runtimes with their own file formats; the others read llm-compressor checkpoints."""
 
 
 def option(table: dict[str, str], case: Case, *values: object) -> str:
@@ -70,7 +70,7 @@ def multiplies(sheet: DeviceProfile, name: str) -> bool:
 
 
 def advisable(case: Case) -> frozenset[str]:
-    """The formats that weights may be converted to for the case's runtime; the chip may lack a rate for some."""
+    """Formats to which weights can be converted for the case's runtime; the chip may lack a rate for some."""
     runtime = case.question.served_by
     fp4 = {"nvfp4"} if runtime.name in SERVING else set()
     return frozenset(NARROWER.get(runtime.name, ())) | fp4

@@ -39,7 +39,8 @@ def rule(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{case.sheet.name} at {units.show(here.share, 'share', digits=2)} of its power limit -> {chosen.name}",
         touches="hardware",
-        how=f"rent or buy {chosen.title}; or see what lasts on the machine itself: chipwise measure --sustained",
+        how=f"rent or buy {chosen.title}; or measure the sustained speed on the machine itself: chipwise measure "
+        f"--sustained",
         changed=case.question.but(device=chosen.name),
         headline="joules_per_token",
         source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models",

@@ -21,5 +21,5 @@ def rule(case: Case) -> Iterator[Proposal]:
         how=option(CHUNKS, case) or "a runtime that mixes prompts into decode steps, such as vLLM",
         changed=case.question.but(runtime=replace(runtime, mixes=True)),
         headline="tpot_p50",
-        source="Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310; what is waited for is fitted to served runs",
+        source="Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310; waiting times are fitted to serving runs",
     )
