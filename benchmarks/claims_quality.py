@@ -35,7 +35,7 @@ from chipwise.model.kinds.text.module import LayerModule
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop import trainer
-from chipwise.training.loop.evaluate import quantised_bits_per_byte
+from chipwise.training.loop.evaluate import load_model, quantised
 from training_recipe import SIZES
 
 COLUMNS = ("variant", "seed", "steps", "parameters", "bits_per_byte", "int8", "int4", "step_s", "recipe")
@@ -148,7 +148,9 @@ def trained(name: str, seed: int, steps: int, store: TokenStore) -> dict[str, st
             clock=clock,
         )
         forms = [
-            quantised_bits_per_byte(arch, result.weights, form, data, JUDGED_BYTES).bits_per_byte if not seed else None
+            data.quality(quantised(load_model(arch, result.weights), form), max_bytes=JUDGED_BYTES).bits_per_byte
+            if not seed
+            else None
             for form in ("int8", "int4")
         ]
     found = ["" if value is None else f"{value:.5f}" for value in (result.loss, *forms, clock.step_s())]

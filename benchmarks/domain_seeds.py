@@ -36,8 +36,9 @@ from chipwise.design.run.spec import RunSpec, load_run
 from chipwise.model.kinds.image.choices import SHIFT, SOLVER
 from chipwise.model.space.designs import design_of, summary
 from chipwise.training.data.dataset import Split
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import read
-from chipwise.training.loop.trainer import Recipe, train
+from chipwise.training.loop.trainer import train
 from chipwise.training.tasks.protocol import Exported
 from provenance import stamp
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from chipwise.model.arch.design import Design
 from chipwise.training.data.dataset import Split
-from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.data.tokens import TokenData
 from chipwise.training.tasks.exported_text import exported_bits
 
 

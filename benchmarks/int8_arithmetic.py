@@ -43,7 +43,7 @@ from chipwise.hardware.detect import instructions
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks import quantize
 from chipwise.model.space.designs import design_of, summary
-from chipwise.training.data.tokenizer import load_tokens
+from chipwise.training.data.tokens import load_tokens
 from chipwise.training.loop.evaluate import read as read_weights
 from exported_quality import exported_bits_per_byte
 from provenance import stamp

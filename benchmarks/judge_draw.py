@@ -23,7 +23,7 @@ from chipwise.model.ops.workload import Phase
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.walk.lower import lower
-from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.data.tokens import TokenData
 from chipwise.training.laws.scaling import START
 
 WEIGHTS = "int8"

@@ -34,10 +34,11 @@ from chipwise.design.run.spec import load_run
 from chipwise.design.targets.cost_model import CostModel
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.space.search_space import SearchSpace
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
-from chipwise.training.data.tokenizer import TokenData, TokenStore, load_tokens
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.loop.accelerated import Execution, train_accelerated
-from chipwise.training.loop.trainer import Recipe
 from chipwise.training.supernet.score import score
 from chipwise.training.supernet.sliced import extract
 from chipwise.training.supernet.trainer import SupernetResult, train_supernet

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 import resumable_rows
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop import trainer
-from chipwise.training.loop.trainer import Recipe
 from training_recipe import SIZES, AdamWOnly, shape
 
 COLUMNS = ("optimiser", "width", "factor", "seed", "steps", "bits_per_byte", "cpu_s")

@@ -28,7 +28,7 @@ from chipwise.model.ops.workload import Phase
 from chipwise.model.space.designs import design_of, summary
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
-from chipwise.training.data.tokenizer import load_tokens
+from chipwise.training.data.tokens import load_tokens
 from chipwise.training.loop.evaluate import read
 from exported_quality import exported_bits_per_byte
 from resumable_rows import Row

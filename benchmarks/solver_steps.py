@@ -16,8 +16,9 @@ from typing import Any
 
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of, summary
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model, read
-from chipwise.training.loop.trainer import Recipe, train
+from chipwise.training.loop.trainer import train
 
 RUN_FILE = Path(__file__).parents[1] / "src/chipwise/examples/diffusion.yaml"
 DESIGN = "8 steps p7 d96 L2 h3x32 gelu:384 fp32"

@@ -17,11 +17,11 @@ from unittest import mock
 import torch
 
 from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop import trainer
-from chipwise.training.loop.evaluate import quantised_bits_per_byte
-from chipwise.training.loop.trainer import Recipe
+from chipwise.training.loop.evaluate import load_model, quantised
 from provenance import here
 
 SIZES = (512, 1024, 2048, 4096, 8192)
@@ -181,7 +181,7 @@ def main() -> None:
             }
             if options.what == "shapes":
                 for form in ("int8", "int4"):
-                    quality = quantised_bits_per_byte(arch, result.weights, form, data, 150_000)
+                    quality = data.quality(quantised(load_model(arch, result.weights), form), max_bytes=150_000)
                     row[form] = round(quality.bits_per_byte, 4)
             print(*row.values(), sep="  ", flush=True)
             new = not options.out.exists()

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from chipwise.core.files import build
+from chipwise.core.record import Record
 from chipwise.design.limits import METRICS
 from chipwise.design.report.record import DataSummary
 from chipwise.model.arch.design import Design
@@ -102,7 +103,7 @@ class TaskSuite:
         data.prepare()
         again = self.opened(tmp_path)
         assert Path(again.data(self.design().arch).path).read_bytes() == before
-        summary = DataSummary(**data.summary())
+        summary = build(DataSummary, data.summary())
         assert summary.licence, "state the licence, or that it is not stated"
         assert summary.entries_train, "count the training entries"
         assert summary.entries_test, "keep test data that is not used for selection"
@@ -113,7 +114,7 @@ class TaskSuite:
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
         """Equal arguments give equal batches, others different ones; the first axis of every tensor is the example."""
-        from chipwise.training.loop.trainer import Recipe
+        from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
         recipe = build(Recipe, {**opened.recipe, **self.recipe})
@@ -133,7 +134,7 @@ class TaskSuite:
         """Over a few steps on one batch; the loss is finite and has a gradient for every parameter that is used."""
         import torch
 
-        from chipwise.training.loop.trainer import Recipe
+        from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
         data = opened.data(arch).load()
@@ -167,12 +168,13 @@ class TaskSuite:
             formats=("int8",),
             max_validation_bytes=opened.quick,
         )
-        first = TrainJob.from_data(json.loads(json.dumps(job.to_data()))).run(lambda update: None)
-        assert math.isfinite(first["loss"])
-        assert first["loss"] >= 0
-        assert math.isfinite(first["quantised"]["int8"])
+        first = Record.of(TrainJob.from_data(json.loads(json.dumps(job.to_data()))).run(lambda update: None))
+        loss = first.get("loss", float)
+        assert math.isfinite(loss)
+        assert loss >= 0
+        assert math.isfinite(first.record("quantised").get("int8", float))
         again = job.run(lambda update: None)
-        assert again["loss"] == first["loss"]
+        assert again["loss"] == loss
         assert again["spent_cpu_s"] == 0
 
     def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:

@@ -302,8 +302,9 @@ class Finals:
     def _weights(self, item: Candidate) -> Mapping[str, AnyArray]:
         """The trained weights of a candidate; a file that is missing or damaged is trained again."""
         from chipwise.model.nn.precision import kept_precision
+        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import read
-        from chipwise.training.loop.trainer import Recipe, trained_again
+        from chipwise.training.loop.trainer import trained_again
 
         arch = item.design.arch
         path = self._folder.training(arch) / str(item.rungs[-1].weights)
@@ -322,8 +323,8 @@ class Finals:
 
     def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Packing:
         """How a candidate's matrices are packed, calibrated on its training data."""
+        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import calibrated
-        from chipwise.training.loop.trainer import Recipe
 
         arch = item.design.arch
         return calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))

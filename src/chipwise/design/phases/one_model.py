@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from chipwise.core.digest import plain
 from chipwise.core.fields import whole_number
 from chipwise.core.files import read_json, read_yaml, storage, write_json
+from chipwise.core.record import Record
 from chipwise.core.statistics import Z95
 from chipwise.design.run.folder import PROMISES, holds_run
 from chipwise.design.run.spec import RunSpec, load_run
@@ -160,8 +161,10 @@ def train_on_task(
         device=device if device not in (None, "cpu") else None,
         start=start,
     )
-    result = job.run(on_progress)
-    item = Exported(design=Design(arch=arch, weights=FORMAT), weights=read(Path(result["weights"])), folder=target)
+    result = Record.of(job.run(on_progress))
+    item = Exported(
+        design=Design(arch=arch, weights=FORMAT), weights=read(Path(result.get("weights", str))), folder=target
+    )
     shipped = target / "model"
     with storage(shipped):
         shipped.mkdir(parents=True, exist_ok=True)
@@ -174,9 +177,9 @@ def train_on_task(
     write_json(shipped / PROMISES, promises_of_model(run, item.design, scores["test"].value))
     return TaskTrained(
         folder=shipped,
-        steps=int(result["steps"]),
-        tokens=int(result["tokens"]),
-        cpu_s=float(result["cpu_s"]),
+        steps=result.get("steps", int),
+        tokens=result.get("tokens", int),
+        cpu_s=result.get("cpu_s", float),
         validation=scores["validation"],
         test=scores["test"],
     )

@@ -129,7 +129,7 @@ def training_plan(
     hours = _scaled(seconds, steps * devices / 3600)
     usd = None if sheet.price is None else _scaled(hours, 3600 * sheet.price_usd_per_s)
     try:
-        from chipwise.training.loop.trainer import Recipe
+        from chipwise.training.data.recipe import Recipe
     except ModuleNotFoundError:
         raise MissingExtra("torch", "search") from None
     recipe = Recipe()

@@ -188,7 +188,7 @@ class Distiller:
             return False
         tensors, at = found
         weights = {name: tensors[f"weights.{name}"] for name in self.start}
-        self._begin(weights, step=at["step"], rate_scale=at["rate_scale"])
+        self._begin(weights, step=at.get("step", int), rate_scale=at.get("rate_scale", float))
         for name, value in self.trained.items():
             kept = {
                 key: tensors[f"adam.{key}.{name}"]
@@ -197,5 +197,5 @@ class Distiller:
             }
             if kept:
                 self.optimiser.state[value] = kept
-        self.cpu_s = at["cpu_s"]
+        self.cpu_s = at.get("cpu_s", float)
         return True

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest
-from chipwise.core.files import storage, write_json
+from chipwise.core.files import build, storage, write_json
 from chipwise.deploy.export.hf import load_pretrained, require_folder
 from chipwise.design.phases.one_model import TaskScore, opened, promises_of_model
 from chipwise.design.run.folder import PROMISES
@@ -36,7 +36,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.kinds.table import form_of
 from chipwise.model.nn.precision import Precision, torch_dtype
 from chipwise.training.data.dataset import Dataset
-from chipwise.training.loop.trainer import Recipe
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported
 
 CALIBRATION_EXAMPLES = 256
@@ -151,7 +151,7 @@ class TaskMaterial:
         file = self.data.data(self.arch)
         self._dataset = file.load()
         self._dataset.require_fit(self.arch)
-        self._recipe = Recipe(**self.data.recipe)
+        self._recipe = build(Recipe, self.data.recipe)
         self.about = {"task": run.task, "data": digest(list(self._dataset.identity))}
         self.held_out = f"{run.asked.metric.title}, validation data"
 

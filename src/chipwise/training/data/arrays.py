@@ -7,10 +7,8 @@ by; a model gives logits of classes.
 from __future__ import annotations
 
 import functools
-import io
-import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -20,20 +18,21 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
-from chipwise.core.files import storage, write_atomic
-from chipwise.errors import DataError, InputError
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.array_file import read_arrays, write_arrays
 from chipwise.training.data.dataset import HeldOutScore, Split
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.loop.trainer import Recipe
+    from chipwise.training.data.recipe import Recipe
 
 PARTS = ("train", "validation", "test")
 ALL = slice(None)
-Part = tuple[NDArray[Any], NDArray[np.int64]]  # inputs (n, …) and labels (n,)
+Scales = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and deviation
+Part = tuple[AnyArray, NDArray[np.int64]]  # inputs (n, …) and labels (n,)
 
 
 class ArrayDataset(ABC):
@@ -48,12 +47,12 @@ class ArrayDataset(ABC):
     packed: ClassVar[bool] = True  # whether the file is compressed: noise hardly shrinks, and each training reads it
 
     @abstractmethod
-    def fields(self) -> Mapping[str, NDArray[Any]]:
+    def fields(self) -> Mapping[str, AnyArray]:
         """The arrays of the file, by name."""
 
     @classmethod
     @abstractmethod
-    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+    def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """The data set of a file's arrays; a name that the file lacks raises KeyError."""
 
     @abstractmethod
@@ -65,7 +64,7 @@ class ArrayDataset(ABC):
         """Examples of a part."""
 
     @abstractmethod
-    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
         """The model's inputs for examples of a part: one array (n, …) each."""
 
     @abstractmethod
@@ -79,10 +78,7 @@ class ArrayDataset(ABC):
 
     def save(self, path: Path) -> None:
         """Writes the file that :meth:`load` reads."""
-        stream = io.BytesIO()
-        (np.savez_compressed if self.packed else np.savez)(stream, **self.fields())  # type: ignore[arg-type]
-        with storage(path):
-            write_atomic(path, stream.getvalue())
+        write_arrays(path, self.fields(), packed=self.packed)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -91,13 +87,7 @@ class ArrayDataset(ABC):
         Raises:
             DataError: The file is missing or is not what :meth:`save` writes.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                return cls.of_fields(file)
-        except FileNotFoundError:
-            raise DataError(f"{path}: there is no such file of data") from None
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: not a file of data ({error}); delete it and it is made again") from None
+        return read_arrays(path, cls.of_fields)
 
     def example_tokens(self, arch: ArchSpec) -> int:
         """Positions that the model's layers see of one example."""
@@ -156,7 +146,7 @@ class LabelledArrays(ArrayDataset):
     std: NDArray[np.float32]
 
     @property
-    def identity(self) -> Sequence[Any]:
+    def identity(self) -> Sequence[object]:
         """Sizes, classes and the first examples."""
         inputs, labels = self.train
         first = digest([np.asarray(inputs[:64], np.float64).round(6).ravel().tolist(), labels[:1024].tolist()])
@@ -203,7 +193,7 @@ class LabelledArrays(ArrayDataset):
         """Examples of a part."""
         return len(self.part(split)[1])
 
-    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
         """Scaled inputs."""
         return (self.scaled(self.part(split)[0][rows]),)
 
@@ -222,21 +212,26 @@ class LabelledArrays(ArrayDataset):
             logits = model(inputs)
         return torch.nn.functional.cross_entropy(logits.float(), labels)
 
-    def fields(self) -> Mapping[str, NDArray[Any]]:
+    def fields(self) -> Mapping[str, AnyArray]:
         """Inputs and labels of each part, scales, and names of the classes."""
-        held: dict[str, NDArray[Any]] = {"mean": self.mean, "std": self.std, "classes": np.array(self.classes)}
+        held: dict[str, AnyArray] = {"mean": self.mean, "std": self.std, "classes": np.array(self.classes)}
         for name in PARTS:
             held[f"{name}_inputs"], held[f"{name}_labels"] = getattr(self, name)
         return held
 
     @classmethod
-    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+    def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """The data set of a file's arrays."""
-        parts: dict[str, Any] = {
-            name: (file[f"{name}_inputs"], file[f"{name}_labels"].astype(np.int64)) for name in PARTS
-        }
-        scales: dict[str, Any] = {name: file[name].astype(np.float32) for name in ("mean", "std")}
-        return cls(**parts, **scales, classes=tuple(str(name) for name in file["classes"]))
+        parts = {name: (file[f"{name}_inputs"], file[f"{name}_labels"].astype(np.int64)) for name in PARTS}
+        scales = file["mean"].astype(np.float32), file["std"].astype(np.float32)
+        return cls.of_parts(parts, map(str, file["classes"]), scales)
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Part], classes: Iterable[str], scales: Scales) -> Self:
+        """The data set of its parts by name, the names of its labels, and mean and deviation of its inputs."""
+        train, validation, test = (parts[name] for name in PARTS)
+        mean, std = scales
+        return cls(train=train, validation=validation, test=test, classes=tuple(classes), mean=mean, std=std)
 
 
 def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:

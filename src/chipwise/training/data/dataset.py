@@ -1,7 +1,7 @@
 """Data sets: their protocol for trainings, and the table of kinds.
 
 The trainer knows no domain. It asks a data set for the batch of a step, for the loss of a batch, and for the quality of
-a model on held-out data. Text windows are one kind (``tokenizer.TokenData``), arrays with labels another
+a model on held-out data. Text windows are one kind (``tokens.TokenData``), arrays with labels another
 (``arrays.LabelledArrays``). A data set is a file that any worker can read; a :class:`DataFile` names its kind and path.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.tables import Table
 from chipwise.model.arch.arch import ArchSpec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.loop.trainer import Recipe
+    from chipwise.training.data.recipe import Recipe
 
 Split = Literal["validation", "test"]
 
@@ -30,7 +30,7 @@ DATASETS = Table(
     "kind of data set",
     "chipwise.datasets",
     {
-        "tokens": "chipwise.training.data.tokenizer:load_tokens",
+        "tokens": "chipwise.training.data.tokens:load_tokens",
         "arrays": "chipwise.training.data.arrays:LabelledArrays.load",
         "images": "chipwise.training.data.images.labelled:LabelledImages.load",
         "flipped-images": "chipwise.training.data.images.labelled:FlippedImages.load",
@@ -77,7 +77,7 @@ class HeldOutScore:
 class HoldsWeights(Protocol):
     """Data that comes with weights which a model holds and does not learn, such as a decoder's."""
 
-    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+    def held(self, arch: ArchSpec) -> Mapping[str, AnyArray]:
         """Tensors of a model by the names in its torch module; empty if it has none."""
         ...
 
@@ -89,7 +89,7 @@ class Dataset(Protocol):
     """
 
     @property
-    def identity(self) -> Sequence[Any]:
+    def identity(self) -> Sequence[object]:
         """Plain values that tell this data from other data; part of the identity of a training."""
         ...
 

@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from chipwise.core.digest import digest
 from chipwise.core.files import build, read_bytes
@@ -123,7 +123,7 @@ class Corpus:
         """Identity of the text and its split."""
         return digest([self.train, self.validation, self.test])
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The figures that a report shows."""
         return {
             "name": self.name,
@@ -138,7 +138,7 @@ class Corpus:
         }
 
 
-def load_corpus(spec: DataSpec | Mapping[str, Any], *, base: str | Path = ".") -> Corpus:
+def load_corpus(spec: DataSpec | Mapping[str, object], *, base: str | Path = ".") -> Corpus:
     """Reads the text that ``spec`` names; ``base`` is the folder that relative paths start from.
 
     Raises:

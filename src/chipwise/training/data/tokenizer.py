@@ -5,132 +5,31 @@ Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import os
 import re
-import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.files import read_text, storage, write_atomic
+from chipwise.core.files import read_text, write_atomic
 from chipwise.errors import DataError, InputError, SpecError, StudyError
-from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.dataset import HeldOutScore, Split
+from chipwise.training.data.array_file import write_arrays
 from chipwise.training.data.text import Corpus
+from chipwise.training.data.tokens import TokenData, Tokens, load_tokens
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from chipwise.model.kinds.text.module import Transformer
-    from chipwise.training.loop.trainer import Recipe
+    from tokenizers import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
 SMALLEST = 257  # the separator and the 256 bytes
 LARGEST = 65_536  # tokens are stored in 16 bits
 
-Tokens = NDArray[np.uint16]
-IDENTIFYING = 4096  # first tokens that tell one text from another
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenData:
-    """A corpus in the tokens of one vocabulary, as a :class:`chipwise.training.data.dataset.Dataset` of windows.
-
-    The arrays begin with a separator, which is context only; all that follows is predicted.
-    """
-
-    vocab_size: int
-    train: Tokens
-    bytes_train: int
-    validation: Tokens
-    validation_bytes: NDArray[np.int64]  # UTF-8 bytes of each validation entry
-    test: Tokens
-    test_bytes: NDArray[np.int64]  # UTF-8 bytes of each test entry
-
-    def held_out(self, split: Split = "validation", *, max_bytes: int | None = None) -> tuple[Tokens, int]:
-        """The first entries of ``split`` that together have at most ``max_bytes`` (at least one), and their bytes.
-
-        The same entries for every vocabulary. The stream begins with a separator that is context only.
-
-        Raises:
-            InputError: The corpus has no text in that part.
-        """
-        stream, sizes = (
-            (self.validation, self.validation_bytes) if split == "validation" else (self.test, self.test_bytes)
-        )
-        if not len(sizes):
-            raise InputError(f"the corpus has no {split} text")
-        sums = np.cumsum(sizes)
-        count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
-        ends = np.flatnonzero(stream == 0)  # the separator before each entry, and the last one
-        return stream[: ends[count] + 1], int(sums[count - 1])
-
-    @property
-    def bytes_per_token(self) -> float:
-        """UTF-8 bytes per token of the training part, separators counted as tokens."""
-        return self.bytes_train / (len(self.train) - 1)
-
-    @property
-    def identity(self) -> Sequence[Any]:
-        """Sizes and first tokens."""
-        return [len(self.train), self.bytes_train, self.train[:IDENTIFYING].tolist()]
-
-    def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of another vocabulary."""
-        if self.vocab_size != arch.vocab_size:
-            raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
-
-    def window(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens in a training window: at most the model's context, less for little text."""
-        window = min(recipe.window_tokens, arch.max_tokens)
-        return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
-
-    def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens of a batch of windows."""
-        return self.window(arch, recipe) * recipe.batch_windows
-
-    def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Inputs and targets, each (windows, tokens); see :func:`chipwise.training.data.windows.batch`."""
-        from chipwise.training.data.windows import batch
-
-        return batch(self.train, self.window(arch, recipe), recipe.batch_windows, number, seed)
-
-    def loss(self, model: Any, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean cross entropy in nats per token."""
-        from chipwise.training.loop.evaluate import mean_loss
-
-        inputs, targets = batch
-        return mean_loss(model, inputs, targets, dtype)
-
-    def shown_loss(self, loss: float) -> float:
-        """Bits per byte."""
-        return loss / math.log(2) / self.bytes_per_token
-
-    def judge(
-        self,
-        model: Transformer,
-        *,
-        split: Split = "validation",
-        most: int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> HeldOutScore:
-        """Bits per byte of ``split``, or of its first ``most`` bytes; see ``training/loop/evaluate.py``."""
-        from chipwise.training.loop.evaluate import evaluate
-
-        more = {} if dtype is None else {"dtype": dtype}
-        found = evaluate(model, self, split=split, max_bytes=most, **more)
-        return HeldOutScore(loss=found.bits_per_byte, perplexity=found.perplexity)
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """A ``tokenizers.Tokenizer`` of ``vocab_size`` tokens learnt from ``texts``.
 
     Raises:
@@ -158,7 +57,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Any:
     return tokenizer
 
 
-def cut(tokenizer: Any, vocab_size: int) -> Any:
+def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     """``tokenizer`` with only its first ``vocab_size`` tokens, equal to training one of that size."""
     from tokenizers import Tokenizer
 
@@ -177,7 +76,7 @@ def cut(tokenizer: Any, vocab_size: int) -> Any:
     return Tokenizer.from_str(json.dumps(state))
 
 
-def encode(tokenizer: Any, texts: Sequence[str]) -> Tokens:
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     """``texts`` as one stream: a separator first and one after each text."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     separator = tokenizer.token_to_id(SEPARATOR)
@@ -209,7 +108,7 @@ class TokenStore:
             raise InputError("no vocabulary size is given")
         for size in self.sizes:
             _check_size(size)
-        self._largest: Any = None
+        self._largest: Tokenizer | None = None
 
     def prepare(self) -> None:
         """Creates missing files of the folder."""
@@ -240,7 +139,7 @@ class TokenStore:
                 "up to 0.1 divided it); start again with --restart, or choose another folder"
             )
 
-    def tokenizer(self, vocab_size: int) -> Any:
+    def tokenizer(self, vocab_size: int) -> Tokenizer:
         """The tokenizer of this size, trained or cut at the first call."""
         path = self.tokenizer_path(vocab_size)
         self._check_text()
@@ -263,18 +162,15 @@ class TokenStore:
         path = self.tokens_path(vocab_size)
         if not path.exists():
             tokenizer, corpus = self.tokenizer(vocab_size), self.corpus
-            stream = io.BytesIO()
-            np.savez(
-                stream,
-                sizes=np.array([vocab_size, corpus.bytes_train]),
-                train=encode(tokenizer, corpus.train),
-                validation=encode(tokenizer, corpus.validation),
-                validation_bytes=entry_bytes(corpus.validation),
-                test=encode(tokenizer, corpus.test),
-                test_bytes=entry_bytes(corpus.test),
-            )
-            with storage(path):
-                write_atomic(path, stream.getvalue())
+            arrays = {
+                "sizes": np.array([vocab_size, corpus.bytes_train]),
+                "train": encode(tokenizer, corpus.train),
+                "validation": encode(tokenizer, corpus.validation),
+                "validation_bytes": entry_bytes(corpus.validation),
+                "test": encode(tokenizer, corpus.test),
+                "test_bytes": entry_bytes(corpus.test),
+            }
+            write_arrays(path, arrays)
         return load_tokens(path)
 
 
@@ -283,7 +179,7 @@ def tokenizer_path(folder: Path, vocab_size: int) -> Path:
     return folder / f"tokenizer-{vocab_size}.json"
 
 
-def load_tokenizer(path: str | Path) -> Any:
+def load_tokenizer(path: str | Path) -> Tokenizer:
     """The ``tokenizers.Tokenizer`` that the file holds.
 
     Raises:
@@ -301,30 +197,6 @@ def load_tokenizer(path: str | Path) -> Any:
         raise DataError(
             f"{path}: holds no tokenizer ({broken}); restore it, or delete it where a run made it"
         ) from None
-
-
-def load_tokens(path: str | Path) -> TokenData:
-    """The token arrays that a :class:`TokenStore` kept.
-
-    Raises:
-        DataError: The file is missing or is not what a TokenStore writes.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            vocab_size, bytes_train = (int(value) for value in file["sizes"])
-            return TokenData(
-                vocab_size=vocab_size,
-                train=file["train"].astype(np.uint16),
-                bytes_train=bytes_train,
-                validation=file["validation"].astype(np.uint16),
-                validation_bytes=file["validation_bytes"].astype(np.int64),
-                test=file["test"].astype(np.uint16),
-                test_bytes=file["test_bytes"].astype(np.int64),
-            )
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of tokens") from None
-    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a file of tokens ({error}); delete it and it is made again") from None
 
 
 def _check_size(vocab_size: int) -> None:

@@ -18,13 +18,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float32Array
-from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.core.arrays import AnyArray, Float32Array
+from chipwise.core.files import storage, write_atomic, write_json
+from chipwise.core.record import Record
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -70,14 +70,14 @@ class Classifier:
         from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
         place = Path(folder)
-        self.about: dict[str, Any] = dict(read_mapping(place / _FILES[0]))
-        if self.about.get("schema") != SCHEMA:
+        self.about = Record.read(place / _FILES[0])
+        if self.about.get("schema", str, "") != SCHEMA:
             raise SpecError(f"is no classifier of {SCHEMA}", file=str(place / _FILES[0]), field="schema")
         missing = [name for name in _FILES if not (place / name).is_file()]
         if missing:
             raise SpecError(f"the classifier lacks {', '.join(missing)}", file=str(place))
-        self.arch: ArchSpec = from_data(self.about["arch"], file=str(place / _FILES[0]))
-        self.classes: tuple[str, ...] = tuple(self.about["classes"])
+        self.arch: ArchSpec = from_data(self.about.get("arch", dict), file=str(place / _FILES[0]))
+        self.classes: tuple[str, ...] = tuple(self.about.sequence("classes", str))
         try:
             tensors = load_file(place / _FILES[1])
         except SafetensorError as error:
@@ -89,11 +89,11 @@ class Classifier:
     @property
     def judged(self) -> str:
         """Description of the evaluated model."""
-        return f"exported {self.about['weights']} graph, in ONNX Runtime"
+        return f"exported {self.about.get('weights', str)} graph, in ONNX Runtime"
 
     def knows(self, task: Task) -> bool:
         """Whether it was tuned on exactly the items that ``task`` gives to learn from."""
-        return bool(self.about["items"] == task.identity)
+        return self.about.get("items", str) == task.identity
 
     def scores(self, texts: Sequence[str]) -> Float32Array:
         """A score for each class, (I, C); for regression (I, 1), in the unit of the labels."""
@@ -103,9 +103,11 @@ class Classifier:
         for text in texts:
             tokens = np.array([encode(self._tokenizer, text, self.arch.max_tokens)], np.int64)
             found.append(self._read(self._graph.all_logits(tokens)[0]))
-        scale = self.about["amounts"]
         scores: Float32Array = np.stack(found) if found else np.zeros((0, max(1, len(self.classes))), np.float32)
-        return scores if scale is None else scores * np.float32(scale["deviation"]) + np.float32(scale["mean"])
+        if self.classes:
+            return scores
+        scale = self.about.record("amounts")
+        return scores * np.float32(scale.get("deviation", float)) + np.float32(scale.get("mean", float))
 
     def answer(self, texts: Sequence[str]) -> list[str] | list[float]:
         """The class of each text, or its predicted number."""
@@ -120,7 +122,7 @@ def write_classifier(
     *,
     task: Task,
     design: Design,
-    weights: Mapping[str, NDArray[Any]],
+    weights: Mapping[str, AnyArray],
     reading: ClassifierHead,
     tokenizer: Path,
 ) -> None:
@@ -164,7 +166,7 @@ def copy_classifier(source: Path, target: Path) -> None:
         write_atomic(target / name, (source / name).read_bytes())
 
 
-def features_graph(design: Design, weights: Mapping[str, NDArray[Any]]) -> bytes:
+def features_graph(design: Design, weights: Mapping[str, AnyArray]) -> bytes:
     """The exported graph of ``design`` without its head: its outputs are the last hidden states (B, T, D)."""
     from onnx import helper
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from xml.etree import ElementTree
 
 from chipwise.core.digest import digest
@@ -185,7 +185,7 @@ def _position(form: str) -> float:
     return int(hashlib.sha256(form.encode()).hexdigest()[:12], 16) / 16**12
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     """The file's rows with their line numbers."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
@@ -208,7 +208,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     columns = [name for name in (reader.fieldnames or ()) if name]
     for needed in ("text", "label"):
@@ -225,7 +225,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise DataError(f"{path}: line {reader.line_num}: {error}") from None
 
 
-def _item(path: Path, line: int, row: Mapping[str, Any]) -> tuple[Item, str | None]:
+def _item(path: Path, line: int, row: Mapping[str, object]) -> tuple[Item, str | None]:
     text, label, part = row.get("text"), row.get("label"), row.get("split") or None
     if not isinstance(text, str) or not text.strip():
         raise DataError(f"{path}: line {line}: the text is missing")
@@ -236,9 +236,9 @@ def _item(path: Path, line: int, row: Mapping[str, Any]) -> tuple[Item, str | No
     return Item(text=text.strip(), label=str(label).strip()), part
 
 
-def _question(path: Path, line: int, row: Mapping[str, Any]) -> Question:
-    options, answer = row.get("options"), row.get("answer")
-    if not isinstance(row.get("question"), str) or not isinstance(options, list) or answer is None:
+def _question(path: Path, line: int, row: Mapping[str, object]) -> Question:
+    text, options, answer = row.get("question"), row.get("options"), row.get("answer")
+    if not isinstance(text, str) or not isinstance(options, list) or answer is None:
         raise DataError(f"{path}: line {line}: needs question (text), options (a list) and answer")
     words = tuple(str(option) for option in options)
     if isinstance(answer, str):
@@ -248,7 +248,7 @@ def _question(path: Path, line: int, row: Mapping[str, Any]) -> Question:
     if not isinstance(answer, int) or isinstance(answer, bool):
         raise DataError(f"{path}: line {line}: the answer must be an option or its number from 0")
     try:
-        return Question(text=row["question"], options=words, answer=answer)
+        return Question(text=text, options=words, answer=answer)
     except SpecError as error:
         raise DataError(f"{path}: line {line}: {error}") from None
 

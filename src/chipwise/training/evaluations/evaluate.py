@@ -131,26 +131,29 @@ def _check(model: Transformer, tokenizer: Any) -> None:
 
 def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
     """The result on the held-out items from a score for each class, or (I, 1) predicted numbers."""
-    counts: dict[str, Any] = {"task": task.name, "method": method, "train_items": len(task.train), "judged": judged}
-    counts["test_items"] = len(task.test)
-    if task.kind == "regression":
-        value = spearman(answers_IC[:, 0], np.array([float(item.label) for item in task.test]))
-        low, high = fisher(value, len(task.test))
-        return TaskResult(metric="spearman", value=value, low=low, high=high, **counts)
-    classes = task.classes
+    count, classes = len(task.test), task.classes
     confusion = np.zeros((len(classes), len(classes)), int)
-    for item, scores in zip(task.test, answers_IC, strict=True):
-        confusion[classes.index(item.label), int(np.argmax(scores))] += 1
-    right = int(np.trace(confusion))
-    low, high = wilson_interval(right, len(task.test))
+    metric: Literal["accuracy", "spearman"]
+    if task.kind == "regression":
+        metric, value = "spearman", spearman(answers_IC[:, 0], np.array([float(item.label) for item in task.test]))
+        low, high = fisher(value, count)
+    else:
+        for item, scores in zip(task.test, answers_IC, strict=True):
+            confusion[classes.index(item.label), int(np.argmax(scores))] += 1
+        right = int(np.trace(confusion))
+        metric, value, (low, high) = "accuracy", right / count, wilson_interval(right, count)
     return TaskResult(
-        metric="accuracy",
-        value=right / len(task.test),
+        task=task.name,
+        metric=metric,
+        method=method,
+        value=value,
         low=low,
         high=high,
+        train_items=len(task.train),
+        test_items=count,
         classes=classes,
-        confusion=tuple(tuple(int(count) for count in row) for row in confusion),
-        **counts,
+        confusion=tuple(map(tuple, confusion.tolist())),
+        judged=judged,
     )
 
 

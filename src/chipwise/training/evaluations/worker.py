@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.digest import digest
 from chipwise.core.files import build, read_json, storage, write_json
@@ -37,12 +36,12 @@ class TaskJob:
     tokenizer: str
     folder: str  # where result and classifier are left
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
         return {**{name: getattr(self, name) for name in self.__slots__}, "arch": to_data(self.arch)}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> TaskJob:
+    def from_data(cls, data: dict[str, object]) -> TaskJob:
         """Reads the data of :meth:`to_data`."""
         return build(cls, {**data, "arch": from_data(data.get("arch"))})
 
@@ -50,14 +49,14 @@ class TaskJob:
         """Key of a result."""
         return digest([_METHOD, task.identity, self.arch.digest, self.form, Path(self.weights).name])
 
-    def finished(self, task: Task) -> dict[str, Any] | None:
+    def finished(self, task: Task) -> dict[str, object] | None:
         """The result that the folder holds, if it is of this job."""
         path = Path(self.folder) / RESULT
         kept = read_json(path) if path.exists() else None
         return kept["result"] if isinstance(kept, dict) and kept.get("key") == self.key(task) else None
 
 
-def run_job(job: TaskJob) -> dict[str, Any]:
+def run_job(job: TaskJob) -> dict[str, object]:
     """Tunes, exports and evaluates; writes the fields of :class:`chipwise.training.evaluations.evaluate.TaskResult`.
 
     Raises:
@@ -102,7 +101,7 @@ def run_job(job: TaskJob) -> dict[str, Any]:
     return result
 
 
-def _serve_job(data: Message, _report: Report) -> dict[str, Any]:
+def _serve_job(data: Message, _report: Report) -> dict[str, object]:
     return run_job(TaskJob.from_data(data))
 
 

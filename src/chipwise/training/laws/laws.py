@@ -34,13 +34,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.files import read_mapping
+from chipwise.core.record import Record
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.errors import InputError, SpecError
@@ -248,21 +248,22 @@ def shipped() -> Law:
     return law_from(read_mapping(DATA))
 
 
-def law_from(held: Mapping[str, Any]) -> Law:
+def law_from(held: Mapping[str, object]) -> Law:
     """Reads a law written by :func:`law_fields`.
 
     Raises:
         SpecError: A field is missing or of another shape.
     """
     try:
-        least, most = (float(value) for value in held["layer_parameters"])
-        fewest, longest = (float(value) for value in held["tokens"])
+        record = Record.of(held)
+        least, most = record.sequence("layer_parameters", float)
+        fewest, longest = record.sequence("tokens", float)
         return Law(
             constants=np.asarray(held["constants"], float), covariance=np.asarray(held["covariance"], float),
-            scatter=float(held["scatter"]), noise=float(held["noise"]), layer_parameters=(least, most),
+            scatter=record.get("scatter", float), noise=record.get("noise", float), layer_parameters=(least, most),
             tokens=(fewest, longest), source=str(held["source"]),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, SpecError) as error:
         raise SpecError(f"is no law: {error}") from None
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest
 from chipwise.errors import DoesNotFit, InputError, TrainingDiverged, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -32,10 +33,11 @@ from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtyp
 from chipwise.model.walk.module import build
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import Progress
 from chipwise.training.loop.progress import TrainingProgress, Update
-from chipwise.training.loop.trainer import Recipe, Run, TrainResult
+from chipwise.training.loop.trainer import Run, TrainResult
 
 Sharing = Literal["ddp", "fsdp"]
 _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
@@ -85,7 +87,7 @@ def train_accelerated(
     seed: int,
     folder: str | Path,
     recipe: Recipe | None = None,
-    start: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    start: Mapping[str, AnyArray] | None = None,
     on_progress: Callable[[TrainingProgress], None] | None = None,
     checkpoint_every_s: float = 30.0,
     max_validation_bytes: int | None = None,
@@ -162,7 +164,7 @@ class AcceleratedRun(Run):
         execution: Execution,
         *,
         counted: bool,
-        start: Mapping[str, np.ndarray[Any, Any]] | None,
+        start: Mapping[str, AnyArray] | None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.execution = execution

@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,8 @@ from torch import Tensor
 
 from chipwise.core.fields import losses_renamed
 from chipwise.core.files import storage, write_atomic
+from chipwise.core.record import Record
+from chipwise.errors import SpecError
 from chipwise.model.nn.precision import Precision
 
 SCHEMA = "chipwise.training/2"
@@ -41,14 +42,14 @@ class Progress:
     precision: Precision  # of matrix products; decided once for a training
     curve: list[CurvePoint] = field(default_factory=list)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The progress as plain data."""
-        values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         values["loss"] = None if math.isnan(self.loss) else self.loss
         return values
 
     @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> Progress:
+    def from_plain(cls, values: Mapping[str, object]) -> Progress:
         """Reads the result of :meth:`plain`."""
         known = losses_renamed(values)
         known["curve"] = [tuple(point) for point in known["curve"]]
@@ -73,12 +74,12 @@ def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, T
         for name, value in found[0].items():
             part, _, rest = name.partition(".")
             parts[part][rest] = value
-        return Progress.from_plain(found[1]), parts["weights"], parts["averages"]
+        return Progress.from_plain(found[1].data), parts["weights"], parts["averages"]
     except (KeyError, TypeError):
         return None
 
 
-def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
     """Writes ``tensors`` and ``facts`` of the training with identity ``key``, all at once."""
     from safetensors.torch import save as to_bytes
 
@@ -88,7 +89,7 @@ def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor]
         write_atomic(path, to_bytes(whole, metadata=about))
 
 
-def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], Record] | None:
     """Reads the state written for the same ``key``; None if it is missing or unreadable."""
     from safetensors import SafetensorError, safe_open
 
@@ -100,12 +101,12 @@ def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], di
             if about.get("schema") != schema or about.get("key") != key:
                 return None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            return tensors, json.loads(about["facts"])
-    except (SafetensorError, OSError, ValueError, KeyError):
+            return tensors, Record.of(json.loads(about["facts"]), file=str(path))
+    except (SafetensorError, OSError, ValueError, KeyError, SpecError):
         return None
 
 
-def fingerprint(weights: Mapping[str, Any]) -> str:
+def fingerprint(weights: Mapping[str, object]) -> str:
     """Identity of weights (arrays or tensors): names, shapes and every bit of their FP32 values."""
     hashed = hashlib.sha256()
     for name in sorted(weights):

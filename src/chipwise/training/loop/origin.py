@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.tokenizer_files import added_tokens
@@ -26,7 +26,7 @@ class Origin:
     """A model to train: its architecture, and its weights and tokenizer where it has some."""
 
     arch: ArchSpec
-    weights: Mapping[str, Any] | None = None
+    weights: Mapping[str, AnyArray] | None = None
     tokenizer: Path | None = None
 
 
@@ -90,7 +90,7 @@ def require_weights(model: str | Path, *, purpose: str) -> Path:
     return folder
 
 
-def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, Any]) -> None:
+def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, object]) -> None:
     """Finds missing files and unknown names before any library of training is loaded.
 
     Raises:
@@ -105,7 +105,7 @@ def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, Any
             raise SpecError("there is no such file; correct --data", file=str(path))
 
 
-def data_spec(data: Sequence[str | Path] | Mapping[str, Any]) -> tuple[DataSpec, Path]:
+def data_spec(data: Sequence[str | Path] | Mapping[str, object]) -> tuple[DataSpec, Path]:
     """The text that is meant, and the folder that its paths start from. Files are divided as suits them.
 
     Raises:

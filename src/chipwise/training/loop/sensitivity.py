@@ -11,7 +11,8 @@ from typing import Any
 
 from chipwise.core.files import read_text
 from chipwise.errors import InputError
-from chipwise.training.data.tokenizer import TokenData, encode, entry_bytes, load_tokenizer
+from chipwise.training.data.tokenizer import encode, entry_bytes, load_tokenizer
+from chipwise.training.data.tokens import TokenData
 from chipwise.training.loop.origin import read_origin, require_weights
 
 
@@ -65,7 +66,7 @@ def folder_losses(
         raise InputError(f"{text}: there is no text to evaluate on")
     origin = read_origin(place)
 
-    from chipwise.training.loop.evaluate import evaluate, load_model
+    from chipwise.training.loop.evaluate import load_model
 
     assert origin.weights is not None
     assert origin.tokenizer is not None
@@ -81,6 +82,6 @@ def folder_losses(
     )
 
     def bits_per_byte(model: Any) -> float:
-        return evaluate(model, data).bits_per_byte
+        return data.quality(model).bits_per_byte
 
     return layer_losses(load_model(origin.arch, origin.weights), form, bits_per_byte, on_progress=on_progress)

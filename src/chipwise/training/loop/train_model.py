@@ -26,8 +26,10 @@ from chipwise.errors import InputError, SpecError, StudyError, UnitError
 from chipwise.hardware import datasheet
 from chipwise.model.arch.io import to_data
 from chipwise.model.walk.built import require_trained
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import Corpus, DataSpec, load_corpus
-from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenData, TokenStore, load_tokens
+from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenStore
+from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.loop.accelerated import (
     Execution,
     joined,
@@ -37,10 +39,10 @@ from chipwise.training.loop.accelerated import (
     train_accelerated,
 )
 from chipwise.training.loop.checkpoint import fingerprint
-from chipwise.training.loop.evaluate import evaluate, load_model, read
+from chipwise.training.loop.evaluate import load_model, read
 from chipwise.training.loop.origin import Origin, data_spec, read_origin
 from chipwise.training.loop.progress import TrainingProgress
-from chipwise.training.loop.trainer import Recipe, TrainResult
+from chipwise.training.loop.trainer import TrainResult
 
 ABOUT = "training.json"
 UNKNOWN_PEAK = "unknown"
@@ -63,7 +65,7 @@ class Trained:
 def train_model(
     spec: str | Path,
     *,
-    data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
+    data: Sequence[str | Path] | Mapping[str, object] = ("medical-definitions",),
     steps: int | None = None,
     tokens: int | None = None,
     cpu_seconds: float | None = None,
@@ -148,10 +150,10 @@ def train_model(
         weights, start = read(result.weights), None
         kept: Literal["trained", "start"] = "trained"
         if origin.weights is not None:
-            start = evaluate(load_model(origin.arch, origin.weights), stream).bits_per_byte
+            start = stream.quality(load_model(origin.arch, origin.weights)).bits_per_byte
             if start < result.loss:
                 weights, kept = dict(origin.weights), "start"
-        test = evaluate(load_model(origin.arch, weights), stream, split="test").bits_per_byte
+        test = stream.quality(load_model(origin.arch, weights), split="test").bits_per_byte
         if rank() == 0:
             save_pretrained(origin.arch, weights, tokenizer, target / "model")
     return Trained(
@@ -229,7 +231,7 @@ def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
     return datasheet.load(text).peak(form), f"data sheet of {text}, {form}"
 
 
-def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, Any]:
+def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, object]:
     """Everything that decides a training's result except budgets; ``--resume`` needs the same."""
     return {
         "model": to_data(origin.arch),
@@ -245,7 +247,7 @@ def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, executi
     }
 
 
-def _claim(target: Path, settings: dict[str, Any], *, resume: bool) -> None:
+def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
     """Makes the folder this training's own, or checks that it is."""
     path, wanted = target / ABOUT, plain(settings)
     if path.exists():

@@ -23,16 +23,17 @@ from torch import Tensor, nn
 from chipwise.core.digest import digest
 from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
-from chipwise.errors import InputError, SpecError, TrainingDiverged
+from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.model.walk.module import build
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import CurvePoint, Progress, fingerprint
-from chipwise.training.loop.evaluate import WINDOW_TOKENS, Weights, load_model, read
+from chipwise.training.loop.evaluate import Weights, load_model, read
 from chipwise.training.loop.optimiser import Optimiser
 from chipwise.training.loop.progress import Update
 
@@ -42,49 +43,6 @@ STEPS = "-steps"  # at the end of the budget in the names of files, where steps 
 def budget_name(budget: float, *, counted: bool) -> str:
     """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
     return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Recipe of a training. The defaults were measured: docs/notes/training.md."""
-
-    window_tokens: int = WINDOW_TOKENS
-    batch_windows: int = 16
-    matrix_rate: float = 0.01  # of the layers' matrices
-    table_rate: float = 0.024  # of the token table, head, norms and biases
-    weight_decay: float = 0.1
-    rounds: int = 3  # of orthogonalisation
-    momentum: float = 0.8  # of the matrices' gradients; 0.1 less for all else
-    warmup_steps: int = 20
-    decay_share: float = 0.5  # of the budget
-    clip_norm: float = 1.0
-    rate_width: int | None = 192  # where both rates hold, at width d √(rate_width / d) times them; None: everywhere
-
-    def __post_init__(self) -> None:
-        for name in ("window_tokens", "batch_windows"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
-        if not 0 < self.decay_share <= 1:
-            raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
-
-    def rates(self, d_model: int) -> tuple[float, float]:
-        """The full rates of the layers' matrices, and of all else, for a model of this width."""
-        share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
-        return self.matrix_rate * share, self.table_rate * share
-
-    def scale(self, progress: Progress, spent: float, budget: float) -> float:
-        """The share of the full learning rate that the next step takes; ``spent`` of ``budget`` is, in its unit."""
-        scale = progress.rate_scale * min(1.0, (progress.steps + 1) / self.warmup_steps)
-        if progress.decay_from is None:
-            return scale
-        left = (budget - spent) / (budget - progress.decay_from)
-        return scale * min(1.0, max(0.0, left))
-
-
-def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
-    """Tokens that one step of ``arch`` learns from."""
-    recipe = recipe or Recipe()
-    return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,9 +368,18 @@ class Run:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             return math.nan
-        self.optimiser.step(self.recipe.scale(self.at, self.spent(self.at), self.budget))
+        self.optimiser.step(self._rate_share())
         self.model.zero_grad(set_to_none=True)
         return float(loss)
+
+    def _rate_share(self) -> float:
+        """The share of the full learning rate that the next step takes."""
+        at = self.at
+        share = at.rate_scale * min(1.0, (at.steps + 1) / self.recipe.warmup_steps)
+        if at.decay_from is None:
+            return share
+        left = (self.budget - self.spent(at)) / (self.budget - at.decay_from)
+        return share * min(1.0, max(0.0, left))
 
     @property
     def step_tokens(self) -> int:

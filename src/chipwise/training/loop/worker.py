@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from chipwise.core.digest import plain
 from chipwise.core.files import build
@@ -37,7 +37,7 @@ class TrainJob:
     max_validation_bytes: int | None = None
     start: str | None = None  # safetensors file of the weights to begin with
     precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the worker's own measurement unless given
-    recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ from its defaults
+    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ
     steps: int | None = None
     gpu_budget_s: float | None = None
     device: str | None = None  # for torch, such as cuda:1; the plain loop on one core of this machine unless given
@@ -45,7 +45,7 @@ class TrainJob:
     device_share: float = 1.0  # of the device, where several trainings are packed on it
     dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if self.dataset == "tokens":
@@ -53,7 +53,7 @@ class TrainJob:
         return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> TrainJob:
+    def from_data(cls, data: dict[str, object]) -> TrainJob:
         """Reads the data of :meth:`to_data`."""
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
@@ -66,13 +66,13 @@ class TrainJob:
         budget = next(b for b in (self.steps, self.cpu_budget_s, self.gpu_budget_s) if b is not None)
         return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
 
-    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
         """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
         from chipwise.training.loop.evaluate import load_model, quantised
 
         data = DataFile(path=self.tokens, kind=self.dataset).load()
         result = self._train(data, on_progress)
-        values: dict[str, Any] = plain(result)
+        values: dict[str, object] = plain(result)
         values["quantised"] = {
             form: data.judge(
                 quantised(load_model(self.arch, result.weights), form), most=self.max_validation_bytes
@@ -82,7 +82,8 @@ class TrainJob:
         return values
 
     def _train(self, data: Dataset, on_progress: Callable[[Update], None]) -> TrainResult:
-        from chipwise.training.loop.trainer import Recipe, train
+        from chipwise.training.data.recipe import Recipe
+        from chipwise.training.loop.trainer import train
 
         recipe = build(Recipe, self.recipe, field="recipe")
         if self.device is None:
@@ -125,16 +126,16 @@ class TrainJob:
 class Job(Protocol):
     """A worker's job: a training, or a supernet's (``training/supernet/job.py``)."""
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
         ...
 
-    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
         """Does the job; the result as JSON can hold it. ``on_progress`` is called about once a second."""
         ...
 
 
-def read_job(data: dict[str, Any]) -> Job:
+def read_job(data: dict[str, object]) -> Job:
     """Reads the data of a job's ``to_data``."""
     fields = dict(data)
     if fields.pop("kind", None) == "supernet":
@@ -153,7 +154,7 @@ def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
     return WorkerPool(command, count, name="training worker", silence_s=silence_s)
 
 
-def run_job(data: Message, report: Report) -> dict[str, Any]:
+def run_job(data: Message, report: Report) -> dict[str, object]:
     """Does the job that a message holds and reports the fields of each ``Update``."""
     return read_job(data).run(lambda update: report(**dataclasses.asdict(update)))
 

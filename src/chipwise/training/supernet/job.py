@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from chipwise.core.digest import plain
 from chipwise.core.files import build
+from chipwise.core.record import Record
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
-from chipwise.training.data.tokenizer import load_tokens
+from chipwise.training.data.tokens import load_tokens
 from chipwise.training.loop.progress import Update
 
 
@@ -25,9 +25,9 @@ class SupernetJob:
     folder: str  # where the training keeps its state and leaves its weights
     cpu_budget_s: float
     seed: int
-    recipe: dict[str, Any] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe that differ
+    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe that differ
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it; designs that are listed several times travel once."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "archs"}
         different = list(dict.fromkeys(self.archs))
@@ -37,21 +37,22 @@ class SupernetJob:
         return {"kind": "supernet", **fields, "archs": archs, "order": order}
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> SupernetJob:
+    def from_data(cls, data: Mapping[str, object]) -> SupernetJob:
         """Reads the data of :meth:`to_data`.
 
         Raises:
             InputError: It is no such job.
         """
-        fields = dict(data)
+        record = Record.of(data)
+        archs = [from_data(arch.data) for arch in record.records("archs")]
         try:
-            archs = [from_data(arch) for arch in fields.pop("archs")]
-            archs = [archs[number] for number in fields.pop("order")]
-        except (KeyError, TypeError, IndexError) as error:
-            raise InputError(f"not a job that trains shared weights: {error!r}") from None
-        return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=tuple(archs))
+            chosen = tuple(archs[number] for number in record.sequence("order", int))
+        except IndexError:
+            raise InputError("not a job that trains shared weights: order names designs that are not listed") from None
+        fields = {name: value for name, value in data.items() if name != "order"}
+        return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=chosen)
 
-    def run(self, on_progress: Callable[[Update], None]) -> dict[str, Any]:
+    def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
         """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
 
@@ -65,6 +66,6 @@ class SupernetJob:
             recipe=build(SupernetRecipe, self.recipe, field="recipe"),
             on_progress=on_progress,
         )
-        values: dict[str, Any] = plain(result)
+        values: dict[str, object] = plain(result)
         del values["whole"]
         return values

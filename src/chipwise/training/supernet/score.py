@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import fastest_precision, torch_dtype
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.loop.evaluate import evaluate, read
+from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import read
 from chipwise.training.supernet.sliced import part_of, with_weights
 
 
 def score(
-    weights: Mapping[str, Any] | str | Path,
+    weights: Mapping[str, AnyArray | Tensor] | str | Path,
     whole: ArchSpec,
     archs: Sequence[ArchSpec],
     data: Mapping[int, TokenData] | TokenData,
@@ -45,30 +46,22 @@ def score(
     missing = sorted({arch.vocab_size for arch in archs} - texts.keys())
     if missing:
         raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(texts)}")
+    chosen = dtype or torch_dtype(fastest_precision())
+
+    def bits_per_byte(model: Transformer) -> float:
+        data = texts[model.arch.vocab_size]
+        return data.quality(model.eval(), max_bytes=max_validation_bytes, dtype=chosen).bits_per_byte
+
     with torch.no_grad():
-        return [
-            with_weights(
-                arch,
-                part_of(arch, whole, tensors),
-                lambda model, arch=arch: (
-                    evaluate(  # type: ignore[misc]
-                        model.eval(),
-                        texts[arch.vocab_size],
-                        max_bytes=max_validation_bytes,
-                        dtype=dtype or torch_dtype(fastest_precision()),
-                    ).bits_per_byte
-                ),
-            )
-            for arch in archs
-        ]
+        return [with_weights(arch, part_of(arch, whole, tensors), bits_per_byte) for arch in archs]
 
 
-def read_weights(weights: Mapping[str, Any] | str | Path) -> dict[str, Tensor]:
+def read_weights(weights: Mapping[str, AnyArray | Tensor] | str | Path) -> dict[str, Tensor]:
     """Weights by name as tensors, from arrays, tensors or a safetensors file.
 
     Raises:
         InputError: The file cannot be read.
     """
 
-    arrays = read(weights) if isinstance(weights, str | Path) else weights
+    arrays: Mapping[str, AnyArray | Tensor] = read(weights) if isinstance(weights, str | Path) else weights
     return {name: torch.as_tensor(value) for name, value in arrays.items()}

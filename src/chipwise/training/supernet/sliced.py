@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.cut import Cut
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.slicing import cuts
 
 T = TypeVar("T")
+W = TypeVar("W", AnyArray, Tensor)
 
 
 class _Lent(nn.Module):
@@ -41,12 +43,12 @@ def with_weights(arch: ArchSpec, weights: Mapping[str, Tensor], work: Callable[[
     return result
 
 
-def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
+def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
     """The weights of ``sub``: views of ``weights`` of ``whole`` wherever a view can be (arrays or tensors)."""
     return {name: cut.of(weights) for name, cut in _cuts(sub, whole).items()}
 
 
-def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, Any]) -> dict[str, Any]:
+def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
     """The weights of ``sub`` as a separate model: copies, by the names of the stand-alone module.
 
     Raises:

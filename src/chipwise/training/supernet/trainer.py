@@ -31,13 +31,13 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import torch_dtype
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.data.windows import batch
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.tokens import TokenData, windows_of
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.loop.checkpoint import CurvePoint
 from chipwise.training.loop.loss import head_loss, head_probabilities
 from chipwise.training.loop.progress import Update
-from chipwise.training.loop.trainer import Recipe, Run
+from chipwise.training.loop.trainer import Run
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 
@@ -163,7 +163,7 @@ class SupernetRun(Run):
         for number, arch in enumerate(designs):
             data = self.stores[arch.vocab_size]
             place = step // len(self.sizes) if self.recipe.distil else step * len(designs) + number
-            inputs, targets = batch(data.train, self.window, self.recipe.batch_windows, place, self.seed)
+            inputs, targets = windows_of(data.train, self.window, self.recipe.batch_windows, place, self.seed)
             parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
             x, table, loss = with_weights(arch, parts, functools.partial(self._loss, inputs, targets, teacher))
             (loss / len(designs)).backward()  # type: ignore[no-untyped-call]

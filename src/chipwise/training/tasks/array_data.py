@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest
 from chipwise.core.files import build, read_mapping, storage, write_json
 from chipwise.deploy.export.hf import save_pretrained
@@ -22,6 +23,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.data.arrays import ArrayDataset
 from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported, Losses
 
 SpecT = TypeVar("SpecT")
@@ -47,7 +49,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         identifying: Fields of ``inputs`` that the file depends on.
     """
 
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, object]
     quick: int
     spec_type: type[SpecT]
     part: str
@@ -60,7 +62,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         self.spec, self.base, self.folder, self.inputs = spec, base, folder, inputs
 
     @classmethod
-    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+    def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
         """The data of a run."""
         return cls(build(cls.spec_type, data, field="data"), base, folder, getattr(space, cls.part))
 
@@ -92,7 +94,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         write_json(self.facts, {**facts, "identity": identity})  # last: the file of arrays is whole
 
     @abstractmethod
-    def make(self) -> tuple[DatasetT, Mapping[str, Any]]:
+    def make(self) -> tuple[DatasetT, Mapping[str, object]]:
         """The data set, and the facts about it: at least ``source`` and ``licence``."""
 
     @cached_property
@@ -100,7 +102,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         """The data set of the file."""
         return self.dataset.load(self.path)
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Entries and bytes of each part, source and licence."""
         facts = read_mapping(self.facts)
         found = {"name": getattr(self.spec, "source"), "source": facts["source"], "licence": facts["licence"]}  # noqa: B009
@@ -114,7 +116,8 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     def step_tokens(self, arch: ArchSpec) -> int:
         """Positions of a batch."""
-        return int(self.recipe["batch_windows"]) * arch.max_tokens
+        batch: int = build(Recipe, self.recipe).batch_windows
+        return batch * arch.max_tokens
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
         """Losses of the exported graph, one example at a time; see :meth:`alike`."""
@@ -149,7 +152,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
             write_json(folder / name, {**held, **content})
 
     @abstractmethod
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """JSON files of the Hugging Face folder by name; ``config.json`` is added to the model's own."""
 
 
@@ -167,7 +170,7 @@ def exported(item: Exported) -> Iterator[Any]:
         path.unlink(missing_ok=True)
 
 
-def one_by_one(session: Any, requests: Iterable[tuple[NDArray[Any], ...]]) -> tuple[NDArray[np.float32], float]:
+def one_by_one(session: Any, requests: Iterable[tuple[AnyArray, ...]]) -> tuple[NDArray[np.float32], float]:
     """Outputs (n, …) for requests of one example each, and the median seconds of a pass."""
     found, seconds = [], []
     for request in requests:

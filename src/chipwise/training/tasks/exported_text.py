@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
-from chipwise.training.data.tokenizer import Tokens
+from chipwise.training.data.tokens import Tokens
 
 
 def exported_bits(
-    design: Design, weights: Mapping[str, Any], stream: Tokens, path: Path, *, packing: Packing = NEAREST
+    design: Design, weights: Mapping[str, AnyArray], stream: Tokens, path: Path, *, packing: Packing = NEAREST
 ) -> Float64Array:
     """Bits that each token of ``stream`` after the first costs by the exported graph.
 
@@ -28,7 +27,7 @@ def exported_bits(
         MeasurementError: The graph's logits are not finite.
     """
     from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
-    from chipwise.training.loop.evaluate import WINDOW_TOKENS
+    from chipwise.training.data.recipe import WINDOW_TOKENS
 
     with storage(path):
         export(design, weights, path, logits="all", packing=packing)

@@ -39,7 +39,7 @@ class Metric:
     """
 
     least_share: float = 1 / 9  # of a full training, after which losses tell shapes apart
-    of: Callable[[Mapping[str, Any], Request], Any | None] | None = None
+    of: Callable[[Mapping[str, object], Request], Any | None] | None = None
     """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None if unknown."""
     requires: str = ""  # of a derived metric: what a request must hold
 

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
+from chipwise.errors import SpecError
+from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.laws.scaling import Law
 from chipwise.training.tasks.metric import Metric
 
+T = TypeVar("T")
 LATENCY = "ttft_p50"
 ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
 LAW = Law(floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34, level_known=False)
 """Error share of small classifiers of Fashion-MNIST, about; the level is that of the run's own trainings."""
 
 
-def defaults(metric: Metric, *, source: str) -> Mapping[str, Any]:
+def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
     """Usual fields of a run file: one pass a request, quality against its time, and data from ``source``."""
     return {
         "workload": {"prompt_tokens": 1, "new_tokens": 1},
         "objectives": {metric.name: metric.direction, LATENCY: "minimize"},
         "data": {"source": source},
     }
+
+
+def inputs_of(space: SpaceSpec, kind: type[T]) -> T:
+    """The part of ``space`` that describes what models read, such as its images.
+
+    Raises:
+        SpecError: The space describes other inputs than ``kind``.
+    """
+    if not isinstance(space.own, kind):
+        raise SpecError(f"describes no {kind.__name__}", field="space")
+    return space.own
+
+
+def check_axes(image: ImageSpace, axes: int, message: str) -> Iterator[tuple[str, str]]:
+    """Field and error where the inputs have another number of axes: 2 of images, 1 of signals in time."""
+    if image.axes != axes:
+        yield "space.image.axes", message

@@ -11,12 +11,12 @@ import importlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.tables import Table
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
@@ -109,7 +109,7 @@ class Exported:
     """A trained and exported design, as its task evaluates and shows it."""
 
     design: Design
-    weights: Mapping[str, Any]  # by the names of the torch module, FP32
+    weights: Mapping[str, AnyArray]  # by the names of the torch module, FP32
     folder: Path  # of its trial; holds ``model.onnx``
     packing: Packing = NEAREST  # of the matrices of its files
 
@@ -174,11 +174,11 @@ class Task:
     labels: TaskLabels
     law: Law
     needs: Need
-    defaults: Mapping[str, Any]
-    references: Callable[[SpaceSpec], Iterator[dict[str, Any]]]
-    family: Callable[[Mapping[str, Any]], Hashable]
+    defaults: Mapping[str, object]
+    references: Callable[[SpaceSpec], Iterator[dict[str, object]]]
+    family: Callable[[Mapping[str, object]], Hashable]
     data: str
-    report_sections: Callable[[Mapping[str, Any]], Sequence[Section]]
+    report_sections: Callable[[Mapping[str, object]], Sequence[Section]]
     per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:
@@ -192,7 +192,7 @@ class Task:
         for field, message in self.needs.departures(space, workload):
             raise SpecError(message, field=field)
 
-    def open(self, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
+    def open(self, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
         """The task with its data; arguments and errors are those of :meth:`TaskData.open`."""
         module, _, name = self.data.partition(":")
         kind: type[TaskData] = getattr(importlib.import_module(module), name)
@@ -208,11 +208,11 @@ class TaskData(Protocol):
             ``Dataset.judge``).
     """
 
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, object]
     quick: int
 
     @classmethod
-    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+    def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
         """The data of a run.
 
         Args:
@@ -235,7 +235,7 @@ class TaskData(Protocol):
         """
         ...
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Fields of ``reporting.record.DataSummary``: name, source, licence, entries and bytes of each part."""
         ...
 
@@ -261,7 +261,7 @@ class TaskData(Protocol):
         """
         ...
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """JSON for ``Task.report_sections``: outputs of winner and reference design on test data."""
         ...
 

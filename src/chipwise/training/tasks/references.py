@@ -6,11 +6,13 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chipwise.model.kinds.image.choices import EVERYWHERE, LEARNED, PATCHES
+from chipwise.model.kinds.image.choices import EVERYWHERE, LEARNED, PATCHES, ImageSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.one_pass import inputs_of
 
 ALIGNMENT = 32
 LLAMA_HEAD_SIZES = (32, 64)
@@ -19,6 +21,33 @@ STEP = 16
 HEAD_SIZES = (16, 32, 64)  # DeiT has 64; narrower models have narrower heads
 ASPECT = (12, 64)  # width over depth: 16 in DeiT-Ti, 32 in DeiT-S, 64 in DeiT-B
 FFN = 4  # widths of the model
+
+
+def widths_and_depths(spec: SpaceSpec, *, step: int, aspect: tuple[float, float]) -> Iterator[tuple[int, int]]:
+    """Widths and depths of reference designs, up to half as wide and deep again as the space's largest.
+
+    Args:
+        spec: The space.
+        step: What widths are multiples of.
+        aspect: The least and greatest width over depth.
+    """
+    for d_model in range(step, int(max(spec.d_model) * 1.5) + 1, step):
+        for depth in range(1, int(max(spec.depth) * 1.5) + 1):
+            if aspect[0] <= d_model / depth <= aspect[1]:
+                yield d_model, depth
+
+
+def alike(layer: Mapping[str, object], d_model: int, depth: int, head_size: int, weights: str) -> dict[str, Any]:
+    """Choices of a design whose layers are all ``layer`` and own their weights; its head is not tied."""
+    return {
+        "d_model": d_model,
+        "depth": depth,
+        "head_size": head_size,
+        "tie_embeddings": False,
+        "weights": weights,
+        "sharing": "none",
+        "layers": [layer] * depth,
+    }
 
 
 def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_ASPECT) -> Iterator[dict[str, Any]]:
@@ -31,35 +60,18 @@ def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_AS
         spec: The space.
         aspect: The least and greatest width over depth.
     """
-    for weights in spec.formats:
-        for vocab_size in spec.vocab_size:
-            for d_model in range(64, int(max(spec.d_model) * 1.5) + 1, ALIGNMENT):
-                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                    if not aspect[0] <= d_model / depth <= aspect[1]:
-                        continue
-                    for head_size in LLAMA_HEAD_SIZES:
-                        heads = d_model // head_size
-                        if d_model % head_size or heads < 2:
-                            continue
-                        for kv_heads in {heads, max(1, heads // 2), max(1, heads // 4)}:
-                            if heads % kv_heads:
-                                continue
-                            layer = {
-                                "heads": heads,
-                                "kv_heads": kv_heads,
-                                "ffn": "swiglu",
-                                "ffn_width": max(ALIGNMENT, round(d_model * 8 / 3 / ALIGNMENT) * ALIGNMENT),
-                            }
-                            yield {
-                                "d_model": d_model,
-                                "depth": depth,
-                                "vocab_size": vocab_size,
-                                "head_size": head_size,
-                                "tie_embeddings": True,
-                                "weights": weights,
-                                "sharing": "none",
-                                "layers": [layer] * depth,
-                            }
+    for weights, vocab_size in itertools.product(spec.formats, spec.vocab_size):
+        for d_model, depth in widths_and_depths(spec, step=ALIGNMENT, aspect=aspect):
+            for head_size in LLAMA_HEAD_SIZES:
+                heads = d_model // head_size
+                if d_model % head_size or heads < 2:
+                    continue
+                ffn = {"ffn": "swiglu", "ffn_width": max(ALIGNMENT, round(d_model * 8 / 3 / ALIGNMENT) * ALIGNMENT)}
+                for kv_heads in {heads, max(1, heads // 2), max(1, heads // 4)}:
+                    if heads % kv_heads == 0:
+                        layer = {"heads": heads, "kv_heads": kv_heads, **ffn}
+                        own = {"vocab_size": vocab_size, "tie_embeddings": True}
+                        yield alike(layer, d_model, depth, head_size, weights) | own
 
 
 def deit_proportions(
@@ -75,35 +87,17 @@ def deit_proportions(
         aspect: Least and largest width over depth.
         head_sizes: To try, in this order.
     """
-    assert spec.image is not None
-    for weights in spec.formats:
-        for patch in spec.image.patch:
-            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
-                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                    if not aspect[0] <= d_model / depth <= aspect[1]:
-                        continue
-                    for head_size in head_sizes:
-                        if d_model % head_size:
-                            continue
-                        heads = d_model // head_size
-                        layer = {
-                            "heads": heads,
-                            "kv_heads": heads,
-                            "square": EVERYWHERE,
-                            "ffn": "gelu",
-                            "ffn_width": FFN * d_model,
-                        }
-                        yield {
-                            "d_model": d_model,
-                            "depth": depth,
-                            "vocab_size": spec.image.classes,
-                            "head_size": head_size,
-                            "tie_embeddings": False,
-                            "weights": weights,
-                            "sharing": "none",
-                            "patch": patch,
-                            "stem": PATCHES,
-                            "pooling": "first",
-                            "positions": LEARNED,
-                            "layers": [layer] * depth,
-                        }
+    image = inputs_of(spec, ImageSpace)
+    for weights, patch in itertools.product(spec.formats, image.patch):
+        own = {"vocab_size": image.classes, "patch": patch, "stem": PATCHES, "pooling": "first", "positions": LEARNED}
+        for d_model, depth in widths_and_depths(spec, step=STEP, aspect=aspect):
+            for head_size in head_sizes:
+                if d_model % head_size == 0:
+                    layer = {"square": EVERYWHERE, **full_heads(d_model, head_size), "ffn": "gelu"}
+                    yield alike(layer, d_model, depth, head_size, weights) | own
+
+
+def full_heads(d_model: int, head_size: int) -> dict[str, object]:
+    """Choices of a layer whose heads together are as wide as the model, with a feed-forward of four times the width."""
+    heads = d_model // head_size
+    return {"heads": heads, "kv_heads": heads, "ffn_width": FFN * d_model}

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+
+from chipwise.core.record import Record
 
 WHO = (("winner", "winner"), ("baseline", "reference"))
 """Names in samples of the models that are shown, and what a report calls them."""
 
 
-def shown(holder: Mapping[str, Any], who: Sequence[tuple[str, str]] = WHO) -> list[tuple[str, str]]:
+def shown(holder: Record, who: Sequence[tuple[str, str]] = WHO) -> list[tuple[str, str]]:
     """The models that ``holder`` has an answer of."""
     return [(key, name) for key, name in who if key in holder]
 
 
-def answers(item: Mapping[str, Any], right: object, who: Sequence[tuple[str, str]] = WHO) -> list[str]:
+def answers(item: Record, right: str, who: Sequence[tuple[str, str]] = WHO) -> list[str]:
     """Answers of each model, wrong ones in bold."""
     found = []
     for key, name in shown(item, who):
-        answer = escape(str(item[key])) or "(nothing)"
-        found.append(f"{name}: {answer if item[key] == right else f'<b>{answer}</b>'}")
+        given = item.get(key, str)
+        answer = escape(given) or "(nothing)"
+        found.append(f"{name}: {answer if given == right else f'<b>{answer}</b>'}")
     return found
 
 
 def figure(
-    image: object, alt: str, caption: Sequence[str], *, size: tuple[int, int], room: str, pixelated: bool = False
+    image: str, alt: str, caption: Sequence[str], *, size: tuple[int, int], room: str, pixelated: bool = False
 ) -> str:
     """An image (a data URI) of ``size`` pixels over the lines of its caption, which are HTML as is ``alt``.
 
@@ -40,7 +42,7 @@ def figure(
     style = ' style="image-rendering:pixelated"' if pixelated else ""
     return (
         f'<figure style="margin:0;width:{room};font-size:.85em">'
-        f'<img src="{escape(str(image), quote=True)}" width="{size[0]}" height="{size[1]}" alt="{alt}"{style}>'
+        f'<img src="{escape(image, quote=True)}" width="{size[0]}" height="{size[1]}" alt="{alt}"{style}>'
         f"<figcaption>{'<br>'.join(caption)}</figcaption></figure>"
     )
 

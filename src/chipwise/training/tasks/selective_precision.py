@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
 from chipwise.model.arch.design import Design
@@ -57,7 +55,7 @@ class Selection:
 
 def select(
     base: Design,
-    weights: Mapping[str, NDArray[Any]],
+    weights: Mapping[str, AnyArray],
     folder: Path,
     *,
     opened: Opened,

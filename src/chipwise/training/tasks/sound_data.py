@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,14 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
 
     identifying = ("size", "channels")
 
-    def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, Any]:
+    def dataset_of(self, parts: Mapping[str, Part], classes: Sequence[str]) -> DatasetT:
+        """The data set of clips, scaled by mean and deviation of each band over the training part."""
+        learnt = parts["train"].inputs.astype(np.float32)
+        scales = learnt.mean((0, 2))[:, None], np.maximum(learnt.std((0, 2)), 1e-2)[:, None]
+        arrays = {name: (part.inputs, part.labels) for name, part in parts.items()}
+        return self.dataset.of_parts(arrays, classes, scales)
+
+    def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, object]:
         """Origin of the clips; ``note`` has details of their source."""
         spec, synthetic = self.spec, self.spec.source == "espeak"
         source = "espeak-ng" if synthetic else f"recordings of the user ({spec.path})"
@@ -87,7 +94,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
             "speakers": {name: part.speakers.tolist() for name, part in parts.items() if name != "train"},
         }
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Clips and bytes of each part, source and licence."""
         synthetic = read_mapping(self.facts)["synthetic"]
         return {**super().summary(), **({"name": "synthetic speech"} if synthetic else {})}
@@ -97,7 +104,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         return np.array(Record.read(self.facts).record("speakers").sequence(split, int))
 
     @abstractmethod
-    def clip(self, row: int) -> Mapping[str, Any]:
+    def clip(self, row: int) -> Mapping[str, object]:
         """Fields of a test clip shown beside its spectrogram."""
 
     def sound_samples(
@@ -108,7 +115,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         pass_s: Mapping[str, float],
         *,
         entries: str,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Samples of both tasks: test clips with answers, a share by noise, and times.
 
         Args:
@@ -141,7 +148,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
             },
         }
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """Class names, and the settings of the front end."""
         data = self.arrays
         return {

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import shown, table
 
 WHO = (("winner", "winner"), ("baseline", "reference design"))
 
 
-def synthetic_note(samples: Mapping[str, Any]) -> str:
+def synthetic_note(samples: Record) -> str:
     """A sentence after others where the speech is synthetic."""
-    return " The speech is synthetic (espeak-ng)." if samples.get("synthetic") else ""
+    return " The speech is synthetic (espeak-ng)." if samples.get("synthetic", bool, False) else ""
 
 
-def noise_section(rows: Sequence[Mapping[str, Any]], title: str, note: str, *, sound: str, entries: str) -> Section:
+def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, entries: str) -> Section:
     """The section ``noise``: a share of each model by the ratio of sound to noise.
 
     Args:
@@ -28,26 +28,25 @@ def noise_section(rows: Sequence[Mapping[str, Any]], title: str, note: str, *, s
     """
     who = shown(rows[0], WHO)
     lines = [
-        (f"{float(row['snr_db']):g} dB", int(row[entries]), *(f"{100 * float(row[key]):.1f} %" for key, _ in who))
+        (
+            f"{row.get('snr_db', float):g} dB",
+            row.get(entries, int),
+            *(f"{100 * row.get(key, float):.1f} %" for key, _ in who),
+        )
         for row in rows
     ]
     head = [f"{sound} over noise", entries, *(name for _, name in who)]
     return Section(name="noise", title=title, html=table(note, head, lines))
 
 
-def times_section(times: Mapping[str, float]) -> Section:
+def times_section(times: Record) -> Section:
     """The section ``real_time``: times of model and front end, and the real-time factor of both and of the model."""
-    clip_s, front_s = times["clip_s"], times["front_end_s"]
-    lines = [
-        (
-            name,
-            f"{1e6 * times[key]:.0f}",
-            f"{1e6 * front_s:.0f}",
-            f"{(front_s + times[key]) / clip_s:.2g}",
-            f"{times[key] / clip_s:.2g}",
-        )
-        for key, name in shown(times, WHO)
-    ]
+    clip_s, front_s = times.get("clip_s", float), times.get("front_end_s", float)
+    lines = []
+    for key, name in shown(times, WHO):
+        pass_s = times.get(key, float)
+        both, alone = (front_s + pass_s) / clip_s, pass_s / clip_s
+        lines.append((name, f"{1e6 * pass_s:.0f}", f"{1e6 * front_s:.0f}", f"{both:.2g}", f"{alone:.2g}"))
     note = (
         f"Seconds of computing for each second of audio, measured on the machine that judged the exported files "
         f"(medians; clips of {clip_s:g} s; the front end is NumPy, outside the exported graph)."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.data.dataset import DataFile, Split
-from chipwise.training.data.tokenizer import TokenData
+from chipwise.training.data.tokens import TokenData
 from chipwise.training.tasks.exported_text import exported_bits
 from chipwise.training.tasks.protocol import Exported, Losses
 
@@ -48,7 +48,7 @@ class TokenTaskData(Generic[StoreT]):
         store: Files of tokens by vocabulary size.
     """
 
-    recipe: Mapping[str, Any] = {}
+    recipe: Mapping[str, object] = {}
     quick = 100_000  # bytes
 
     def __init__(self, store: StoreT) -> None:
@@ -64,7 +64,7 @@ class TokenTaskData(Generic[StoreT]):
 
     def step_tokens(self, arch: ArchSpec) -> int:
         """Tokens of a batch of windows."""
-        from chipwise.training.loop.trainer import tokens_per_step
+        from chipwise.training.data.recipe import tokens_per_step
 
         return tokens_per_step(arch)
 

@@ -148,7 +148,7 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 def training_bytes(job: TrainJob) -> float:
     """Upper bound on device memory of a training: state, stored activations of a batch, logits, the process."""
-    from chipwise.training.loop.trainer import Recipe, tokens_per_step
+    from chipwise.training.data.recipe import Recipe, tokens_per_step
 
     tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
     return PROCESS_BYTES + STATE_BYTES * job.arch.parameters() + tokens * activation_bytes(job.arch)

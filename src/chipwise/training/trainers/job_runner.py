@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from chipwise.core.record import Record
 from chipwise.errors import ChipwiseError
 from chipwise.training.trainers.jobs import run_job
 
@@ -20,14 +21,15 @@ def main() -> int:
         import torch
 
         torch.set_num_threads(1)
-        result = run_job(path)
+        result = Record.of(run_job(path))
     except ChipwiseError as error:
         print(f"{path}: {error}", file=sys.stderr)
         return error.exit_code
     if "failed" in result:
-        print(f"{path}: {result['failed']['message']}", file=sys.stderr)
+        print(f"{path}: {result.record('failed').get('message', str)}", file=sys.stderr)
         return 1
-    print(f"{path}: {result['values']['loss']:.4f} of loss after {result['values']['steps']} steps")
+    values = result.record("values")
+    print(f"{path}: {values.get('loss', float):.4f} of loss after {values.get('steps', int)} steps")
     return 0
 
 

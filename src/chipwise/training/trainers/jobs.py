@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from chipwise.core.digest import digest
 from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.record import Record
 from chipwise.core.workers import Event
 from chipwise.errors import InputError, JobsMissing, TrainingDiverged, counted
 from chipwise.training.loop.worker import Job, TrainJob
@@ -110,12 +111,13 @@ class JobsTrainer(BaseTrainer):
                 continue
             try:
                 found = self.read(written)
-                values = found.get("failed") or self.take(written, found)
+                failed = found.record("failed").data
+                values = failed or self.take(written, found)
             except InputError as error:
                 spoilt.append(str(error))
                 waiting.append(written)
                 continue
-            yield Event(job=place, kind="failed" if found.get("failed") else "result", data=values)
+            yield Event(job=place, kind="failed" if failed else "result", data=values)
         self._list(waiting)
         if spoilt:
             more = f" (and {counted(len(spoilt) - 1, 'other')})" if len(spoilt) > 1 else ""
@@ -152,19 +154,19 @@ class JobsTrainer(BaseTrainer):
             write_json(written.path, {"schema": SCHEMA, "identity": identity, "text_sha256": text, "job": data})
         return written
 
-    def take(self, written: Written, result: Mapping[str, Any]) -> dict[str, Any]:
+    def take(self, written: Written, result: Record) -> dict[str, object]:
         """Copies a job's output into the training's folder; returns its result as a local training would.
 
         Raises:
             InputError: Its weights are not those it states, or of another architecture.
         """
         place, target, name = written.path.parent, Path(written.job.folder), self._name(written)
-        weights = place / Path(str(result.get("weights"))).name
+        weights = place / Path(result.get("weights", str, "")).name
         try:
             content = weights.read_bytes()
         except OSError:
             raise InputError(f"{weights}: the weights of {name} are missing; bring them back too") from None
-        if hashlib.sha256(content).hexdigest() != result.get("weights_sha256"):
+        if hashlib.sha256(content).hexdigest() != result.get("weights_sha256", str, ""):
             raise InputError(f"{weights}: not the weights that {name} ended with (half a copy?); bring them back again")
         _check_weights(weights, written.job)
         with storage(target):
@@ -172,10 +174,13 @@ class JobsTrainer(BaseTrainer):
             if (place / STABLE).exists():
                 shutil.copy2(place / STABLE, target / STABLE)
             write_atomic(target / weights.name, content)
-            write_json(target / written.job.result_name, {**result["training"], "weights": str(target / weights.name)})
-        return {**result["values"], "weights": str(target / weights.name)}
+            write_json(
+                target / written.job.result_name,
+                {**result.record("training").data, "weights": str(target / weights.name)},
+            )
+        return {**losses_renamed(result.record("values").data), "weights": str(target / weights.name)}
 
-    def read(self, written: Written) -> dict[str, Any]:
+    def read(self, written: Written) -> Record:
         """The result of a job, checked to be its own.
 
         Raises:
@@ -183,13 +188,12 @@ class JobsTrainer(BaseTrainer):
         """
         again = f"delete it and run the job again: ./run_job.sh {self._name(written)}"
         found = read_result(written.result)
-        fields = ("failed",) if found.get("failed") else ("values", "training")
-        if found.get("schema") != RESULT_SCHEMA or not all(isinstance(found.get(name), dict) for name in fields):
+        fields = ("failed",) if found.data.get("failed") else ("values", "training")
+        whole = all(isinstance(found.data.get(name), dict) for name in fields)
+        if found.data.get("schema") != RESULT_SCHEMA or not whole:
             raise InputError(f"{written.result}: holds no result of a job; {again}")
-        if found.get("identity") != written.identity:
+        if found.data.get("identity") != written.identity:
             raise InputError(f"{written.result}: is the result of another run file, text or chipwise version; {again}")
-        if "values" in found:
-            found["values"] = losses_renamed(found["values"])
         return found
 
     def _list(self, waiting: Sequence[Written]) -> None:
@@ -205,7 +209,7 @@ class JobsTrainer(BaseTrainer):
                 (self.folder / name).chmod(0o755)
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Record:
     """A JSON object that a job left.
 
     Raises:
@@ -217,7 +221,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read (half a copy?); bring it back again, or run its job again") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: holds no result of a job; bring it back again, or run its job again")
-    return found
+    return Record.of(found, file=str(path))
 
 
 def _check_weights(path: Path, job: TrainJob) -> None:
@@ -230,30 +234,30 @@ def _check_weights(path: Path, job: TrainJob) -> None:
         raise InputError(f"{path}: {error}") from None
 
 
-def run_job(path: Path) -> dict[str, Any]:
+def run_job(path: Path) -> dict[str, object]:
     """Runs the job that a file states, in its own folder, and writes its result next to it.
 
     Raises:
         InputError: The file holds no job, or its text is not the one it was written for.
     """
     found = read_result(path)
-    if found.get("schema") != SCHEMA or not isinstance(found.get("job"), dict):
+    if found.data.get("schema") != SCHEMA or not isinstance(found.data.get("job"), dict):
         raise InputError(f"{path}: holds no job that this version of chipwise can run")
     base = path.parent
-    data = dict(found["job"])
-    tokens = (base / str(data["tokens"])).resolve()
-    if not tokens.exists() or hashlib.sha256(tokens.read_bytes()).hexdigest() != found.get("text_sha256"):
+    data = found.record("job")
+    tokens = (base / data.get("tokens", str)).resolve()
+    if not tokens.exists() or hashlib.sha256(tokens.read_bytes()).hexdigest() != found.data.get("text_sha256"):
         raise InputError(f"{tokens}: not the text that {path.name} is for; copy the whole folder of jobs again")
-    job = TrainJob.from_data({**data, "tokens": str(tokens), "folder": str(base)})
-    result: dict[str, Any] = {"schema": RESULT_SCHEMA, "identity": found.get("identity")}
+    job = TrainJob.from_data({**data.data, "tokens": str(tokens), "folder": str(base)})
+    result: dict[str, object] = {"schema": RESULT_SCHEMA, "identity": found.data.get("identity")}
     try:
         values = job.run(lambda update: None)
     except TrainingDiverged as error:  # the candidate's own fault, which the search records
         result["failed"] = {"kind": type(error).__name__, "message": str(error)}
     else:
-        weights = Path(values["weights"])
+        weights = Path(Record.of(values).get("weights", str))
         result["values"] = {**values, "weights": weights.name}
-        result["training"] = read_result(base / job.result_name)
+        result["training"] = read_result(base / job.result_name).data
         result["weights"] = weights.name
         result["weights_sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
     write_json(base / f"{path.stem}.result.json", result)

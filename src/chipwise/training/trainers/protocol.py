@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from chipwise.core.tables import Table
 from chipwise.core.workers import Event
@@ -39,7 +39,7 @@ class Setup:
     folder: Path
     workers: int = 2  # trainings side by side
     device: str = "cpu"  # what trains: cpu or cuda; of trainers that have both
-    options: Mapping[str, Any] = field(default_factory=dict)  # what tests replace
+    options: Mapping[str, object] = field(default_factory=dict)  # what tests replace
 
 
 class Trainer(Protocol):

@@ -8,7 +8,6 @@ checkpoint where that node is still there.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chipwise.core.digest import digest
-from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.core.record import Record
 from chipwise.core.workers import Event
 from chipwise.errors import ChipwiseError, MissingExtra, Unsupported
 from chipwise.training.loop.worker import Job, TrainJob
@@ -30,6 +30,19 @@ from chipwise.training.trainers.protocol import BaseTrainer, Setup
 TRIES = 4  # submissions of a training whose worker keeps dying
 LOOK_S = 1.0
 ANSWER_S = 10.0  # that a cluster may take to answer at all
+
+
+Failed = dict[str, str]  # class and message of an error
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a task gives back: the job's result, the training's own file, weights, and the state to go on from."""
+
+    values: dict[str, object]
+    training: dict[str, object]
+    weights: bytes
+    stable: bytes | None
 
 
 @dataclass
@@ -61,7 +74,7 @@ class RayTrainer(BaseTrainer):
         self._ray, self._setup = ray, setup
         self._here = LocalTrainer(Setup(on="local", folder=setup.folder, workers=1))
         self._mine, self._task = False, None
-        self._texts: dict[str, Any] = {}
+        self._texts: dict[str, object] = {}
         if setup.on != "ray":
             self._connect()
 
@@ -72,7 +85,7 @@ class RayTrainer(BaseTrainer):
             _require_answer(on)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
-            quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+            quiet: dict[str, object] = {"log_to_driver": False, "configure_logging": False}
             try:
                 if on == "ray":
                     self._start(quiet)
@@ -86,7 +99,7 @@ class RayTrainer(BaseTrainer):
         needs = {"num_gpus": 1} if self._setup.device == "cuda" else {}
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
 
-    def _start(self, options: Mapping[str, Any]) -> None:
+    def _start(self, options: Mapping[str, object]) -> None:
         """Starts a separate Ray on this machine; tried twice, since its ports may be taken meanwhile."""
         for last in (False, True):
             try:
@@ -123,10 +136,10 @@ class RayTrainer(BaseTrainer):
                         said = f"its Ray worker failed {running.tries} times: {first[-1] if first else error}"
                         yield Event(job=running.place, kind="failed", data={"kind": "WorkerError", "message": said})
                         continue
-                    if "failed" in found:
-                        yield Event(job=running.place, kind="failed", data=found["failed"])
-                    else:
+                    if isinstance(found, Trained):
                         yield Event(job=running.place, kind="result", data=_kept(running.job, found))
+                    else:
+                        yield Event(job=running.place, kind="failed", data=found)
         finally:
             for task in left:
                 self._ray.cancel(task, force=True)
@@ -148,13 +161,13 @@ class RayTrainer(BaseTrainer):
             self._ray.shutdown()
 
 
-def place_on_node(data: dict[str, Any], text: str, stable: bytes | None) -> Path:
+def place_on_node(data: dict[str, object], text: str, stable: bytes | None) -> Path:
     """A job's folder on a node: separate by user and job, with text and state for continuing."""
     base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
     return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
 
 
-def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | None) -> dict[str, Any]:
+def train_task(data: dict[str, object], text: str, tokens: bytes, stable: bytes | None) -> Trained | Failed:
     """One training on a node: its result, weights and state for continuing; or its error.
 
     It works in a folder of the node that is named by the job, so that a second try continues from the first one's
@@ -173,29 +186,29 @@ def train_task(data: dict[str, Any], text: str, tokens: bytes, stable: bytes | N
                 write_atomic(place / STABLE, stable)
         values = job.run(lambda update: None)
     except ChipwiseError as error:
-        return {"failed": {"kind": type(error).__name__, "message": str(error)}}
-    weights, state = Path(values["weights"]), place / STABLE
-    found = {
-        "values": json.dumps({**values, "weights": weights.name}),
-        "training": json.dumps(read_json(place / job.result_name)),
-        "weights": weights.read_bytes(),
-        "stable": state.read_bytes() if state.exists() else None,
-    }
+        return {"kind": type(error).__name__, "message": str(error)}
+    weights, state = Path(Record.of(values).get("weights", str)), place / STABLE
+    found = Trained(
+        values={**values, "weights": weights.name},
+        training=read_mapping(place / job.result_name),
+        weights=weights.read_bytes(),
+        stable=state.read_bytes() if state.exists() else None,
+    )
     shutil.rmtree(place, ignore_errors=True)
     return found
 
 
-def _kept(job: TrainJob, found: dict[str, Any]) -> dict[str, Any]:
+def _kept(job: TrainJob, found: Trained) -> dict[str, object]:
     """Writes a task's output into the training's folder; returns its result as a local training would."""
-    folder, values = Path(job.folder), json.loads(found["values"])
-    path = folder / values["weights"]
+    folder = Path(job.folder)
+    path = folder / Record.of(found.values).get("weights", str)
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if found["stable"] is not None:
-            write_atomic(folder / STABLE, found["stable"])
-        write_atomic(path, found["weights"])
-    write_json(folder / job.result_name, json.loads(found["training"]) | {"weights": str(path)})
-    return {**values, "weights": str(path)}
+        if found.stable is not None:
+            write_atomic(folder / STABLE, found.stable)
+        write_atomic(path, found.weights)
+    write_json(folder / job.result_name, {**found.training, "weights": str(path)})
+    return {**found.values, "weights": str(path)}
 
 
 def _require_answer(on: str) -> None:

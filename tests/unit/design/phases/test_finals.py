@@ -16,7 +16,7 @@ from chipwise.design.run.spec import run_spec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.training.loop.trainer import Recipe
+from chipwise.training.data.recipe import Recipe
 
 SPEC = run_spec(
     {

@@ -10,7 +10,8 @@ import torch
 
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.training.data.text import Corpus
-from chipwise.training.data.tokenizer import TokenData, TokenStore
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.data.tokens import TokenData
 
 SUBJECTS = ["the heart", "a lung", "the left hand", "one finger", "the skull"]
 VERBS = ["is enlarged", "is absent", "shows a defect", "grows slowly"]

@@ -12,8 +12,8 @@ from chipwise.errors import InputError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.walk.module import build
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.loop.evaluate import evaluate, load_model, quantised, quantised_bits_per_byte, rounded
+from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import load_model, quantised, rounded
 
 
 def arrays(arch: ArchSpec, seed: int = 0) -> dict[str, np.ndarray]:
@@ -22,7 +22,7 @@ def arrays(arch: ArchSpec, seed: int = 0) -> dict[str, np.ndarray]:
 
 def test_a_model_that_guesses_needs_the_logarithm_of_its_vocabulary(arch: ArchSpec, data: TokenData) -> None:
     zero = {name: np.zeros_like(value) for name, value in arrays(arch).items()}
-    quality = evaluate(load_model(arch, zero), data)
+    quality = data.quality(load_model(arch, zero))
     tokens, size_bytes = len(data.validation) - 1, int(data.validation_bytes.sum())
     assert quality.bits_per_byte == pytest.approx(math.log2(300) * tokens / size_bytes, rel=1e-5)
     assert quality.perplexity == pytest.approx(300, rel=1e-4)
@@ -32,7 +32,7 @@ def test_a_model_that_guesses_needs_the_logarithm_of_its_vocabulary(arch: ArchSp
 def test_the_test_part_is_scored_apart_from_the_validation_part(arch: ArchSpec, data: TokenData) -> None:
     zero = load_model(arch, {name: np.zeros_like(value) for name, value in arrays(arch).items()})
     tokens, size_bytes = len(data.test) - 1, int(data.test_bytes.sum())
-    quality = evaluate(zero, data, split="test")
+    quality = data.quality(zero, split="test")
     assert quality.bits_per_byte == pytest.approx(math.log2(300) * tokens / size_bytes, rel=1e-5)
     assert (quality.tokens, quality.bytes) == (tokens, size_bytes) != (len(data.validation) - 1, size_bytes)
 
@@ -46,7 +46,7 @@ def test_windows_count_every_token_once(arch: ArchSpec, data: TokenData) -> None
             for start in range(0, len(stream) - 1, 128)
             if (end := min(start + 128, len(stream) - 1)) and (targets := stream[start + 1 : end + 1]) is not None
         )
-    quality = evaluate(load_model(arch, arrays(arch)), data, max_bytes=1000)
+    quality = data.quality(load_model(arch, arrays(arch)), max_bytes=1000)
     assert quality.bits_per_byte == pytest.approx(nats / math.log(2) / quality.bytes, rel=1e-5)
 
 
@@ -80,9 +80,9 @@ def test_each_layer_is_rounded_in_its_own_format(arch: ArchSpec) -> None:
 
 def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> None:
     weights = arrays(arch)
-    exact = evaluate(load_model(arch, weights), data, max_bytes=2000).bits_per_byte
+    exact = data.quality(load_model(arch, weights), max_bytes=2000).bits_per_byte
     shift = {
-        form: abs(quantised_bits_per_byte(arch, weights, form, data, 2000).bits_per_byte - exact)
+        form: abs(data.quality(quantised(load_model(arch, weights), form), max_bytes=2000).bits_per_byte - exact)
         for form in ("fp32", "int8", "int4")
     }
     assert shift["fp32"] < 1e-6
@@ -92,8 +92,8 @@ def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> No
 def test_what_cannot_be_judged_is_refused(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
     wider = dataclasses.replace(arch, vocab_size=301)
     with pytest.raises(InputError, match="301 tokens"):
-        evaluate(load_model(wider, arrays(wider)), data)
+        data.quality(load_model(wider, arrays(wider)))
     with pytest.raises(InputError, match="cannot be read as weights"):
         load_model(arch, tmp_path / "none.safetensors")
     with pytest.raises(Unsupported, match="fp16"):
-        quantised_bits_per_byte(arch, arrays(arch), "fp16", data)
+        data.quality(quantised(load_model(arch, arrays(arch)), "fp16"))

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from chipwise.errors import DoesNotFit
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop import accelerated
 from chipwise.training.loop.accelerated import AcceleratedRun, Execution, train_accelerated
-from chipwise.training.loop.trainer import Recipe
 
 RECIPE = Recipe(window_tokens=24, batch_windows=6, warmup_steps=5)
 

@@ -12,13 +12,13 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.module import build
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.loop.evaluate import evaluate, rounded
+from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import rounded
 from chipwise.training.loop.sensitivity import layer_losses
 
 
 def judged_on(data: TokenData) -> Callable[[Transformer], float]:
-    return lambda model: evaluate(model, data, max_bytes=2000).bits_per_byte
+    return lambda model: data.quality(model, max_bytes=2000).bits_per_byte
 
 
 def test_a_layer_that_a_format_holds_exactly_loses_nothing(arch: ArchSpec, data: TokenData) -> None:
@@ -36,10 +36,10 @@ def test_a_layer_that_a_format_holds_exactly_loses_nothing(arch: ArchSpec, data:
 
 def test_fewer_bits_move_a_layer_further_and_the_model_is_left_as_it_was(arch: ArchSpec, data: TokenData) -> None:
     model = build(arch, seed=1).eval()
-    before = evaluate(model, data, max_bytes=2000).bits_per_byte
+    before = data.quality(model, max_bytes=2000).bits_per_byte
     eight, four = (layer_losses(model, form, judged_on(data)) for form in ("int8", "int4"))
     assert sum(map(abs, four)) > sum(map(abs, eight))
-    assert evaluate(model, data, max_bytes=2000).bits_per_byte == before
+    assert data.quality(model, max_bytes=2000).bits_per_byte == before
 
 
 def test_a_config_alone_has_nothing_to_lose(tmp_path) -> None:

@@ -15,8 +15,8 @@ from chipwise.deploy.export.hf import load_pretrained
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec, uniform
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.loop.evaluate import evaluate, load_model
+from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import load_model
 from chipwise.training.supernet.export import export_subnetwork
 from chipwise.training.supernet.score import score
 from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
@@ -57,7 +57,7 @@ def test_an_exported_sub_network_is_as_good_as_its_slice(shared: Path, tmp_path,
     result = json.loads(next(iter(shared.glob("result-*.json"))).read_text())
     whole = io.from_data(result["whole"])
     (sliced,) = score(weights_file, whole, [arch], data)
-    alone = evaluate(load_model(found, {name: np.asarray(value) for name, value in weights.items()}), data)
+    alone = data.quality(load_model(found, {name: np.asarray(value) for name, value in weights.items()}))
     assert alone.bits_per_byte == pytest.approx(sliced, rel=1e-3)
 
 

@@ -15,8 +15,8 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.walk.module import build
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.loop.evaluate import evaluate, load_model
+from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.loss import head_loss, head_probabilities
 from chipwise.training.loop.progress import Update
 from chipwise.training.loop.trainer import train
@@ -121,7 +121,7 @@ def test_training_makes_every_part_better_and_scores_are_those_of_the_extracted_
     scores = score(result.weights, result.whole, designs, data, dtype=torch.float32)
     untrained = math.log2(300) / data.bytes_per_token
     for arch, bits in zip(designs, scores, strict=True):
-        alone = evaluate(load_model(arch, extract(arch, result.whole, weights)), data)
+        alone = data.quality(load_model(arch, extract(arch, result.whole, weights)))
         assert bits == pytest.approx(alone.bits_per_byte, rel=1e-6)
         assert bits < 0.8 * untrained
     with pytest.raises(InputError, match="no text in tokens of vocabulary"):

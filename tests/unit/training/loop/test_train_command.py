@@ -34,16 +34,16 @@ from chipwise.errors import (
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import Layer
-from chipwise.training.data.tokenizer import TokenData, load_tokens
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.evaluations.folder import evaluate_folder
 from chipwise.training.loop import accelerated
-from chipwise.training.loop import evaluate as evaluation
 from chipwise.training.loop.accelerated import Execution, measured_peak, multiplied, train_accelerated
-from chipwise.training.loop.evaluate import evaluate, load_model
+from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.origin import check_inputs, data_spec, read_origin
 from chipwise.training.loop.progress import TrainingProgress
 from chipwise.training.loop.train_model import execution_of, peak_of, recipe_of, train_model
-from chipwise.training.loop.trainer import Recipe, TrainResult, train
+from chipwise.training.loop.trainer import TrainResult, train
 
 RECIPE = Recipe(window_tokens=24, batch_windows=4, warmup_steps=5)
 EXACT = Execution(precision="fp32")
@@ -229,8 +229,8 @@ def test_kill_9_in_the_middle_loses_nothing_that_was_written(
 def test_a_larger_budget_pays_only_what_is_new(
     arch: ArchSpec, data: TokenData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, batches = evaluation.mean_loss, []
-    monkeypatch.setattr(evaluation, "mean_loss", lambda *args, **more: batches.append(1) or real(*args, **more))
+    real, batches = TokenData.loss, []
+    monkeypatch.setattr(TokenData, "loss", lambda *args, **more: batches.append(1) or real(*args, **more))
     run(arch, data, tmp_path, steps=20)
     before = len(batches)
     longer = run(arch, data, tmp_path, steps=40)
@@ -245,13 +245,13 @@ def test_a_larger_budget_pays_only_what_is_new(
 
 
 def fail_from(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    real, calls = evaluation.mean_loss, iter(range(10**6))
+    real, calls = TokenData.loss, iter(range(10**6))
 
     def loss(*args, **more) -> torch.Tensor:
         value = real(*args, **more)
         return value * math.nan if next(calls) >= first else value
 
-    monkeypatch.setattr(evaluation, "mean_loss", loss)
+    monkeypatch.setattr(TokenData, "loss", loss)
 
 
 def test_divergence_is_one_clear_error_and_the_last_good_state_stays(
@@ -451,7 +451,7 @@ def test_the_test_part_is_not_the_validation_part(spec: Path, fast: dict[str, ob
     done = train_model(spec, steps=20, out=tmp_path / "out", **fast)
     data = load_tokens(tmp_path / "out" / "corpus" / "tokens-300.npz")
     arch, weights = load_pretrained(done.folder)
-    assert done.test_loss == evaluate(load_model(arch, weights), data, split="test").bits_per_byte
+    assert done.test_loss == data.quality(load_model(arch, weights), split="test").bits_per_byte
     assert done.test_loss != done.result.loss
 
 

@@ -10,12 +10,11 @@ from safetensors.numpy import load_file
 
 from chipwise.errors import InputError, SpecError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.training.data.tokenizer import TokenData
-from chipwise.training.data.windows import batch
-from chipwise.training.loop import evaluate as evaluation
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.tokens import TokenData, windows_of
 from chipwise.training.loop import trainer
-from chipwise.training.loop.evaluate import evaluate, load_model
-from chipwise.training.loop.trainer import Recipe, TrainResult, train, trained_again
+from chipwise.training.loop.evaluate import load_model
+from chipwise.training.loop.trainer import TrainResult, train, trained_again
 
 RECIPE = Recipe(window_tokens=24, batch_windows=4, warmup_steps=5)
 Clock = Callable[[], float]
@@ -56,7 +55,7 @@ def test_training_learns_and_its_weights_give_the_reported_quality(
     weights = load_file(result.weights)
     assert sum(value.size for value in weights.values()) == arch.parameters()
     assert all(value.dtype == np.float32 for value in weights.values())
-    again = evaluate(load_model(arch, weights), data)
+    again = data.quality(load_model(arch, weights))
     assert again.bits_per_byte == pytest.approx(result.loss, rel=5e-3)  # judged in bf16 where that is faster
     untrained = math.log2(300) / data.bytes_per_token  # bits per byte of a guess among all tokens
     assert result.loss < 0.6 * untrained
@@ -183,13 +182,13 @@ def test_the_state_of_another_training_is_not_taken_up(
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    real, calls = evaluation.mean_loss, iter(range(10**6))
+    real, calls = TokenData.loss, iter(range(10**6))
 
     def loss(*args, **kwargs) -> torch.Tensor:
         value = real(*args, **kwargs)
         return value * math.nan if next(calls) in steps else value
 
-    monkeypatch.setattr(evaluation, "mean_loss", loss)
+    monkeypatch.setattr(TokenData, "loss", loss)
 
 
 def test_one_divergence_is_survived_at_a_lower_rate(
@@ -222,12 +221,12 @@ def test_impossible_requests_are_refused(arch: ArchSpec, data: TokenData, tmp_pa
 def test_every_epoch_shows_each_window_once() -> None:
     tokens = np.arange(1000, dtype=np.uint16)
     windows = (1000 - 1) // 10 - 1
-    starts = [int(batch(tokens, 10, 1, step, 0)[0][0, 0]) for step in range(windows)]
+    starts = [int(windows_of(tokens, 10, 1, step, 0)[0][0, 0]) for step in range(windows)]
     assert len(set(starts)) == windows
     assert {start % 10 for start in starts} == {starts[0] % 10}
-    inputs, targets = batch(tokens, 10, 4, 3, 0)
+    inputs, targets = windows_of(tokens, 10, 4, 3, 0)
     assert torch.equal(inputs + 1, targets)  # in this stream each token is followed by the next number
-    assert torch.equal(inputs, batch(tokens, 10, 4, 3, 0)[0])
+    assert torch.equal(inputs, windows_of(tokens, 10, 4, 3, 0)[0])
 
 
 def test_a_disturbed_step_is_charged_like_an_undisturbed_one(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:

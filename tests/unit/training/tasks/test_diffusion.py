@@ -25,8 +25,9 @@ from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.data.arrays import LabelledArrays
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model
-from chipwise.training.loop.trainer import Recipe, train
+from chipwise.training.loop.trainer import train
 from chipwise.training.tasks.diffusion.data import DrawnSpec, judging_arch
 from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.frechet import Moments, distances

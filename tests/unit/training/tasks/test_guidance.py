@@ -25,7 +25,7 @@ from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk.lower import lower
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.cost.estimate import estimate
-from chipwise.training.loop.trainer import Recipe
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.references import proportions
 from chipwise.training.tasks.diffusion.sections import sections

@@ -37,8 +37,9 @@ from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.terms import terms
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model, read
-from chipwise.training.loop.trainer import Recipe, train
+from chipwise.training.loop.trainer import train
 from chipwise.training.tasks.diffusion.dataset import FlowImages
 from chipwise.training.tasks.diffusion.references import proportions
 from chipwise.training.tasks.diffusion.sections import sections

@@ -15,7 +15,7 @@ from chipwise.deploy.export.hf import load_pretrained
 from chipwise.errors import DataError, InputError, SpecError, StudyError
 from chipwise.model.space.designs import design_of, summary
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.loop.trainer import Recipe
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import task_named
 from chipwise.training.tasks.ranking import sources
 from chipwise.training.tasks.ranking.data import recalls

@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 
 from chipwise.errors import SpecError
+from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.table import KINDS
 from chipwise.training.tasks.protocol import TASKS, Losses, task_named
 
-EMPTY: dict[str, Any] = {"image": None, "sound": None, "ranking": None, "max_tokens": 8, "vocab_size": (16,)}
-IMAGE = SimpleNamespace(axes=2, question=8, steps=(1,))
+EMPTY: dict[str, Any] = {
+    "image": None,
+    "sound": None,
+    "ranking": None,
+    "max_tokens": 8,
+    "vocab_size": (16,),
+    "own": None,
+}
+IMAGE = ImageSpace(size=8, classes=2, patch=(4,))
 
 
 @pytest.mark.parametrize("name", TASKS.names())
@@ -28,21 +36,22 @@ def test_a_record_is_named_as_run_files_name_it_and_trains_known_kinds(name: str
     ("name", "given", "field"),
     [
         ("vision", {}, "space.image"),
-        ("vision", {"image": SimpleNamespace(axes=1)}, "space.image.axes"),
+        ("vision", {"image": ImageSpace(size=8, classes=2, patch=(4,), axes=1)}, "space.image.axes"),
         ("speech", {}, "space.image"),
         ("speech", {"image": IMAGE}, "space.image.axes"),
         ("transcripts", {}, "space.sound"),
         ("ranking", {}, "space.ranking"),
-        ("multimodal", {"image": SimpleNamespace(axes=2, question=0)}, "space.image"),
-        ("diffusion", {"image": SimpleNamespace(axes=2, steps=())}, "space.image.steps"),
+        ("multimodal", {"image": IMAGE}, "space.image"),
+        ("diffusion", {"image": IMAGE}, "space.image.steps"),
         ("text", {}, "space.max_tokens"),
         ("series", {}, "space.max_tokens"),
         ("series", {"max_tokens": 20, "vocab_size": (16, 32)}, "space.vocab_size"),
     ],
 )
 def test_what_a_task_needs_is_named(name: str, given: dict[str, Any], field: str) -> None:
+    space = SimpleNamespace(**EMPTY | given | {"own": given.get("image")})
     with pytest.raises(SpecError) as caught:
-        task_named(name).require_fit(SimpleNamespace(total_tokens=9), SimpleNamespace(**EMPTY | given))  # type: ignore[arg-type]
+        task_named(name).require_fit(SimpleNamespace(total_tokens=9), space)  # type: ignore[arg-type]
     assert caught.value.field == field
 
 

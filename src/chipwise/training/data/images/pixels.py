@@ -7,7 +7,6 @@ import io
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from chipwise.core.extras import optional_imports
 from chipwise.errors import DataError, SpecError
 from chipwise.model.kinds.image.choices import ImageSpace
+from chipwise.training.data.arrays import Scales
 from chipwise.training.data.images.sources import ImagesSpec, LabelledPixels, folder_classes, read_pixels
 
 FEWEST = 20  # images of the smallest class
@@ -97,16 +97,13 @@ def grey_png(pixels_YX: NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)
 
 
-def scales_of(pixels: NDArray[np.uint8]) -> dict[str, Any]:
+def scales_of(pixels: NDArray[np.uint8]) -> Scales:
     """Mean and deviation of each channel of images (n, C, Y, X), which a data set scales by."""
     values, axes = pixels.astype(np.float32), (0, 2, 3)
-    return {
-        "mean": values.mean(axes)[:, None, None],
-        "std": np.maximum(values.std(axes), 1.0)[:, None, None],
-    }
+    return values.mean(axes)[:, None, None], np.maximum(values.std(axes), 1.0)[:, None, None]
 
 
-def image_processor(size: int, mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, Any]:
+def image_processor(size: int, mean: NDArray[np.float32], std: NDArray[np.float32]) -> dict[str, object]:
     """Settings of a ``ViTImageProcessor`` that prepares images of ``size`` pixels as in training."""
     return {
         "image_processor_type": "ViTImageProcessor",

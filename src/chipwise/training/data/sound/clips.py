@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,16 +103,6 @@ def parts_of(
             endless=sum(found[row].endless for row in rows),
         )
     return made
-
-
-def fields_of(parts: Mapping[str, Part]) -> dict[str, Any]:
-    """The parts of a data set, and mean and deviation of each band over the training part."""
-    learnt = parts["train"].inputs.astype(np.float32)
-    return {
-        **{name: (part.inputs, part.labels) for name, part in parts.items()},
-        "mean": learnt.mean((0, 2))[:, None],
-        "std": np.maximum(learnt.std((0, 2)), 1e-2)[:, None],
-    }
 
 
 def mixed(

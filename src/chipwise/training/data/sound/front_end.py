@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +91,7 @@ def front_end_s(frames: int, *, bands: int) -> float:
     return float(np.median(seconds))
 
 
-def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]) -> dict[str, Any]:
+def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]) -> dict[str, object]:
     """Settings for computing the model's input, as plain data; ``mean`` and ``std`` are per band."""
     return {
         "what": "log10 of mel power, then (x - mean) / std of each band; "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +62,7 @@ class DrawnSpec(ImagesSpec):
 class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": BATCH, "matrix_rate": 0.02, "table_rate": 0.006}
+    recipe: Mapping[str, object] = {"batch_windows": BATCH, "matrix_rate": 0.02, "table_rate": 0.006}
     quick = DRAWN
     spec_type, part, dataset, kind, name = DrawnSpec, "image", FlowImages, "flows", "flows"
 
@@ -77,19 +76,18 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
         """Sides in pixels of the latents that the space lists."""
         return [factor for factor in self.inputs.latents if factor > 1]
 
-    def make(self) -> tuple[FlowImages, Mapping[str, Any]]:
+    def make(self) -> tuple[FlowImages, Mapping[str, object]]:
         """Reads the images, and trains the scoring classifier on them."""
         found, parts = read_parts(self.spec, self.base, self.inputs)
         half = np.full((1, 1, 1), HALF, np.float32)
-        arrays: dict[str, Any] = {**parts, "classes": found.classes, "mean": half, "std": half}
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        data = LabelledImages(**arrays)
+        data = LabelledImages.of_parts(parts, found.classes, (half, half))
         classifier, error = self._classifier(data)
         splits: tuple[Split, ...] = ("validation", "test")
         moments = {split: Moments.of(classifier.features(data.examples(split)[0])) for split in splits}
         codecs = {factor: self._codec(data, factor) for factor in self._factors}
-        made = FlowImages(**arrays, classifier=classifier, moments=moments, codecs=codecs)
+        made = FlowImages.of_images(data, classifier, moments, codecs)
         return made, {"source": found.source, "licence": found.licence, "classifier_error": error}
 
     def _codec(self, data: LabelledArrays, factor: int) -> Codec:
@@ -101,8 +99,9 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
 
     def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
         """The classifier, and its share of errors on validation data. The same on every run of a machine."""
+        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import read
-        from chipwise.training.loop.trainer import Recipe, train
+        from chipwise.training.loop.trainer import train
 
         arch = judging_arch(self.inputs)
         result = train(
@@ -141,7 +140,7 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
             pairs = zip(noise, labels, strict=True)
             return np.stack([session.draw(one[None], np.array([label]))[0].copy() for one, label in pairs])
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """An image of each label by number of steps, of winner and reference design, with distances and flow losses.
 
         Of guided models also the distance by guidance, in their own steps.
@@ -190,7 +189,7 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
             "judge": f"it gets {error} of the validation images wrong",
         }
 
-    def _rebuilt(self, factor: int) -> dict[str, Any]:
+    def _rebuilt(self, factor: int) -> dict[str, object]:
         """How far real test images are from themselves once they were latents, beside the part's own images."""
         images = self.arrays.examples("test", slice(COMPARED))[0]
         rebuilt = self.arrays.codecs[factor].rebuilt(images)
@@ -206,7 +205,7 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
         super().ship(item, folder, files)
         write_atomic(folder / SAMPLER, read_bytes(Path(__file__).with_name(SAMPLER)))
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The names of the labels."""
         return {"config.json": {"labels": list(self.arrays.classes)}}
 

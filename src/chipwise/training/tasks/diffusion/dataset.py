@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.errors import InputError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.loop.trainer import Recipe
+    from chipwise.training.data.recipe import Recipe
 
 DRAWN = 640  # images that a model is evaluated by
 ROWS = 128  # of them at a time
@@ -55,7 +55,7 @@ class Classifier:
     """The small classifier whose features distances are taken on."""
 
     arch: ArchSpec
-    weights: Mapping[str, NDArray[Any]]
+    weights: Mapping[str, AnyArray]
 
     @cached_property
     def model(self) -> Any:
@@ -123,7 +123,7 @@ class FlowImages(LabelledArrays):
         factor = codec.latents.factor
         return codec.latents.depth, rows // factor, columns // factor
 
-    def held(self, arch: ArchSpec) -> Mapping[str, NDArray[Any]]:
+    def held(self, arch: ArchSpec) -> Mapping[str, AnyArray]:
         """The decoder's weights; see :class:`chipwise.training.data.dataset.HoldsWeights`."""
         codec = self._codec(arch)
         if codec is None:
@@ -231,9 +231,9 @@ class FlowImages(LabelledArrays):
         with torch.no_grad():
             return float(self.loss(model, parts, torch.float32))
 
-    def fields(self) -> Mapping[str, NDArray[Any]]:
+    def fields(self) -> Mapping[str, AnyArray]:
         """Classifier, moments and autoencoders, then the fields of all labelled arrays."""
-        held: dict[str, NDArray[Any]] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
+        held: dict[str, AnyArray] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
         held |= {f"classifier.{name}": value for name, value in self.classifier.weights.items()}
         for split, moments in self.moments.items():
             held |= {f"moments.{split}.mean": moments.mean, f"moments.{split}.covariance": moments.covariance}
@@ -243,28 +243,37 @@ class FlowImages(LabelledArrays):
         return {**held, **super().fields()}
 
     @classmethod
-    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+    def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """The data set of a file's arrays."""
         if "classifier" not in file:
             raise ValueError("holds no classifier to judge images by")
-        arrays = LabelledArrays.of_fields(file)
 
-        def below(start: str) -> dict[str, NDArray[Any]]:
+        def below(start: str) -> dict[str, AnyArray]:
             return {name.removeprefix(start): file[name] for name in file if name.startswith(start)}
 
         arch = from_data(json.loads(str(file["classifier"])), file="the classifier's architecture")
-        return cls(
-            **{each.name: getattr(arrays, each.name) for each in fields(arrays)},
-            classifier=Classifier(arch=arch, weights=below("classifier.")),
-            moments={split: Moments(**below(f"moments.{split}.")) for split in SEEDS},
-            codecs={
-                factor: Codec(
-                    latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))), weights=below(f"codec.{factor}.")
-                )
-                for factor in FACTORS
-                if f"codec.{factor}" in file
-            },
-        )
+        codecs = {
+            factor: Codec(
+                latents=build(Latents, json.loads(str(file[f"codec.{factor}"]))), weights=below(f"codec.{factor}.")
+            )
+            for factor in FACTORS
+            if f"codec.{factor}" in file
+        }
+        moments = {split: Moments(**below(f"moments.{split}.")) for split in SEEDS}
+        classifier = Classifier(arch=arch, weights=below("classifier."))
+        return cls.of_images(LabelledArrays.of_fields(file), classifier, moments, codecs)
+
+    @classmethod
+    def of_images(
+        cls,
+        images: LabelledArrays,
+        classifier: Classifier,
+        moments: Mapping[Split, Moments],
+        codecs: Mapping[int, Codec],
+    ) -> Self:
+        """The data set of labelled images with what judges them and the autoencoders."""
+        held = {each.name: getattr(images, each.name) for each in fields(images)}
+        return cls(**held, classifier=classifier, moments=moments, codecs=codecs)
 
 
 def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, sizes: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.kinds.denoiser.latents.spec import KERNEL, Latents
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Codec:
     """A trained autoencoder: weights by name, ``encoder.…`` and ``decoder.…``."""
 
     latents: Latents
-    weights: Mapping[str, NDArray[Any]]
+    weights: Mapping[str, AnyArray]
 
     @cached_property
     def _modules(self) -> Any:

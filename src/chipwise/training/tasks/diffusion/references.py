@@ -14,25 +14,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED, UNSHIFTED
-from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, PIXELS, SHIFT, SOLVER
+from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, PIXELS, SHIFT, SOLVER, ImageSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.one_pass import inputs_of
 from chipwise.training.tasks.references import deit_proportions
 
 ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
 FEWEST = 4  # steps of a plain flow: with fewer, images are blurred
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """DiT-proportioned designs around a space, as choices, in every number of steps from ``FEWEST`` on.
 
     All numbers of the space where none of them is so large.
     """
-    assert spec.image is not None
-    enough = [steps for steps in spec.image.steps if steps >= FEWEST] or list(spec.image.steps)
-    image = spec.image
+    image = inputs_of(spec, ImageSpace)
+    enough = [steps for steps in image.steps if steps >= FEWEST] or list(image.steps)
     for choices in deit_proportions(spec, aspect=ASPECT):
         for factor, steps in itertools.product(image.latents, enough):
             values = choices["patch"] ** image.axes * image.channels * factor
@@ -40,7 +39,7 @@ def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
                 continue
             if image.size // factor % choices["patch"]:
                 continue
-            own: dict[str, Any] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
+            own: dict[str, object] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
             own |= {} if image.guidance == (UNGUIDED,) else {GUIDANCE: min(image.guidance)}
             own |= {} if image.solver == ("euler",) else {SOLVER: min(image.solver)}  # euler where it is listed
             own |= {} if image.shift == (UNSHIFTED,) else {SHIFT: min(image.shift, key=lambda x: abs(math.log(x)))}

@@ -12,7 +12,6 @@ import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -26,7 +25,9 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
     shape = (len(labels), *facts["image"])
     image = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
     told, last = {"label": np.array(labels, np.int64)}, np.zeros_like(image)
-    for time, size, now, before in moves(steps or facts["steps"], facts):
+    for time, size, now, before in moves(
+        steps or facts["steps"], facts.get("shift", 1.0), facts.get("solver", "euler")
+    ):
         numbers = {"time": time, "step": size}
         for name in facts["told"]:
             told[name] = np.full((len(labels), 1), numbers[name], np.float32)
@@ -44,14 +45,13 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
     return np.asarray(decoder.run(["pixels"], {"latents": image})[0])
 
 
-def moves(steps: int, facts: dict[str, Any]) -> list[tuple[float, float, float, float]]:
+def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, float, float]]:
     """Time and size of each step, and the factors of its velocity and of that of the step before."""
-    shift = facts.get("shift", 1.0)
     found: list[tuple[float, float, float, float]] = []
     times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
     for time, end in itertools.pairwise(times):
         size = end - time
-        ahead = size / found[-1][1] / 2 if found and facts.get("solver") == "multistep" else 0.0
+        ahead = size / found[-1][1] / 2 if found and solver == "multistep" else 0.0
         found.append((time, size, size * (1 + ahead), -size * ahead))
     return found
 

@@ -4,63 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
+from chipwise.training.tasks.sections import shown
 
 PIXELS = 56  # of a shown image
 WHO = (("winner", "Winner"), ("baseline", "Reference design"))
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """The section ``drawn``, as far as the samples hold it."""
-    if not samples.get("drawn"):
+    held = Record.of(samples)
+    if "drawn" not in held:
         return []
-    labels = samples["labels"]
+    drawn, labels, real = held.record("drawn"), held.sequence("labels", str), held.sequence("real", str)
     parts = [
         "<p>One image of each label, all from the same noise; the steps in which each design is served in bold. Below "
         "the steps: the Fréchet distance on test data (less is nearer to real images).</p>"
     ]
-    for who, name in WHO:
-        if who in samples["drawn"]:
-            parts.append(_table(name, samples["drawn"][who], labels))
-    if samples.get("real"):
-        cells = "".join(_cell(image, label) for image, label in zip(samples["real"], labels, strict=True))
+    parts += [_table(name, drawn.record(who), labels) for who, name in shown(drawn, WHO)]
+    if real:
+        cells = "".join(_cell(image, label) for image, label in zip(real, labels, strict=True))
         parts.append(f"<h3>Real images</h3><div style='overflow-x:auto'><table><tr>{cells}</tr></table></div>")
-    note = f"<p>The classifier that distances are taken on was trained here; {escape(str(samples['judge']))}.</p>"
+    judge = escape(held.get("judge", str))
+    note = f"<p>The classifier that distances are taken on was trained here; {judge}.</p>"
     return [Section(name="drawn", title="What it draws", html="".join([*parts, note]))]
 
 
-def _table(name: str, found: Mapping[str, Any], labels: Sequence[str]) -> str:
+def _table(name: str, found: Record, labels: Sequence[str]) -> str:
     head = "".join(f"<th scope='col'>{escape(label)}</th>" for label in labels)
     rows = []
-    for row in found["rows"]:
-        steps = f"{row['steps']} step{'s' if row['steps'] > 1 else ''}"
-        steps = f"<b>{steps}</b>" if row["steps"] == found["steps"] else steps
-        pairs = zip(row["images"], labels, strict=True)
-        cells = "".join(_cell(image, f"{label}, {row['steps']}") for image, label in pairs)
-        rows.append(f"<tr><th scope='row'>{steps}<br>{row['distance']:.3g}</th>{cells}</tr>")
-    told = f"flow loss on test data {found['flow_loss']:.4g}"
-    told += ", trained with shortcuts" if found["shortcut"] else ""
-    told += ", multistep" if found.get("solver") == "multistep" else ""
-    told += f", times shifted by {found['shift']:g}" if found.get("shift", 1.0) != 1.0 else ""
-    told += f", guided by {found['guidance']:g} in two passes a step" if found.get("guided") else ""
-    if latents := found.get("latents"):
-        told += (
-            f"; latents of {latents['factor']} x {latents['factor']} pixels: real images are {latents['distance']:.3g} "
-            f"away once they were encoded and decoded, {latents['real']:.3g} as they are"
-        )
+    for row in found.records("rows"):
+        count = row.get("steps", int)
+        steps = f"{count} step{'s' if count > 1 else ''}"
+        steps = f"<b>{steps}</b>" if count == found.get("steps", int) else steps
+        pairs = zip(row.sequence("images", str), labels, strict=True)
+        cells = "".join(_cell(image, f"{label}, {count}") for image, label in pairs)
+        rows.append(f"<tr><th scope='row'>{steps}<br>{row.get('distance', float):.3g}</th>{cells}</tr>")
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<h3>{escape(name)}: {told}</h3><div style='overflow-x:auto'>{table}</div>{_guided(found)}"
+    heading = f"<h3>{escape(name)}: {_details(found)}</h3>"
+    return f"{heading}<div style='overflow-x:auto'>{table}</div>{_guided(found)}"
 
 
-def _guided(found: Mapping[str, Any]) -> str:
+def _details(found: Record) -> str:
+    """Loss, solver, shift, guidance and latents of a design, in a line."""
+    shift = found.get("shift", float, 1.0)
+    line = f"flow loss on test data {found.get('flow_loss', float):.4g}"
+    line += ", trained with shortcuts" if found.get("shortcut", bool) else ""
+    line += ", multistep" if found.get("solver", str, "") == "multistep" else ""
+    line += f", times shifted by {shift:g}" if shift != 1.0 else ""
+    line += f", guided by {found.get('guidance', float):g} in two passes a step" if "guided" in found else ""
+    if "latents" in found:
+        latents = found.record("latents")
+        side = latents.get("factor", int)
+        line += (
+            f"; latents of {side} x {side} pixels: real images are {latents.get('distance', float):.3g} "
+            f"away once they were encoded and decoded, {latents.get('real', float):.3g} as they are"
+        )
+    return line
+
+
+def _guided(found: Record) -> str:
     """Distances by guidance, that of the design in bold; nothing of a design without."""
-    if not found.get("guided"):
+    rows = [(row.get("guidance", float), row.get("distance", float)) for row in found.records("guided")]
+    if not rows:
         return ""
-    named = [(f"{row['guidance']:g}", row["guidance"] == found["guidance"]) for row in found["guided"]]
-    head = "".join(f"<th scope='col'>{f'<b>{name}</b>' if own else name}</th>" for name, own in named)
-    cells = "".join(f"<td>{row['distance']:.3g}</td>" for row in found["guided"])
+    own = found.get("guidance", float)
+    names = (f"<b>{scale:g}</b>" if scale == own else f"{scale:g}" for scale, _ in rows)
+    head = "".join(f"<th scope='col'>{name}</th>" for name in names)
+    cells = "".join(f"<td>{distance:.3g}</td>" for _, distance in rows)
     return (
         f"<table><thead><tr><th scope='row'>guidance</th>{head}</tr></thead>"
         f"<tbody><tr><th scope='row'>distance</th>{cells}</tr></tbody></table>"

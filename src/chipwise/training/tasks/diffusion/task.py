@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chipwise.model.kinds.image.choices import LATENTS, PIXELS
+from chipwise.model.kinds.image.choices import LATENTS, PIXELS, ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.laws.scaling import Law
 from chipwise.training.tasks.diffusion.references import proportions
 from chipwise.training.tasks.diffusion.sections import sections
 from chipwise.training.tasks.metric import Metric
-from chipwise.training.tasks.one_pass import LATENCY, defaults
+from chipwise.training.tasks.one_pass import LATENCY, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 
 LAW = Law(
@@ -41,7 +41,7 @@ EXAMPLE = "{size: 28, classes: 10, patch: [4, 7], steps: [1, 2, 4, 8]}"
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
     """A space without numbers of steps."""
-    if space.image is not None and not space.image.steps:
+    if not inputs_of(space, ImageSpace).steps:
         yield "space.image.steps", f"lists the numbers of steps to choose from: {EXAMPLE}"
 
 
@@ -68,7 +68,7 @@ DIFFUSION = Task(
     ),
     defaults=defaults(DISTANCE, source="fashion-mnist"),
     references=proportions,
-    family=lambda choices: (int(choices["patch"]), int(choices.get(LATENTS, PIXELS)), int(choices["steps"])),
+    family=lambda choices: (choices["patch"], choices.get(LATENTS, PIXELS), choices["steps"]),
     data="chipwise.training.tasks.diffusion.data:DiffusionData",
     report_sections=sections,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,25 +32,24 @@ RECIPE = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
 class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = RECIPE
+    recipe: Mapping[str, object] = RECIPE
     quick = 1_000  # questions
     spec_type, part, dataset, kind, name = QuestionsSpec, "image", PictureQuestions, "picture-questions", "questions"
     identifying = ("size", "channels", "classes", "words", "question")
 
-    def make(self) -> tuple[PictureQuestions, Mapping[str, Any]]:
+    def make(self) -> tuple[PictureQuestions, Mapping[str, object]]:
         """Reads or draws the questions, and divides them by image."""
         image = self.inputs
         found = read_questions(self.spec, self.base, size=image.size, channels=image.channels)
         kept, answers = answerable(found, image.classes)
         words = vocabulary([found.questions[i] for i in kept], image.words)
-        parts: dict[str, Any] = divided(
-            found, kept, answers, words, length=image.question, share=self.spec.validation_share
-        )
-        data = PictureQuestions(**parts, words=words, answers=answers, **scales_of(parts["train"].images))
+        parts = divided(found, kept, answers, words, length=image.question, share=self.spec.validation_share)
+        mean, std = scales_of(parts["train"].images)
+        data = PictureQuestions(**parts, words=words, answers=answers, mean=mean, std=std)
         left_out = len(found.answers) - len(kept)
         return data, {"source": found.source, "licence": found.licence, "left_out": left_out}
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Questions and bytes of each part, source and licence."""
         facts = Record.read(self.facts)
         left_out = facts.get("left_out", int)
@@ -69,7 +67,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         """Images: the questions about one image form a group."""
         return self.arrays.part(split).image
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test questions with images and answers of both models, and accuracy by right answer."""
         held = self.arrays
         part, names = held.test, held.answers
@@ -85,7 +83,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         ]
         return {"questions": shown, "by_answer": by_answer(part.answers, said, names)}
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The answers by name, the words by number and how an image is prepared."""
         held, image = self.arrays, self.inputs
         names = (*held.answers, *(f"<unused {i}>" for i in range(len(held.answers), arch.classes)))
@@ -144,7 +142,7 @@ def divided(
 
 def by_answer(
     answers: NDArray[np.int64], said: Mapping[str, NDArray[np.int64]], names: tuple[str, ...]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Counts of each right answer, and of each model's correct answers."""
     rows = []
     for number in np.unique(answers):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.loop.trainer import Recipe
+    from chipwise.training.data.recipe import Recipe
 
 FIELDS = ("images", "image", "words", "answers")  # of a part
 
@@ -49,7 +49,7 @@ class PictureQuestions(ArrayDataset):
     std: NDArray[np.float32]
 
     @property
-    def identity(self) -> Sequence[Any]:
+    def identity(self) -> Sequence[object]:
         """Sizes, words, answers and the first examples."""
         part = self.train
         first = digest([part.images[:16].ravel().tolist(), part.words[:256].tolist(), part.answers[:256].tolist()])
@@ -105,7 +105,7 @@ class PictureQuestions(ArrayDataset):
         """Questions of a part."""
         return len(self.part(split).answers)
 
-    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
         """Scaled images, and words."""
         part = self.part(split)
         return self.scaled(part.images[part.image[rows]]), part.words[rows]
@@ -116,15 +116,15 @@ class PictureQuestions(ArrayDataset):
         """1 for each question whose answer is not the likeliest, else 0."""
         return errors_of(outputs, self.part(split).answers[rows])
 
-    def fields(self) -> Mapping[str, NDArray[Any]]:
+    def fields(self) -> Mapping[str, AnyArray]:
         """Images, words and answers of each part, scales, and the names of words and answers."""
-        held: dict[str, NDArray[Any]] = {
+        held: dict[str, AnyArray] = {
             "mean": self.mean, "std": self.std, "words": np.array(self.words), "answers": np.array(self.answers),
         }  # fmt: skip
         return held | {f"{name}_{field}": getattr(getattr(self, name), field) for name in PARTS for field in FIELDS}
 
     @classmethod
-    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+    def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """The data set of a file's arrays."""
         return cls(
             **{name: QuestionPart(**{field: file[f"{name}_{field}"] for field in FIELDS}) for name in PARTS},

@@ -12,18 +12,18 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from chipwise.model.kinds.image.choices import IMAGE_IN, JOIN, NO_MERGE, PREFIX
+from chipwise.model.kinds.image.choices import IMAGE_IN, JOIN, NO_MERGE, PREFIX, ImageSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.one_pass import inputs_of
 from chipwise.training.tasks.references import deit_proportions
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """Designs around a space, as choices, for a token a patch and for joined patches where they fit."""
-    assert spec.image is not None
+    size = inputs_of(spec, ImageSpace).size
     for choices in deit_proportions(spec):
         choices["pooling"] = "last"
         for merge in (NO_MERGE, JOIN):
-            if merge == NO_MERGE or (spec.image.size // choices["patch"]) % 2 == 0:
+            if merge == NO_MERGE or (size // choices["patch"]) % 2 == 0:
                 yield choices | {"merge": merge, IMAGE_IN: PREFIX}

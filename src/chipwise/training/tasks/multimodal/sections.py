@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import answers, figure, grid, shown, table
 
 PIXELS = 72  # of a shown image
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """The sections ``questions`` and ``answers``, as far as the samples hold them."""
-    found = []
-    if samples.get("questions"):
+    held, found = Record.of(samples), []
+    if questions := held.records("questions"):
         note = (
             "Test images with a question, the right answer, and the answers of winner and reference design; wrong "
             "ones in bold."
         )
-        html = grid(note, map(_figure, samples["questions"]))
+        html = grid(note, map(_figure, questions))
         found.append(Section(name="questions", title="What it answers", html=html))
-    if rows := samples.get("by_answer"):
+    if rows := held.records("by_answer"):
         who = shown(rows[0])
         html = table(
             "Test questions by their right answer, and the share that is answered so.",
             ["right answer", "questions", *(name for _, name in who)],
             [
-                (escape(str(row["answer"])), row["questions"], *(f"{100 * row[key]:.0f} %" for key, _ in who))
+                (
+                    escape(row.get("answer", str)),
+                    row.get("questions", int),
+                    *(f"{100 * row.get(key, float):.0f} %" for key, _ in who),
+                )
                 for row in rows
             ],
         )
@@ -36,7 +40,9 @@ def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
     return found
 
 
-def _figure(item: Mapping[str, Any]) -> str:
-    question = escape(str(item["question"]))
-    caption = [f"<i>{question}</i>", f"right: {escape(str(item['answer']))}", *answers(item, item["answer"])]
-    return figure(item["image"], f"image of: {question}", caption, size=(PIXELS, PIXELS), room="11em", pixelated=True)
+def _figure(item: Record) -> str:
+    question, right = escape(item.get("question", str)), item.get("answer", str)
+    caption = [f"<i>{question}</i>", f"right: {escape(right)}", *answers(item, right)]
+    return figure(
+        item.get("image", str), f"image of: {question}", caption, size=(PIXELS, PIXELS), room="11em", pixelated=True
+    )

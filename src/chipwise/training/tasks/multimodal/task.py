@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.multimodal.references import proportions
 from chipwise.training.tasks.multimodal.sections import sections
-from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, defaults
+from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 
 RIGHT = replace(ACCURACY, title="share of right answers", seed_sd=0.08)  # over six seeds
@@ -25,10 +26,10 @@ MISSING = (
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
     """A space without questions, and axes that images do not have."""
-    if space.image is not None and not space.image.question:
+    image = inputs_of(space, ImageSpace)
+    if not image.question:
         yield "space.image", MISSING
-    if space.image is not None and space.image.axes != 2:
-        yield "space.image.axes", "images have two axes; leave it out"
+    yield from check_axes(image, 2, "images have two axes; leave it out")
 
 
 MULTIMODAL = Task(
@@ -50,7 +51,7 @@ MULTIMODAL = Task(
     needs=Need(part="image", message=MISSING, departures=departures),
     defaults=defaults(RIGHT, source="shapes"),
     references=proportions,
-    family=lambda choices: (int(choices["patch"]), str(choices["merge"])),  # which are best is not a matter of sizes
+    family=lambda choices: (choices["patch"], choices["merge"]),  # which are best is not a matter of sizes
     data="chipwise.training.tasks.multimodal.data:MultimodalData",
     report_sections=sections,
 )

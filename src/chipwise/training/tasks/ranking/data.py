@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +30,12 @@ BATCH = 32
 class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": BATCH}
+    recipe: Mapping[str, object] = {"batch_windows": BATCH}
     quick = 1_000  # requests
     spec_type, part, dataset, kind, name = InteractionsSpec, "ranking", RequestData, "requests", "requests"
     identifying = ("items", "history", "candidates", "tags", "bag")
 
-    def make(self) -> tuple[RequestData, Mapping[str, Any]]:
+    def make(self) -> tuple[RequestData, Mapping[str, object]]:
         """Reads the interactions and divides them by time; the facts hold the names of items and tags."""
         found = read_interactions(self.spec, self.base)
         names = {"items": list(found.names), "tags": list(found.tag_names)}
@@ -56,7 +55,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         users = self.arrays.validation_users if split == "validation" else self.arrays.test_users
         return np.unique(users, return_inverse=True)[1]
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test requests with their top items, and recall of lists of several lengths with intervals."""
         data, names = self.arrays, Record.read(self.facts).record("names").sequence("items", str)
         scores, _ = self.answered(winner, reference)
@@ -84,7 +83,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         super().ship(item, folder, files)
         np.save(folder / "tags.npy", self.arrays.tags, allow_pickle=False)
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The names of items and tags."""
         return {"items.json": Record.read(self.facts).record("names").data}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.loop.trainer import Recipe
+    from chipwise.training.data.recipe import Recipe
 
 TOP = 10  # places of a list that count
 PLACES = 16  # positions of a history that a batch learns from
 DRAWN = 7  # candidates beside the right one, of each
 BYTES = 8  # of an item's number
+SIZES = ("learnt", "history")  # fields that are numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class RequestData(ArrayDataset):
     history: int
 
     @property
-    def identity(self) -> Sequence[Any]:
+    def identity(self) -> Sequence[object]:
         """Sizes and the first interactions."""
         first = digest([self.users[:4096].tolist(), self.items[:4096].tolist(), self.validation[:64].tolist()])
         return ["requests", len(self.items), self.learnt, *self.validation.shape, *self.tags.shape, first]
@@ -157,7 +158,7 @@ class RequestData(ArrayDataset):
         """Requests of a part."""
         return len(self.part(split))
 
-    def examples(self, split: Split, rows: slice = ALL) -> tuple[NDArray[Any], ...]:
+    def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
         """Requests (m, history + candidates, 1 + bag)."""
         return (self.with_tags(self.part(split)[rows]),)
 
@@ -167,16 +168,15 @@ class RequestData(ArrayDataset):
         """1 less NDCG of the first ten places, of each request."""
         return losses_of(outputs), np.ones(len(outputs))
 
-    def fields(self) -> Mapping[str, NDArray[Any]]:
+    def fields(self) -> Mapping[str, AnyArray]:
         """All attributes."""
         return {each.name: np.asarray(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
-    def of_fields(cls, file: Mapping[str, NDArray[Any]]) -> Self:
+    def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """The data set of a file's arrays."""
-        held = {each.name: file[each.name].astype(np.int64) for each in fields(cls)}
-        values: dict[str, Any] = {name: int(value) if value.ndim == 0 else value for name, value in held.items()}
-        return cls(**values)
+        held = {each.name: file[each.name].astype(np.int64) for each in fields(cls) if each.name not in SIZES}
+        return cls(**held, learnt=int(file["learnt"]), history=int(file["history"]))
 
 
 def learnt_positions(history: int) -> int:

@@ -12,38 +12,25 @@ References:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any
 
+from chipwise.model.kinds.ranking.choices import RankingSpace
 from chipwise.model.kinds.ranking.stem import FULL
 from chipwise.model.space.space_spec import NO_FFN, SpaceSpec
+from chipwise.training.tasks.one_pass import inputs_of
+from chipwise.training.tasks.references import STEP, alike
 
-STEP = 16
 HEADS = (1, 2)
 DEEPEST = 4  # of the small published models; HSTU-large has 8 layers, but a width of 50
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """SASRec- and HSTU-proportioned designs around a space, as choices; up to half as wide again as its widest."""
-    assert spec.ranking is not None
-    for weights in spec.formats:
-        for mixing, ffn in (("attention", "relu"), ("hstu", NO_FFN)):
-            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
-                for depth in range(1, DEEPEST + 1):
-                    for heads in HEADS:
-                        if d_model % (8 * heads):
-                            continue
-                        layer = {"heads": heads, "kv_heads": heads, "ffn": ffn, "ffn_width": d_model}
-                        yield {
-                            "d_model": d_model,
-                            "depth": depth,
-                            "vocab_size": spec.ranking.outputs,
-                            "head_size": d_model // heads,
-                            "tie_embeddings": False,
-                            "weights": weights,
-                            "sharing": "none",
-                            "mixing": mixing,
-                            "table": FULL,
-                            "score": "similarity",
-                            "layers": [layer] * depth,
-                        }
+    own = {"vocab_size": inputs_of(spec, RankingSpace).outputs, "table": FULL, "score": "similarity"}
+    widths = range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP)
+    for weights, (mixing, ffn) in itertools.product(spec.formats, (("attention", "relu"), ("hstu", NO_FFN))):
+        for d_model, depth, heads in itertools.product(widths, range(1, DEEPEST + 1), HEADS):
+            if d_model % (8 * heads) == 0:
+                layer = {"heads": heads, "kv_heads": heads, "ffn": ffn, "ffn_width": d_model}
+                yield alike(layer, d_model, depth, d_model // heads, weights) | own | {"mixing": mixing}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 from chipwise.core import units
+from chipwise.core.record import Record
 from chipwise.core.statistics import Z90
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import shown
@@ -15,35 +15,36 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # head and rows
 RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over people."
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """The sections ``lists`` and ``recall``, as far as the samples hold them."""
-    found = []
-    if samples.get("requests"):
+    held, found = Record.of(samples), []
+    if requests := held.records("requests"):
         note = (
-            f"<p>Test requests of {samples['candidates']} candidates: the newest items of the history, what came next, "
-            "and what stands first for winner and reference design. The item that came next is bold; the number is its "
-            "place.</p>"
+            f"<p>Test requests of {held.get('candidates', int)} candidates: the newest items of the history, what came "
+            "next, and what stands first for winner and reference design. The item that came next is bold; the number "
+            "is its place.</p>"
         )
-        html = note + "".join(_request(item) for item in samples["requests"])
+        html = note + "".join(_request(item) for item in requests)
         found.append(Section(name="lists", title="What it ranks first", html=html))
-    if samples.get("recall"):
+    if "recall" in held:
         title = "How often the next item is found"
-        found.append(_tables("recall", title, RECALL_NOTE, [_recall(samples["recall"])]))
+        found.append(_tables("recall", title, RECALL_NOTE, [_recall(held.record("recall"))]))
     return found
 
 
-def _request(item: Mapping[str, Any]) -> str:
-    cells = []
+def _request(item: Record) -> str:
+    cells, right = [], item.get("next", str)
     for who, name in shown(item):
-        entries = (f"<b>{escape(e)}</b>" if e == item["next"] else escape(e) for e in item[who]["list"])
+        ranked = item.record(who)
+        entries = (f"<b>{escape(e)}</b>" if e == right else escape(e) for e in ranked.sequence("list", str))
         body = "".join(f"<li>{entry}</li>" for entry in entries)
         cells.append(
-            f"<div><strong>{name}</strong> (place {int(item[who]['place'])})"
+            f"<div><strong>{name}</strong> (place {ranked.get('place', int)})"
             f'<ol style="margin:.2em 0 0;padding-left:1.6em">{body}</ol></div>'
         )
-    history = escape(" · ".join(item["history"]))
+    history = escape(" · ".join(item.sequence("history", str)))
     return (
-        f'<section style="margin:0 0 1.2em"><p style="margin:0 0 .3em">{history} → <b>{escape(item["next"])}</b></p>'
+        f'<section style="margin:0 0 1.2em"><p style="margin:0 0 .3em">{history} → <b>{escape(right)}</b></p>'
         f'<div style="display:flex;flex-wrap:wrap;gap:2em;font-size:.9em">{"".join(cells)}</div></section>'
     )
 
@@ -65,12 +66,14 @@ def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Sectio
     return Section(name=name, title=title, html="".join(html), text="\n\n".join(text))
 
 
-def _recall(recalls: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
-    models, rows = shown(recalls), []
-    for number, first in enumerate(recalls[models[0][0]]):
-        row = [str(int(first["length"]))]
-        for who, _ in models:
-            value, half = recalls[who][number]["recall"], Z90 * recalls[who][number]["std_error"]
+def _recall(recalls: Record) -> Table:
+    models = shown(recalls)
+    columns = [recalls.records(who) for who, _ in models]
+    rows = []
+    for lengths in zip(*columns, strict=True):
+        row = [str(lengths[0].get("length", int))]
+        for one in lengths:
+            value, half = one.get("recall", float), Z90 * one.get("std_error", float)
             row.append(f"{units.show(value, 'share')} ± {units.show(half, 'share')}")
         rows.append(row)
     return ["first", *(name for _, name in models)], rows

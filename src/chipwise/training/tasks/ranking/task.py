@@ -38,7 +38,7 @@ RANKING = Task(
     needs=Need(part="ranking", message="says what requests hold: {items: 1682, history: 50, candidates: 128}"),
     defaults=defaults(NDCG, source="movielens-100k"),
     references=proportions,
-    family=lambda choices: str(choices["mixing"]),  # the kind of attention: which is better is not a matter of sizes
+    family=lambda choices: choices["mixing"],  # the kind of attention: which is better is not a matter of sizes
     data="chipwise.training.tasks.ranking.data:RankingData",
     report_sections=sections,
     per_matrix=True,

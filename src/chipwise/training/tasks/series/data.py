@@ -7,17 +7,18 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
 from chipwise.core.files import build, read_text, storage, write_atomic, write_json
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.errors import DataError, SpecError, StudyError
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.data.tokenizer import TokenData, load_tokens
+from chipwise.training.data.array_file import write_arrays
+from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.tasks.protocol import Exported
 from chipwise.training.tasks.token_data import TokenTaskData
 
@@ -38,7 +39,7 @@ class SeriesSpec:
             raise SpecError("list CSV files under paths, or write source: waves", field="source")
 
 
-def read_series(data: Mapping[str, Any], base: Path) -> tuple[SeriesSpec, list[Float64Array]]:
+def read_series(data: Mapping[str, object], base: Path) -> tuple[SeriesSpec, list[Float64Array]]:
     """Every column that holds only numbers, or sums of three sines with noise; each scaled by its first 80 %."""
     spec, found = build(SeriesSpec, data, field="data"), list[Float64Array]()
     for path in (base / name for name in spec.paths):
@@ -88,15 +89,13 @@ class SeriesStore:
         if stamp.exists() and stamp.read_text() != mine:
             raise StudyError(f"{self.folder}: holds other series; start again with --restart")
         for size in self.sizes:
-            inner, held = self.edges(size)[1:-1], dict[str, Any]()
+            inner, held = self.edges(size)[1:-1], dict[str, AnyArray]()
             for name, parts in self.parts.items():
                 rows = [np.r_[np.searchsorted(inner, part) + 1, 0] for part in parts]
                 held[name] = np.concatenate([[0], *rows]).astype(np.uint16)
                 held[f"{name}_bytes"] = np.array([len(part) for part in parts])
-            stream = io.BytesIO()
-            np.savez(stream, sizes=np.array([size, held.pop("train_bytes").sum()]), **held)
+            write_arrays(self.tokens_path(size), {"sizes": np.array([size, held.pop("train_bytes").sum()]), **held})
             with storage(self.folder):
-                write_atomic(self.tokens_path(size), stream.getvalue())
                 write_atomic(stamp, mine)
 
 
@@ -104,20 +103,20 @@ class SeriesData(TokenTaskData[SeriesStore]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     @classmethod
-    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+    def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
         """Reads the series."""
         return cls(SeriesStore(*read_series(data, base), folder, space.vocab_size))
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Series and values of each part; a value counts 8 bytes."""
         source = "synthetic sums of sines" if self.store.spec.source == "waves" else "series of the user"
-        found: dict[str, Any] = {"name": "series", "source": source, "licence": self.store.spec.licence}
+        found: dict[str, object] = {"name": "series", "source": source, "licence": self.store.spec.licence}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
             found[f"entries_{name}"] = len(self.store.parts[part])
             found[f"bytes_{name}"] = 8 * sum(map(len, self.store.parts[part]))
         return found
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """The end of some test series, with one-step forecasts."""
         ends = [part[-winner.design.arch.max_tokens :] for part in self.store.parts["test"][:SHOWN]]
         shown = {"winner": winner} | ({} if reference is None else {"baseline": reference})

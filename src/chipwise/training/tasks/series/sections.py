@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 
 WIDTH, HEIGHT = 480, 120  # of a drawing, in pixels
 COLOURS = {"true": "#999999", "baseline": "#e69f00", "winner": "#0072b2"}
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """True values (grey) and forecasts of each next one, at the end of test series."""
     lines = [
-        "".join(_line(item[name], item["true"], colour) for name, colour in COLOURS.items() if name in item)
-        for item in samples.get("forecasts", ())
+        "".join(
+            _line(item.sequence(name, float), item.sequence("true", float), colour)
+            for name, colour in COLOURS.items()
+            if name in item
+        )
+        for item in Record.of(samples).records("forecasts")
     ]
     note = "<p>Grey: what came. Blue: the winner's forecast of each next value. Orange: the reference design's.</p>"
     frame = f"<p><svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img'>{{}}</svg></p>"

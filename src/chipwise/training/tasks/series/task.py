@@ -37,7 +37,7 @@ SERIES = Task(
     needs=Need(departures=departures),
     defaults={"objectives": {"bits_per_value": "minimize", "tpot_p50": "minimize"}},
     references=llama_proportions,
-    family=lambda choices: int(choices["vocab_size"]),
+    family=lambda choices: choices["vocab_size"],
     data="chipwise.training.tasks.series.data:SeriesData",
     report_sections=sections,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,6 @@ from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.data.sound.clips import fields_of
 from chipwise.training.data.sound.front_end import HOP
 from chipwise.training.tasks.array_data import confusion, first_and_wrong
 from chipwise.training.tasks.protocol import Exported
@@ -25,11 +23,11 @@ SHOWN = 12  # test clips in the report
 class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": 64}
+    recipe: Mapping[str, object] = {"batch_windows": 64}
     quick = 1_000  # clips
     spec_type, part, dataset, kind, name = WordsSpec, "image", LabelledSpectrograms, "spectrograms", "spectrograms"
 
-    def make(self) -> tuple[LabelledSpectrograms, Mapping[str, Any]]:
+    def make(self) -> tuple[LabelledSpectrograms, Mapping[str, object]]:
         """Reads or speaks the words, and divides their speakers."""
         words, inputs = words_of(self.spec, self.base), self.inputs
         if len(words) != inputs.classes:
@@ -37,7 +35,7 @@ class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
                 f"must be {len(words)}, the words of the data, not {inputs.classes}", field="space.image.classes"
             )
         parts = parts_of(self.spec, self.base, bands=inputs.channels, length=inputs.size * HOP)
-        return LabelledSpectrograms(classes=words, **fields_of(parts)), self.facts_of(parts)
+        return self.dataset_of(parts, words), self.facts_of(parts)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
         """Bytes of a clip's 16-bit samples over the positions that a stem makes of it."""
@@ -45,11 +43,11 @@ class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
         first = (space.values(rows, "pooling") == "first").astype(np.int64)
         return np.asarray(self.inputs.size * HOP * SAMPLE_BYTES / (slices + first), np.float64)
 
-    def clip(self, row: int) -> Mapping[str, Any]:
+    def clip(self, row: int) -> Mapping[str, object]:
         """The word."""
         return {"label": self.arrays.classes[self.arrays.test[1][row]]}
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test clips with predictions, accuracy by noise, times, and the winner's confusion matrix."""
         labels, classes = self.arrays.test[1], self.arrays.classes
         logits, pass_s = self.answered(winner, reference)

@@ -10,7 +10,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.references import deit_proportions
@@ -19,6 +18,6 @@ HEAD_SIZES = (64, 32, 16)  # KWT has 64; narrower models have narrower heads
 ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; shallower ones up to twice that
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """KWT-proportioned designs around a space, as choices: those of images but for the aspect."""
     return deit_proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)

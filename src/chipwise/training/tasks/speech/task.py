@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, defaults
+from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.speech.references import proportions
 from chipwise.training.tasks.speech.sections import sections
@@ -21,8 +22,7 @@ EXAMPLE = "{axes: 1, size: 100, channels: 40, classes: 20, patch: [2, 5, 10]}"
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
     """Axes that spectrograms do not have."""
-    if space.image is not None and space.image.axes != 1:
-        yield "space.image.axes", f"spectrograms have one axis, time: {EXAMPLE}"
+    return check_axes(inputs_of(space, ImageSpace), 1, f"spectrograms have one axis, time: {EXAMPLE}")
 
 
 SPEECH = Task(
@@ -49,7 +49,7 @@ SPEECH = Task(
     ),
     defaults=defaults(ACCURACY, source="espeak"),
     references=proportions,
-    family=lambda choices: int(choices["patch"]),  # slices of time: which is best cannot be predicted from sizes
+    family=lambda choices: choices["patch"],  # slices of time: which is best cannot be predicted from sizes
     data="chipwise.training.tasks.speech.data:SpeechData",
     report_sections=sections,
 )

@@ -23,15 +23,15 @@ class TextData(TokenTaskData[TokenStore]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`; a tokenizer is trained for each vocabulary."""
 
     @classmethod
-    def open(cls, data: Mapping[str, Any], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
+    def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
         """Reads the text."""
         return cls(TokenStore(load_corpus(data, base=base), folder, space.vocab_size))
 
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Mapping[str, object]:
         """Entries and bytes of each part."""
         return self.store.corpus.summary()
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Greedy continuations of the beginnings of test entries by winner and reference design."""
         texts = [text for text in self.store.corpus.test if len(text.split()) > PROMPT_WORDS + 4][:CONTINUATIONS]
         prompts = [" ".join(text.split()[:PROMPT_WORDS]) for text in texts]

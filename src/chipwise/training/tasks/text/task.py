@@ -18,7 +18,7 @@ TEXT = Task(
     needs=Need(departures=beyond_context),
     defaults={},
     references=llama_proportions,
-    family=lambda choices: int(choices["vocab_size"]),
+    family=lambda choices: choices["vocab_size"],
     data="chipwise.training.tasks.text.data:TextData",
     report_sections=lambda samples: (),  # what models write is a table of the report
 )

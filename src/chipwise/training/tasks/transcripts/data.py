@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.data.sound.clips import fields_of
 from chipwise.training.data.sound.front_end import HOP
 from chipwise.training.tasks.protocol import Exported, Losses
 from chipwise.training.tasks.sound_data import SAMPLE_BYTES, SoundData
@@ -26,12 +24,12 @@ SPACE_NAME = "|"  # between words, as transformers' tokenizers of characters wri
 class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrograms]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": 32}
+    recipe: Mapping[str, object] = {"batch_windows": 32}
     quick = 200  # utterances
     spec_type, part, dataset = UtterancesSpec, "sound", TranscribedSpectrograms
     kind, name = "transcripts", "utterances"
 
-    def make(self) -> tuple[TranscribedSpectrograms, Mapping[str, Any]]:
+    def make(self) -> tuple[TranscribedSpectrograms, Mapping[str, object]]:
         """Reads or speaks the utterances, and divides their speakers."""
         length = self.inputs.size * HOP
         found = read_utterances(self.spec, self.base, length=length)
@@ -44,8 +42,7 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         parts = parts_of(found, self.spec, bands=self.inputs.channels, length=length)
         self._check_positions(max(int(least_positions(part.labels).max()) for part in parts.values()))
         left_out = f"; {found.too_long} utterances too long, left out" if found.too_long else ""
-        data = TranscribedSpectrograms(classes=found.characters, **fields_of(parts))
-        return data, self.facts_of(parts, note=left_out)
+        return self.dataset_of(parts, found.characters), self.facts_of(parts, note=left_out)
 
     def _check_positions(self, needed: int) -> None:
         """Checks that CTC can write the longest text at the positions that every stride leaves."""
@@ -61,11 +58,11 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         """Bytes of 16-bit samples per position."""
         return np.asarray(HOP * SAMPLE_BYTES * space.values(rows, "stride"), np.float64)
 
-    def clip(self, row: int) -> Mapping[str, Any]:
+    def clip(self, row: int) -> Mapping[str, object]:
         """Spoken text of each clip."""
         return {"text": self.arrays.text(self.arrays.test[1][row])}
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test utterances with transcripts, error rates of characters and words, by noise, and times."""
         data = self.arrays
         said = [data.text(row) for row in data.test[1]]
@@ -78,9 +75,9 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
             "rates": {who: self._rates(texts, said) for who, texts in heard.items()},
         }
 
-    def _rates(self, heard: list[str], said: list[str]) -> dict[str, Any]:
+    def _rates(self, heard: list[str], said: list[str]) -> dict[str, object]:
         """Error rates of characters and words on the test part, with standard errors over speakers."""
-        found = {}
+        found: dict[str, object] = {}
         pairs = list(zip(heard, said, strict=True))
         for name, parts in (("characters", list), ("words", str.split)):
             edits = np.array([distance(parts(one), parts(other)) for one, other in pairs], np.float64)
@@ -89,7 +86,7 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
             found[name] = {"rate": losses.loss, "std_error": losses.std_error}
         return found
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """A tokenizer of characters, and the settings of the front end."""
         classes = self.arrays.classes
         return {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +116,7 @@ def edits_of(logits_NTV: NDArray[np.floating], labels: NDArray[np.int64]) -> Flo
     return np.array(found, np.float64)
 
 
-def distance(said: Sequence[Any], wanted: Sequence[Any]) -> int:
+def distance(said: Sequence[object], wanted: Sequence[object]) -> int:
     """Least number of insertions, deletions and substitutions that turn ``said`` into ``wanted``.
 
     >>> distance("kitten", "sitting"), distance([], "abc")

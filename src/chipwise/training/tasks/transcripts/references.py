@@ -14,17 +14,17 @@ References:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from chipwise.model.kinds.sound.choices import NO_MODULE
+from chipwise.model.kinds.sound.choices import NO_MODULE, SoundSpace
 from chipwise.model.kinds.sound.form import GLOBAL
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.tasks.one_pass import inputs_of
+from chipwise.training.tasks.references import STEP, alike, full_heads, widths_and_depths
 
-STEP = 16
 HEAD_SIZES = (64, 32, 16)  # narrower models have narrower heads
-FFN = 4  # widths of the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +43,13 @@ PUBLISHED = (
 )
 
 
-def proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """Designs in these proportions around a space, as choices; up to half as wide and deep again as its largest."""
-    assert spec.sound is not None
-    for weights in spec.formats:
-        for known in PUBLISHED:
-            for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
-                for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                    if not known.aspect[0] <= d_model / depth <= known.aspect[1]:
-                        continue
-                    for head_size in HEAD_SIZES:
-                        if d_model % head_size:
-                            continue
-                        heads = d_model // head_size
-                        layer = {"heads": heads, "kv_heads": heads, "ffn": known.ffn, "ffn_width": FFN * d_model}
-                        yield {
-                            "d_model": d_model,
-                            "depth": depth,
-                            "vocab_size": spec.sound.classes,
-                            "head_size": head_size,
-                            "tie_embeddings": False,
-                            "weights": weights,
-                            "sharing": "none",
-                            "stride": known.stride,
-                            "window": GLOBAL,
-                            "module": known.module,
-                            "layers": [layer] * depth,
-                        }
+    classes = inputs_of(spec, SoundSpace).classes
+    for weights, known in itertools.product(spec.formats, PUBLISHED):
+        own = {"vocab_size": classes, "stride": known.stride, "window": GLOBAL, "module": known.module}
+        for d_model, depth in widths_and_depths(spec, step=STEP, aspect=known.aspect):
+            for head_size in HEAD_SIZES:
+                if d_model % head_size == 0:
+                    layer = {**full_heads(d_model, head_size), "ffn": known.ffn}
+                    yield alike(layer, d_model, depth, head_size, weights) | own

@@ -40,7 +40,7 @@ TRANSCRIPTS = Task(
     needs=Need(part="sound", message=f"says what sounds are, spectrograms with frames of 10 ms: {EXAMPLE}"),
     defaults=defaults(CER, source="espeak"),
     references=proportions,
-    family=lambda choices: str(choices["module"]) != NO_MODULE,  # Conformer's or Whisper's
+    family=lambda choices: choices["module"] != NO_MODULE,  # Conformer's or Whisper's
     data="chipwise.training.tasks.transcripts.data:TranscriptsData",
     report_sections=sections,
 )

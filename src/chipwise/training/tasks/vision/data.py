@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -26,18 +25,15 @@ SHOWN = 20  # test images in the report
 class VisionData(ArrayData[ImagesSpec, ImageSpace, LabelledArrays]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": 128}
+    recipe: Mapping[str, object] = {"batch_windows": 128}
     quick = 2_000  # images
     spec_type, part, dataset, kind, name = ImagesSpec, "image", LabelledArrays, "images", "images"
     identifying = ("size", "channels", "classes")
 
-    def make(self) -> tuple[LabelledArrays, Mapping[str, Any]]:
+    def make(self) -> tuple[LabelledArrays, Mapping[str, object]]:
         """Reads the images and divides them."""
         found, parts = read_parts(self.spec, self.base, self.inputs)
-        scales = scales_of(parts["train"][0])
-        data = LabelledArrays(
-            train=parts["train"], validation=parts["validation"], test=parts["test"], classes=found.classes, **scales
-        )
+        data = LabelledArrays.of_parts(parts, found.classes, scales_of(parts["train"][0]))
         flip = found.flip if self.spec.flip is None else self.spec.flip
         return data, {"source": found.source, "licence": found.licence, "flip": flip}
 
@@ -52,7 +48,7 @@ class VisionData(ArrayData[ImagesSpec, ImageSpace, LabelledArrays]):
         first = (space.values(rows, "pooling") == "first").astype(np.int64)
         return np.asarray(each / (grid**2 + first), np.float64)
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test images with labels and answers, and the winner's confusion matrix over all of them."""
         (inputs, labels), classes = self.arrays.test, self.arrays.classes
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
@@ -66,7 +62,7 @@ class VisionData(ArrayData[ImagesSpec, ImageSpace, LabelledArrays]):
             "classes": list(classes),
         }
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The names of the classes, and how an image is prepared."""
         data = self.arrays
         return {

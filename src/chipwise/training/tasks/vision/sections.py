@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import answers, confusion_table, figure, grid
 
 PIXELS = 72  # of a shown image
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """The sections ``images`` and ``confusion``, as far as the samples hold them."""
-    found = []
-    if samples.get("images"):
+    held, found = Record.of(samples), []
+    if images := held.records("images"):
         note = "Test images, their labels, and the answers of winner and reference design; wrong ones in bold."
-        html = grid(note, map(_figure, samples["images"]))
+        html = grid(note, map(_figure, images))
         found.append(Section(name="images", title="What it sees", html=html))
-    if samples.get("confusion"):
-        html = confusion_table(samples["confusion"], samples["classes"])
+    if counts := held.sequence("confusion", tuple[int, ...]):
+        html = confusion_table(counts, held.sequence("classes", str))
         found.append(Section(name="confusion", title="Which classes it confuses", html=html))
     return found
 
 
-def _figure(item: Mapping[str, Any]) -> str:
-    label = escape(str(item["label"]))
-    caption = [label, *answers(item, item["label"])]
-    return figure(item["image"], label, caption, size=(PIXELS, PIXELS), room="9em", pixelated=True)
+def _figure(item: Record) -> str:
+    right = item.get("label", str)
+    label = escape(right)
+    caption = [label, *answers(item, right)]
+    return figure(item.get("image", str), label, caption, size=(PIXELS, PIXELS), room="9em", pixelated=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, defaults
+from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.references import deit_proportions
 from chipwise.training.tasks.vision.sections import sections
@@ -20,8 +21,7 @@ model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_c
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
     """Axes that images do not have."""
-    if space.image is not None and space.image.axes != 2:
-        yield "space.image.axes", "images have two axes; leave it out"
+    return check_axes(inputs_of(space, ImageSpace), 2, "images have two axes; leave it out")
 
 
 VISION = Task(
@@ -47,7 +47,7 @@ VISION = Task(
     ),
     defaults=defaults(ACCURACY, source="fashion-mnist"),
     references=deit_proportions,
-    family=lambda choices: int(choices["patch"]),  # which is best cannot be predicted from sizes
+    family=lambda choices: choices["patch"],  # which is best cannot be predicted from sizes
     data="chipwise.training.tasks.vision.data:VisionData",
     report_sections=sections,
 )

@@ -1,0 +1,40 @@
+"""Arrays by name in one ``.npz`` file, as data sets are kept."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.files import storage, write_atomic
+from chipwise.errors import DataError
+
+T = TypeVar("T")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, AnyArray], *, packed: bool = False) -> None:
+    """Writes arrays by name, all at once; ``packed`` compresses them."""
+    stream = io.BytesIO()
+    (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
+    with storage(path):
+        write_atomic(path, stream.getvalue())
+
+
+def read_arrays(path: str | Path, made: Callable[[Mapping[str, AnyArray]], T], *, what: str = "data") -> T:
+    """What ``made`` makes of the arrays of a file; a name that the file lacks raises KeyError there.
+
+    Raises:
+        DataError: The file is missing or is not what :func:`write_arrays` writes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return made(file)
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file of {what}") from None
+    except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: not a file of {what} ({error}); delete it and it is made again") from None

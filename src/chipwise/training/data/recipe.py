@@ -1,0 +1,46 @@
+"""The recipe of a training: batch, rates and schedule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+
+WINDOW_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Recipe of a training. The defaults were measured: docs/notes/training.md."""
+
+    window_tokens: int = WINDOW_TOKENS
+    batch_windows: int = 16
+    matrix_rate: float = 0.01  # of the layers' matrices
+    table_rate: float = 0.024  # of the token table, head, norms and biases
+    weight_decay: float = 0.1
+    rounds: int = 3  # of orthogonalisation
+    momentum: float = 0.8  # of the matrices' gradients; 0.1 less for all else
+    warmup_steps: int = 20
+    decay_share: float = 0.5  # of the budget
+    clip_norm: float = 1.0
+    rate_width: int | None = 192  # where both rates hold, at width d √(rate_width / d) times them; None: everywhere
+
+    def __post_init__(self) -> None:
+        for name in ("window_tokens", "batch_windows"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
+        if not 0 < self.decay_share <= 1:
+            raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
+
+    def rates(self, d_model: int) -> tuple[float, float]:
+        """The full rates of the layers' matrices, and of all else, for a model of this width."""
+        share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
+        return self.matrix_rate * share, self.table_rate * share
+
+
+def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
+    """Tokens that one step of ``arch`` learns from."""
+    recipe = recipe or Recipe()
+    return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
