@@ -44,7 +44,7 @@ def page(record: RunRecord) -> str:
         section("contenders", "Original, cut, first layers alone", table(columns, drawn), safe(_CAPTION)),
         insights.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
         section("how", "How the cut was chosen", f"<p>{safe(_how(record))}</p>"),
-        section("budget", "Where the time went", budget(record)),
+        budget(record),
         section("about", "Data and machine", facts_list(_about(record))),
         notes(record),
     ]

@@ -30,7 +30,7 @@ def page(record: RunRecord) -> str:
     """
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
-    after = {"front": _failed(record), "promised": _promises(record), "budget": budget(record)}
+    after = {"front": _failed(record), "promised": _promises(record)}
     sections = [
         _answer(record),
         constraints(record),
@@ -43,6 +43,7 @@ def page(record: RunRecord) -> str:
     ]
     sections += [_plot(plot, after.get(plot.key, "")) for plot in plots]
     sections += [
+        budget(record),
         insights.explained(record),
         insights.rankings(record),
         insights.elsewhere(record),
@@ -75,9 +76,6 @@ def _head(record: RunRecord) -> str:
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),
-        ("roofline", "Roofline"),
-        ("operators", "Operators"),
-        ("memory", "Memory"),
         *([("plan", "Training plan")] if facts.by_law(record) else [("curves", "Training"), ("history", "History")]),
         ("explained", "Why"),
         *([("rankings", "Rankings")] if record.rankings else []),
@@ -249,6 +247,9 @@ def _contenders(record: RunRecord) -> str:
     )
     if facts.by_law(record):
         caption = law_text.CONTENDERS
+    if record.winner is not None:
+        device = "here" if record.target.device == "local" else safe(record.target.device)
+        caption += f" Roofline and operators: <code>chipwise explain winner --device {device} --html page.html</code>."
     return section("contenders", "Winner and reference design", table(head, rows), caption)
 
 
@@ -343,10 +344,10 @@ def _promises(record: RunRecord) -> str:
 
 
 def budget(record: RunRecord) -> str:
-    """CPU time by phase, as a table that opens."""
-    allowed = record.budget
+    """The section on CPU time by phase."""
+    allowed, title = record.budget, "Where the budget went"
     if not allowed.spent:
-        return ""
+        return section("budget", title, empty("No phase has ended yet."))
     spent = sum(allowed.spent.values())
     rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in allowed.spent.items()]
     if allowed.cpu_s is None:
@@ -354,8 +355,7 @@ def budget(record: RunRecord) -> str:
     else:
         whole = safe(words.quantity(allowed.cpu_s, "time"))
         rows.append(["<b>spent of the budget</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b> of {whole}"])
-    drawn = table(("phase", "CPU time (measured)"), rows, numbers={1})
-    return f"<details><summary>As a table</summary>{drawn}</details>"
+    return section("budget", title, table(("phase", "CPU time (measured)"), rows, numbers={1}))
 
 
 def _trials(record: RunRecord) -> str:

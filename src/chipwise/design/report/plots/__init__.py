@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chipwise.design.report.facts import by_law
-from chipwise.design.report.plots import cloud, confusion, curves, front, history, memory, operators, promised, roofline
+from chipwise.design.report.plots import cloud, confusion, curves, front, history, promised
 from chipwise.design.report.plots.common import Figure, Plot, View
 from chipwise.design.report.record import RunRecord
 
@@ -16,10 +16,6 @@ def draw(record: RunRecord) -> tuple[Plot, ...]:
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),
         promised.draw(record),
-        roofline.draw(record),
-        operators.draw(record),
-        memory.draw(record),
         *([] if by_law(record) else [curves.draw(record), history.draw(record)]),
-        history.draw_budget(record),
         *([] if by_law(record) else [cloud.draw(record)]),
     )

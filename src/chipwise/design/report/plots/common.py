@@ -6,7 +6,6 @@ import textwrap
 from dataclasses import dataclass
 
 from chipwise.core.page.figures import (
-    BOUND_COLOURS,
     Figure,
     Trace,
     axis,
@@ -21,7 +20,6 @@ from chipwise.design.report import facts, words
 from chipwise.design.report.record import RunRecord, Trial
 
 __all__ = [
-    "BOUND_COLOURS",
     "Figure",
     "Plot",
     "Trace",

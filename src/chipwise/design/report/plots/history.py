@@ -1,9 +1,9 @@
-"""The search's history: the best so far over CPU seconds spent, and where the budget went."""
+"""The search's history: the best so far over CPU seconds spent."""
 
 from __future__ import annotations
 
 from chipwise.design.report import words
-from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data
+from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, figure, no_data
 from chipwise.design.report.record import HistoryPoint, RunRecord
 
 
@@ -35,17 +35,6 @@ def _shown(record: RunRecord, value: float, field: str) -> float:
     return value if field == "hypervolume" else record.words.metric.shown(value)
 
 
-def draw_budget(record: RunRecord) -> Plot:
-    """CPU seconds by phase, and the budget."""
-    caption = f"CPU time of each phase, measured. The search used {record.budget.usage}."
-    plot = Plot(key="budget", title="Where the budget went", caption=caption)
-    if not record.budget.spent:
-        return no_data(plot, "No phase has ended yet.")
-    return Plot(
-        key=plot.key, title=plot.title, caption=plot.caption, views=(View(label="budget", figure=_budget(record)),)
-    )
-
-
 def _figure(record: RunRecord, points: list[HistoryPoint], field: str, title: str, colour: str) -> dict[str, object]:
     trace: Trace = {
         "type": "scatter",
@@ -73,31 +62,3 @@ def _hover(record: RunRecord, point: HistoryPoint, field: str, title: str) -> st
     if trial is not None:
         lines += ["", detail(record, trial)]
     return "<br>".join(lines)
-
-
-def _budget(record: RunRecord) -> dict[str, object]:
-    """A bar for each phase, the first on top."""
-    spent = dict(reversed(list(record.budget.spent.items())))
-    total = sum(spent.values())
-    shares = [f"{seconds / total * 100:.0f} %" if total else "" for seconds in spent.values()]
-    trace: Trace = {
-        "type": "bar",
-        "orientation": "h",
-        "name": "spent",
-        "showlegend": False,
-        "x": list(spent.values()),
-        "y": [escape(phase) for phase in spent],
-        "marker": {"color": "@accent"},
-        "text": [f"{words.quantity(seconds, 'time')}, {s}" for seconds, s in zip(spent.values(), shares, strict=True)],
-        "textposition": "auto",  # inside long bars, which leave no room beside them on a phone
-        "insidetextfont": {"color": "@plot"},
-        "cliponaxis": False,
-        "hovertext": [
-            f"<b>{escape(phase)}</b><br>{words.quantity(seconds, 'time')} of CPU time, {share} of what was spent"
-            for (phase, seconds), share in zip(spent.items(), shares, strict=True)
-        ],
-        "hoverinfo": "text",
-    }
-    x = axis([*spent.values(), 1.25 * max(spent.values())], "time", "CPU time", zero=True)
-    yaxis = {"type": "category", "automargin": True}
-    return figure([trace], height=110 + 26 * len(spent), bargap=0.3, xaxis=x, yaxis=yaxis)
