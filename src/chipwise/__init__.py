@@ -8,11 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from chipwise.core.version import VERSION
+
 if TYPE_CHECKING:
     from chipwise import errors as errors
     from chipwise.api import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -1,45 +1,39 @@
 """The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use.
 
-Its modules are loaded on first use too: a command writes ``api.serving.write_plan_page`` and imports nothing else.
+Its modules hold the public functions, which check their arguments and hand them to the floor that answers. What
+commands print beside is listed in :mod:`chipwise.api.answers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from chipwise.api import catalogue as catalogue
-    from chipwise.api import cost_models as cost_models
-    from chipwise.api import explanations as explanations
-    from chipwise.api import exports as exports
-    from chipwise.api import kits as kits
-    from chipwise.api import measured_parts as measured_parts
-    from chipwise.api import measuring as measuring
-    from chipwise.api import names as names
-    from chipwise.api import predictions as predictions
-    from chipwise.api import ranking as ranking
-    from chipwise.api import runs as runs
-    from chipwise.api import serving as serving
-    from chipwise.api import spaces as spaces
-    from chipwise.api import telemetry as telemetry
-    from chipwise.api import whole_runs as whole_runs
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.exports import Exported, export
-    from chipwise.api.kits import import_measurements, kit
-    from chipwise.api.measured_parts import MeasuredParts, measure_parts
-    from chipwise.api.measuring import Measured, measure
-    from chipwise.api.predictions import EstimateTable, compare, estimate, estimate_table, estimate_training
-    from chipwise.api.ranking import CandidateCost, candidates
+    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts
+    from chipwise.api.predictions import (
+        EstimateTable,
+        candidates,
+        compare,
+        estimate,
+        estimate_table,
+        estimate_training,
+    )
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.telemetry import teach
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
+    from chipwise.design.models.candidates import CandidateCost
+    from chipwise.design.models.exports import Exported
+    from chipwise.design.models.measured_parts import MeasuredParts
+    from chipwise.design.models.measuring import Measured
     from chipwise.design.report.record import RunRecord
     from chipwise.design.run.spec import RunSpec
     from chipwise.errors import ChipwiseError
@@ -115,18 +109,15 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.api.catalogue": ("devices", "models", "models_on", "runtimes"),
     "chipwise.api.cost_models": ("calibrate", "learn"),
     "chipwise.api.explanations": ("explain", "sensitivity"),
-    "chipwise.api.exports": ("Exported", "export"),
-    "chipwise.api.kits": ("import_measurements", "kit"),
-    "chipwise.api.measured_parts": ("MeasuredParts", "measure_parts"),
-    "chipwise.api.measuring": ("Measured", "measure"),
+    "chipwise.api.measuring": ("export", "import_measurements", "kit", "measure", "measure_parts"),
     "chipwise.api.predictions": (
         "EstimateTable",
+        "candidates",
         "compare",
         "estimate",
         "estimate_table",
         "estimate_training",
     ),
-    "chipwise.api.ranking": ("CandidateCost", "candidates"),
     "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),
     "chipwise.api.serving": ("agent_loop", "plan", "simulate"),
     "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
@@ -140,6 +131,10 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Workload",
     ),
     "chipwise.deploy.measure.measurement": ("Measurement",),
+    "chipwise.design.models.candidates": ("CandidateCost",),
+    "chipwise.design.models.exports": ("Exported",),
+    "chipwise.design.models.measured_parts": ("MeasuredParts",),
+    "chipwise.design.models.measuring": ("Measured",),
     "chipwise.design.report.record": ("RunRecord",),
     "chipwise.design.run.spec": ("RunSpec",),
     "chipwise.model.space.search_space": ("SearchSpace",),
@@ -149,18 +144,4 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "chipwise.model.arch.feed_forward": ("FeedForward",),
     "chipwise.model.arch.layer": ("Layer",),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = {"names", "spaces", *(home.rpartition(".")[2] for home in _HOMES if home.startswith(__name__))}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__getattr__, __dir__ = on_first_use(__name__, _HOMES)

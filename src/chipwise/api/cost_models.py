@@ -14,9 +14,7 @@ from chipwise.deploy.calibrate.learning import Learned, fit_from_measurements
 from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
 from chipwise.deploy.runtimes import NEEDS, table_name
 from chipwise.errors import InputError, MissingExtra, SpecError
-from chipwise.hardware.device import CheckError as CheckError
 from chipwise.hardware.device import MachineProfile
-from chipwise.hardware.device import label_of as label_of
 
 
 @public

@@ -7,28 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chipwise.api.this_machine import is_here, profile_here, read_by, weights_here
 from chipwise.core.arguments import public
+from chipwise.design.models.this_machine import is_here, profile_here, read_by, weights_here
 from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import resolve
-from chipwise.predict.explain.advice import Advice as Advice
-from chipwise.predict.explain.apply import apply as apply
 from chipwise.predict.explain.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
-from chipwise.predict.explain.explanation import SHOWN as SHOWN
-from chipwise.predict.explain.explanation import Explanation as Explanation
-from chipwise.predict.explain.explanation import PhaseAnswer as PhaseAnswer
-from chipwise.predict.explain.explanation import explain_case
-from chipwise.predict.explain.explanation import to_data as to_data
-from chipwise.predict.explain.gains import leading as leading
-from chipwise.predict.explain.html import page as page
-from chipwise.predict.explain.notes import checkpointing_note as checkpointing_note
-from chipwise.predict.explain.wording import factor_text as factor_text
-from chipwise.predict.explain.wording import gain_text as gain_text
-from chipwise.predict.explain.wording import side_effects as side_effects
+from chipwise.predict.explain.explanation import Explanation, explain_case
 from chipwise.predict.served.request import IMAGE_SIZE, listening, taken_for
 from chipwise.training.loop.sensitivity import folder_losses
 

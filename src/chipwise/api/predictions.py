@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
-from chipwise.api.this_machine import estimate_here, is_here, profile_here, read_by
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
+from chipwise.design.models import candidates as ranking
+from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, profile_here, read_by
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -18,25 +19,15 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
-from chipwise.predict.cost.model import Predicted as Predicted
-from chipwise.predict.cost.model import parameters_said as parameters_said
-from chipwise.predict.cost.model import passes as passes
 from chipwise.predict.explain.comparison import Cell, requests_of
-from chipwise.predict.explain.comparison import Comparison as Comparison
-from chipwise.predict.explain.comparison import Winner as Winner
 from chipwise.predict.explain.comparison import compare as compare_requests
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.estimate import estimate as estimate_request
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.formats import wide_format
-from chipwise.predict.served.offload import divided, remark
-from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, parameters_of, resolved, taken_for
-from chipwise.predict.served.table import ALSO_ASKED as ALSO_ASKED
-from chipwise.predict.served.table import ANSWERED as ANSWERED
-from chipwise.predict.served.table import ASKED as ASKED
+from chipwise.predict.served.offload import divided
+from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, resolved
 from chipwise.predict.served.table import estimate_file
-from chipwise.predict.served.training_step import TrainingEstimate as TrainingEstimate
-from chipwise.predict.served.training_step import training_step
+from chipwise.predict.served.training_step import TrainingEstimate, training_step
 
 if TYPE_CHECKING:
     import pandas
@@ -194,20 +185,6 @@ def estimate(
         image_size=image_size,
         audio_s=heard,
     )
-
-    def answer(name: str | Path | DeviceProfile) -> CostEstimate:
-        if is_here(name):
-            priced = estimate_here(
-                model, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp,
-                batch=batch, prompt_tokens=prompt, new_tokens=new, images=images, audio_s=heard,
-            )  # fmt: skip
-            whole, active = parameters_of(model)
-            said = (*taken_for(model), *priced.notes)
-            return replace(priced, notes=said, parameters=whole, active_parameters=active)
-        asked = request.but(device=name)
-        found = estimate_request(asked, hypothetical=hypothetical)
-        return replace(found, does_not_fit=found.does_not_fit + remark(asked)) if found.does_not_fit else found
-
     if gpu_layers is not None or n_cpu_moe is not None or host is not None:
         if devices is not None:
             raise SpecError("only works for one device at a time", field="gpu_layers")
@@ -216,21 +193,27 @@ def estimate(
         layers = None if isinstance(gpu_layers, str) else gpu_layers
         return divided(request, gpu_layers=layers, cpu_experts=n_cpu_moe, host=host)
     if devices is None:
-        return answer(device)
+        return estimate_on(request, hypothetical=hypothetical)
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
+    answers = on_devices(request, names, hypothetical=hypothetical)
+    answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
+    return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
+
+
+def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) -> list[DeviceAnswer]:
+    """The request on each of the devices; those with data sheets are priced together."""
     elsewhere = [name for name in names if not is_here(name)]
-    asked = estimates([request.but(device=name) for name in elsewhere], hypothetical=hypothetical)
-    found = dict(zip(elsewhere, asked, strict=True))
+    priced = estimates([request.but(device=name) for name in elsewhere], hypothetical=hypothetical)
+    found = dict(zip(elsewhere, priced, strict=True))
     answers = []
     for name in names:
         try:
-            answers.append(_answer(name, found[name] if name in found else answer(name)))
+            answers.append(_answer(name, found[name] if name in found else estimate_here(request.but(device=name))))
         except (DoesNotFit, Unsupported) as error:
             answers.append(DeviceAnswer(name, None, str(error)))
-    answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
-    return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
+    return answers
 
 
 def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
@@ -355,24 +338,33 @@ def compare(
     models = [alike.named(model, like) if os.path.exists(model) else model for model in models]
     for model in models:
         resolve(model)
-    shared: dict[str, Any] = {"runtime": runtime, "weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    shared |= {"prompt_tokens": prompt, "new_tokens": new, "batch": batch, "images": images}
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(runtime or "onnxruntime", **read_by(*models))  # raises if there is no profile
-        here = [_cell_here(model, audio_s, **shared) for model in dict.fromkeys(models)]
-    shared |= {"image_size": image_size, "audio_s": audio_s}
-    return compare_requests(*requests_of(models, [name for name in names if not is_here(name)], **shared), others=here)
+        profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
+        served = Deployment(device="here", runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
+        asked = Request(
+            model="", deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=new, images=images
+        )  # fmt: skip
+        here = [_cell_here(model, audio_s, asked) for model in dict.fromkeys(models)]
+    requests = requests_of(
+        models, [name for name in names if not is_here(name)], audio_s=audio_s, runtime=runtime, weights=weights, kv=kv,
+        tp=tp, pp=pp, ep=ep, dp=dp, prompt_tokens=prompt, new_tokens=new, batch=batch, images=images,
+        image_size=image_size,
+    )  # fmt: skip
+    return compare_requests(*requests, others=here)
 
 
-def _cell_here(model: str, audio_s: float | None, **asked: Any) -> Cell:
+def _cell_here(model: str, audio_s: float | None, asked: Request) -> Cell:
     try:
         heard, seconds = listening(model, audio_s)
-        found = estimate_here(heard, audio_s=seconds, **asked)
+        found = estimate_here(replace(asked, model=heard, audio_s=seconds))
     except ChipwiseError as error:
         return Cell(model=model, device="here", estimate=None, problem=str(error))
     return Cell(model=model, device="here", estimate=found, generates="tpot_p50" in found.metrics)
+
+
+candidates = public(ranking.candidates)
 
 
 @public

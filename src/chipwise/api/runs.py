@@ -6,35 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chipwise.api.this_machine import is_here
 from chipwise.core.arguments import public
 from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
 from chipwise.deploy.runtimes import RUNTIMES
+from chipwise.design.models.this_machine import is_here
 from chipwise.design.phases.kit_folder import FinishedRun
-from chipwise.design.phases.one_model import TaskScore as TaskScore
-from chipwise.design.phases.one_model import TaskTrained as TaskTrained
-from chipwise.design.phases.one_model import judge_on_task, other_than_text, train_on_task
-from chipwise.design.phases.one_model import run_of as run_of
-from chipwise.design.report import two_runs as two_runs
-from chipwise.design.report import unmet as unmet
+from chipwise.design.phases.one_model import (
+    TaskScore,
+    TaskTrained,
+    judge_on_task,
+    other_than_text,
+    run_of,
+    train_on_task,
+)
 from chipwise.design.report.fitted_quality import fitted_quality
 from chipwise.design.report.record import RunRecord, load
-from chipwise.design.report.tables import constraint_table as constraint_table
-from chipwise.design.report.tables import contenders as contenders
-from chipwise.design.report.tables import final_table as final_table
 from chipwise.design.report.two_runs import TwoRuns, names_of
-from chipwise.design.run.folder import RunFolder
-from chipwise.design.run.folder import holds_run as holds_run
-from chipwise.design.run.progress import UNITS as UNITS
-from chipwise.design.run.progress import Observer as Observer
-from chipwise.design.run.progress import Status as Status
-from chipwise.design.run.progress import amount_of as amount_of
-from chipwise.design.run.progress import best_of as best_of
-from chipwise.design.run.progress import line_of as line_of
-from chipwise.design.run.progress import seen
-from chipwise.design.run.progress import silent as silent
+from chipwise.design.run.folder import RunFolder, holds_run
+from chipwise.design.run.progress import Status, seen, silent
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
 from chipwise.errors import InputError, SpecError, StudyError, nearest, short
@@ -42,15 +33,12 @@ from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.read import resolve
 from chipwise.training.evaluations.folder import evaluate_folder
-from chipwise.training.laws.laws import published_change as published_change
 from chipwise.training.laws.laws import published_quality
 from chipwise.training.loop.origin import check_inputs
-from chipwise.training.loop.progress import TrainingProgress as TrainingProgress
-from chipwise.training.loop.progress import Update as Update
 
 if TYPE_CHECKING:
-    from chipwise.design.shrink.shrink_model import Shrunk as Shrunk
-    from chipwise.training.evaluations.evaluate import TaskResult as TaskResult
+    from chipwise.design.shrink.shrink_model import Shrunk
+    from chipwise.training.evaluations.evaluate import TaskResult
     from chipwise.training.laws.laws import ExpectedQuality
     from chipwise.training.loop.train_model import Trained
 

@@ -11,26 +11,15 @@ from chipwise.core import units
 from chipwise.core.arguments import public
 from chipwise.core.fields import MOST, whole_number
 from chipwise.core.files import build, check_output
-from chipwise.design.fleet.agent_loop import AgentLoop, price_loop, read_loop
-from chipwise.design.fleet.agent_loop import LoopCost as LoopCost
-from chipwise.design.fleet.agent_loop import PartCost as PartCost
-from chipwise.design.fleet.answer import FleetPlan as FleetPlan
-from chipwise.design.fleet.answer import planned
+from chipwise.design.fleet.agent_loop import AgentLoop, LoopCost, price_loop, read_loop
+from chipwise.design.fleet.answer import FleetPlan, planned
 from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
-from chipwise.design.fleet.load_tests import check as check
-from chipwise.design.fleet.load_tests import verdict as verdict
-from chipwise.design.fleet.plan_files import differences as differences
 from chipwise.design.fleet.plan_files import known_of, write_progress
-from chipwise.design.fleet.plan_page import write_plan_page as write_plan_page
-from chipwise.design.fleet.plan_page import write_simulation as write_simulation
 from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, rate_of, read_question
-from chipwise.design.fleet.simulating import ReplicaGroup, simulated
-from chipwise.design.fleet.simulating import Simulation as Simulation
+from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.load.load import WHOLE_INPUT, Load, RequestClass, describe_arrivals, generate_load
-from chipwise.predict.load.outcome import MEASURES as MEASURES
-from chipwise.predict.load.outcome import STATISTICS as STATISTICS
 from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
 from chipwise.predict.load.traces import read_trace
 from chipwise.predict.served.deployment import Deployment

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from chipwise.core.arguments import public
-from chipwise.deploy.teach.machine import Taught as Taught
-from chipwise.deploy.teach.machine import teach_machine
-from chipwise.deploy.teach.reading import map_of as map_of
+from chipwise.deploy.teach.machine import Taught, teach_machine
 
 
 @public

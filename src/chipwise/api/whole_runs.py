@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from chipwise.api.this_machine import is_here, require_sheet
 from chipwise.core.arguments import public
 from chipwise.core.results import ResultTable
-from chipwise.predict.cost.whole_run import RunEstimate as RunEstimate
+from chipwise.design.models.this_machine import is_here, require_sheet
+from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.served.picture_changes import PictureExplanation
 from chipwise.predict.served.picture_changes import explain_pictures as explain
 from chipwise.predict.served.pictures import estimate_of, picture_of
 from chipwise.predict.whole_runs.law_for import WholeRunLaw, law_for
-from chipwise.predict.whole_runs.law_for import makes_pictures as makes_pictures
 from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
 
 

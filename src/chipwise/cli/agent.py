@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import json_of, print_table, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -30,7 +31,7 @@ def command(
     json_of(found.to_dict() | {"rows": found.rows()}) if as_json else _print(found)
 
 
-def _print(found: api.serving.LoopCost) -> None:
+def _print(found: answers.LoopCost) -> None:
     say(f"{found.loop.name}: predicted, 90 % intervals", bold=True)
     say(found.headline())
     table = Table(
@@ -62,7 +63,7 @@ def _print(found: api.serving.LoopCost) -> None:
         say(f"note: {note}")
 
 
-def _fitting(found: api.serving.LoopCost, cost: api.serving.PartCost) -> str:
+def _fitting(found: answers.LoopCost, cost: answers.PartCost) -> str:
     """New tokens, or calls, that would fit if all else stays the same."""
     room = found.room_s(cost)
     new = cost.new_within(room)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import show
 from chipwise.cli.output import print_table
 from chipwise.core import units
@@ -45,7 +46,7 @@ def command(
     if not 0.25 <= minutes <= 60:
         raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
     sheet = (
-        None if against is None else api.names.datasheet.load(against)
+        None if against is None else answers.datasheet.load(against)
     )  # a wrong name is reported before anything is timed
     try:
         with show.bar("calibrating", quiet=as_json) as progress:
@@ -70,7 +71,7 @@ def command(
         _print_comparison(sheet.title, compared(profile, sheet))
 
 
-def compared(profile: api.MachineProfile, sheet: api.names.DeviceProfile) -> list[dict[str, Any]]:
+def compared(profile: api.MachineProfile, sheet: answers.DeviceProfile) -> list[dict[str, Any]]:
     """Measured and published figures in SI units; None if unknown.
 
     Measured peaks are for matrix products in that weight format on ``profile.threads`` threads; published peaks are for

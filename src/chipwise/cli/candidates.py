@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import json_of, print_table, refuse, say
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -54,7 +55,7 @@ def answered(context: typer.Context, model: str, device: str, *, counts: str | N
     return True
 
 
-def _between(item: api.predictions.Predicted) -> str:
+def _between(item: answers.Predicted) -> str:
     value = units.show(item.value, "time", digits=3)
     if item.low is None or item.high is None:
         return value

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion, image_size
 from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
@@ -74,7 +75,7 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         typer.BadParameter: There is only one run, more than two, a run together with a model, or an option that only
         applies to models.
     """
-    runs = [name for name in names if Path(name).is_dir() and api.runs.holds_run(Path(name))]
+    runs = [name for name in names if Path(name).is_dir() and answers.holds_run(Path(name))]
     if not runs:
         if html is not None:
             raise typer.BadParameter("--html is the page of two runs; name two folders such as runs/a runs/b")
@@ -88,22 +89,22 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         raise typer.BadParameter(f"{count} named, but exactly two can be compared: chipwise compare runs/a runs/b")
     refuse(context, *_OF_MODELS, why="only applies to models; a run's file states it")
 
-    found = api.runs.compare_runs(*runs)
+    found = answers.compare_runs(*runs)
     if html is not None:
-        write_output(html, api.runs.two_runs.page(found))
+        write_output(html, answers.two_runs.page(found))
     if as_json:
-        json_of(api.runs.two_runs.to_data(found))
+        json_of(answers.two_runs.to_data(found))
         return True
-    for table in api.runs.two_runs.tables(found):
+    for table in answers.two_runs.tables(found):
         print_table(table)
-    for note in api.runs.two_runs.notes(found):
+    for note in answers.two_runs.notes(found):
         say(f"note: {note}")
     if html is not None:
         notices.print(f"wrote {html}")
     return True
 
 
-def _data(found: api.predictions.Comparison) -> dict[str, object]:
+def _data(found: answers.Comparison) -> dict[str, object]:
     cells = [
         {
             "model": cell.model,
@@ -126,7 +127,7 @@ def _data(found: api.predictions.Comparison) -> dict[str, object]:
     return {"models": found.models, "devices": found.devices, "cells": cells, "winners": plain(found.winners)}
 
 
-def _print(found: api.predictions.Comparison) -> None:
+def _print(found: answers.Comparison) -> None:
     costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
     each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
     right = {
@@ -182,7 +183,7 @@ def _print(found: api.predictions.Comparison) -> None:
         say(f"{winner.device}, {winner.metric.partition('_')[0].upper()}: {_winner(winner)}")
 
 
-def _winner(winner: api.predictions.Winner) -> str:
+def _winner(winner: answers.Winner) -> str:
     if winner.times_better is None:
         return f"{winner.model}; {winner.why}"
     doubt = "" if winner.sure else " (their intervals overlap)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chipwise import api
+from chipwise.api import answers
 from chipwise.core.typed import memory_bytes
 from chipwise.errors import InputError
 
@@ -30,14 +30,14 @@ def sized(device: str, memory: str | None) -> str:
 
 def devices(incomplete: str) -> list[str]:
     """Devices that start with the typed text, and ``here`` and ``all`` where commands accept them."""
-    known = (*api.names.datasheet.names(), *api.names.taught.names(), "all", "here")
+    known = (*answers.datasheet.names(), *answers.taught.names(), "all", "here")
     return [name for name in known if name.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
     """Models whose id, or its part after the slash, starts with the typed text."""
     wanted = incomplete.lower()
-    ids = api.names.families.names()
+    ids = answers.families.names()
     matching = [name for name in ids if name.lower().startswith(wanted)]
     tails = (name.rpartition("/")[2] for name in ids)
     matching = matching or [tail for tail in tails if tail.lower().startswith(wanted)]
@@ -46,4 +46,4 @@ def models(incomplete: str) -> list[str]:
 
 def runtimes(incomplete: str) -> list[str]:
     """Runtimes that start with the typed text."""
-    return [name for name in api.names.RUNTIMES if name.startswith(incomplete)]
+    return [name for name in answers.RUNTIMES if name.startswith(incomplete)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion, output
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
@@ -30,12 +30,12 @@ def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     if context.invoked_subcommand is not None:
         return
 
-    devices = api.names.datasheet.load_all()
+    devices = answers.datasheet.load_all()
     if as_json:
         output.json_of([_summary(device) for device in devices])
         return
     output.print_table(_overview(devices))
-    if machines := api.names.taught.names():
+    if machines := answers.taught.names():
         output.say(f"taught here: {', '.join(machines)}")
 
 
@@ -48,7 +48,7 @@ def one(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show every fact of one device with its source."""
-    device = api.names.datasheet.load(name)
+    device = answers.datasheet.load(name)
     if as_json:
         learnt = {} if device.taught is None else {"taught": _teaching(device.taught)}
         facts = {
@@ -57,17 +57,17 @@ def one(
         }
         output.json_of(_summary(device) | {"aliases": device.aliases, "facts": facts} | learnt)
     else:
-        if (taken := api.names.datasheet.said_of(name)) is not None:
+        if (taken := answers.datasheet.said_of(name)) is not None:
             output.say(taken)
         _print_one(device)
 
 
-def _teaching(found: api.names.Teaching) -> dict[str, Any]:
+def _teaching(found: answers.Teaching) -> dict[str, Any]:
     names = ("name", "version", "created", "base", "machine", "rows", "source", "check")
     return {name: getattr(found, name) for name in names}
 
 
-def _summary(device: api.names.DeviceProfile) -> dict[str, Any]:
+def _summary(device: answers.DeviceProfile) -> dict[str, Any]:
     return {
         "name": device.name,
         "title": device.title,
@@ -86,11 +86,11 @@ def _summary(device: api.names.DeviceProfile) -> dict[str, Any]:
     }
 
 
-def _number(fact: api.names.Fact | None) -> float | None:
+def _number(fact: answers.Fact | None) -> float | None:
     return None if fact is None else fact.number
 
 
-def _overview(devices: list[api.names.DeviceProfile]) -> Table:
+def _overview(devices: list[answers.DeviceProfile]) -> Table:
     formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
     heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}
     shown = Table(
@@ -112,7 +112,7 @@ def _overview(devices: list[api.names.DeviceProfile]) -> Table:
     return shown
 
 
-def _print_one(device: api.names.DeviceProfile) -> None:
+def _print_one(device: answers.DeviceProfile) -> None:
     if device.taught is not None:
         found = device.taught
         error = (

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import candidates as ranked
 from chipwise.cli import completion, image_size, quality, whole_runs
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
@@ -130,22 +131,21 @@ def command(
             raise typer.BadParameter("--table needs --out, the file to write the answers to")
         started = time.perf_counter()
         with progress_bar("estimating", quiet=as_json) as advance:
-            rows, failed = api.estimate_table(table, out, on_progress=advance)
+            count, failed = api.estimate_table(table, out, on_progress=advance)
         spent_s = time.perf_counter() - started
         if as_json:
-            json_of({"rows": rows, "failed": failed, "out": str(out), "seconds": spent_s, "rows_per_s": rows / spent_s})
+            told = {"rows": count, "failed": failed, "out": str(out)}
+            json_of({**told, "seconds": spent_s, "rows_per_s": count / spent_s})
         else:
-            rate = f"{rows / spent_s:,.0f} rows/s"
-            notices.print(f"{rows - failed} of {rows} rows answered, {failed} with an error, {rate}; wrote {out}")
-            if own := own_columns(
-                table, (*api.predictions.ASKED, *api.predictions.ALSO_ASKED, *api.predictions.ANSWERED)
-            ):
+            rate = f"{count / spent_s:,.0f} rows/s"
+            notices.print(f"{count - failed} of {count} rows answered, {failed} with an error, {rate}; wrote {out}")
+            if own := own_columns(table, (*answers.ASKED, *answers.ALSO_ASKED, *answers.ANSWERED)):
                 notices.print(f"note: columns copied unchanged: {', '.join(own)}")
         return
     if model is None:
         raise typer.BadParameter("give a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
-    model, device = api.names.alike.named(model, like), completion.sized(device, memory)
+    model, device = answers.alike.named(model, like), completion.sized(device, memory)
     if ranked.answered(context, model, device, counts=candidates, shards=shards):
         return
     if audio is not None and not api.resolve(model).towers:
@@ -174,8 +174,8 @@ def command(
         refuse(context, "size", why="needs --images")
     sizes |= {"gpu_layers": _layers(gpu_layers), "n_cpu_moe": n_cpu_moe, "host": host}
     if device == "all":
-        answers = api.estimate(model, devices="all", **sizes)
-        json_of(quality.with_quality(list(answers), model, train_tokens)) if as_json else _print_devices(model, answers)
+        rows = api.estimate(model, devices="all", **sizes)
+        json_of(quality.with_quality(list(rows), model, train_tokens)) if as_json else _print_devices(model, rows)
         quality.print_quality(model, None if as_json else train_tokens)
         return
     found = api.estimate(model, device=device, hypothetical=True, **sizes)
@@ -192,11 +192,11 @@ def _layers(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdigit() else text
 
 
-def _between(value: api.predictions.Predicted, kind: str) -> str:
+def _between(value: answers.Predicted, kind: str) -> str:
     return units.span(value.value, value.low, value.high, kind)
 
 
-def _print_training(model: str, step: api.predictions.TrainingEstimate) -> None:
+def _print_training(model: str, step: answers.TrainingEstimate) -> None:
     several = f"{step.devices} x " if step.devices > 1 else ""
     say(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
@@ -269,7 +269,7 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
         mfu, mbu = (units.show(used[phase], "share", digits=2) for used in (found.mfu, found.mbu))
         table.add(phase, f"MFU {mfu}, MBU {mbu}")
     print_table(table)
-    for line in api.predictions.passes(found) if kernels else ():
+    for line in answers.passes(found) if kernels else ():
         put(line)
     for note in found.notes:
         say(f"note: {note}")
@@ -280,13 +280,13 @@ def read_by(found: api.CostEstimate) -> str:
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 
-def energy_of(found: api.CostEstimate) -> api.predictions.Predicted | None:
+def energy_of(found: api.CostEstimate) -> answers.Predicted | None:
     """Energy of a token, an image or a sound; None if it is not known."""
     return found.metrics.get(f"joules_per_{read_by(found)}")
 
 
-def _print_devices(model: str, answers: Sequence[api.predictions.DeviceAnswer]) -> None:
-    found = [(row.device, row.estimate) for row in answers if row.estimate is not None]
+def _print_devices(model: str, rows: Sequence[answers.DeviceAnswer]) -> None:
+    found = [(row.device, row.estimate) for row in rows if row.estimate is not None]
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
     each = next((read for _, cost in found if (read := read_by(cost)) != "token"), "token")
@@ -322,7 +322,7 @@ def _print_devices(model: str, answers: Sequence[api.predictions.DeviceAnswer]) 
             f"{cost.runtime}, {cost.weights}" if len(served) > 1 else "",
         )
     print_table(table)
-    for row in answers:
+    for row in rows:
         if row.estimate is None:
             say(f"{row.device}: {row.problem}")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import json_of, print_table, progress_bar, put
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -44,7 +45,7 @@ def command(
         reached, reference = api.evaluate(
             model, task, kind=kind, method=method, with_baseline=baseline, on_progress=advance
         )
-    if isinstance(reached, api.runs.TaskScore):
+    if isinstance(reached, answers.TaskScore):
         if as_json:
             json_of({"model": reached})
         else:
@@ -56,7 +57,7 @@ def command(
     _print(model, reached, reference)
 
 
-def _print(model: str, reached: api.runs.TaskResult, reference: api.runs.TaskResult | None) -> None:
+def _print(model: str, reached: answers.TaskResult, reference: answers.TaskResult | None) -> None:
     table = Table(
         title=f"{reached.task}: {reached.train_items:,} training items, {reached.test_items:,} held out",
         columns=[Column(), Column(head=f"{reached.metric} (95 %)", right=True)],
@@ -74,11 +75,11 @@ def _print(model: str, reached: api.runs.TaskResult, reference: api.runs.TaskRes
             put(line)
 
 
-def _show(result: api.runs.TaskResult, value: float) -> str:
+def _show(result: answers.TaskResult, value: float) -> str:
     return units.show(value, "share") if result.metric == "accuracy" else f"{value:.3f}"
 
 
-def _confusion(result: api.runs.TaskResult) -> str:
+def _confusion(result: answers.TaskResult) -> str:
     """The confusion matrix: rows are true classes, columns predicted ones, by number; zeros are left blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion, image_size, quality
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.cli.whole_runs import explained
@@ -87,7 +88,7 @@ def command(
 
     Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
-    model = api.names.alike.named(model, like)
+    model = answers.alike.named(model, like)
     if explained(context, model, as_json=as_json):
         return
     if not train:
@@ -115,32 +116,32 @@ def command(
         sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
     )  # fmt: skip
     if as_json:
-        json_of(quality.with_quality(api.explanations.to_data(found), found.case.arch, train_tokens))
+        json_of(quality.with_quality(answers.to_data(found), found.case.arch, train_tokens))
     else:
         _print(model, found, every=every)
         quality.print_quality(found.case.arch, train_tokens, advice=found.advice)
     if html is not None:
-        write_output(html, api.explanations.page(model, found))
+        write_output(html, answers.html.page(model, found))
         notices.print(f"wrote {html}")
     if apply is not None and out is not None:
         notices.print(_apply(found, apply, out, model))
 
 
-def _apply(found: api.explanations.Explanation, number: int, out: Path, model: str) -> str:
+def _apply(found: answers.Explanation, number: int, out: Path, model: str) -> str:
     if number > len(found.advice):
         raise InputError(f"--apply {number}: there are {len(found.advice)} pieces of advice; --all shows more")
     advice = found.advice[number - 1]
-    kind = api.explanations.apply(found.case, advice, out, original=model)
+    kind = answers.apply.apply(found.case, advice, out, original=model)
     return f"wrote {out} ({kind}): {advice.proposal.title}"
 
 
-def _print(model: str, found: api.explanations.Explanation, *, every: bool) -> None:
+def _print(model: str, found: answers.Explanation, *, every: bool) -> None:
     cost, question, arch = found.estimate, found.case.question, found.case.question.arch
     several = f"{cost.devices} x " if cost.devices > 1 else ""
     served = replace(cost, weights=question.weights).served_as
     short = f": {found.does_not_fit}" if found.does_not_fit else ""
     say(f"{model} on {several}{cost.device}, {served}{short}", bold=True)
-    parameters = api.predictions.parameters_said(arch.parameters(), arch.active_parameters())
+    parameters = answers.parameters_said(arch.parameters(), arch.active_parameters())
     say(f"{found.case.asked}; parameters: {parameters}")
     say(f"{'hypothetical, as if it did fit: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
@@ -164,13 +165,13 @@ def _print(model: str, found: api.explanations.Explanation, *, every: bool) -> N
             f"({units.number(shared.saving(last))} times less than without sharing)"
         )
     if found.training is not None:
-        say(f"note: {api.explanations.checkpointing_note(found.training)} (--train explains it)")
+        say(f"note: {answers.checkpointing_note(found.training)} (--train explains it)")
     _print_advice(found.advice, every=every)
     for note in found.notes:
         say(f"note: {note}")
 
 
-def _times(found: api.explanations.Explanation) -> str:
+def _times(found: answers.Explanation) -> str:
     """TTFT and TPOT with their intervals, or the time of the single pass."""
     metrics, case = found.estimate.metrics, found.case
     names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
@@ -182,7 +183,7 @@ def _times(found: api.explanations.Explanation) -> str:
     return ", ".join(times)
 
 
-def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Explanation) -> None:
+def _print_phase(phase: answers.PhaseAnswer, found: answers.Explanation) -> None:
     say()
     say(f"{found.case.title(phase.phase)}: {units.show(phase.seconds, 'time')}", bold=True)
     right, number = Column(right=True), units.number
@@ -199,7 +200,7 @@ def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Ex
     columns = [Column(head=head, right=head != "bound", drop=drops.get(head, 0)) for head in heads]
     operators = Table(columns=[Column(head="operator"), *columns])
     for each in phase.operators:
-        if each.share >= api.explanations.SHOWN:
+        if each.share >= answers.SHOWN:
             operators.add(
                 each.place + (f"  x{each.count}" if each.count > 1 else ""),
                 units.show(each.seconds, "time"),
@@ -209,7 +210,7 @@ def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Ex
                 "" if each.ridge is None else number(each.ridge),
                 "" if each.reached is None else units.show(each.reached, "share", digits=2),
             )
-    rest = [each for each in phase.operators if each.share < api.explanations.SHOWN]
+    rest = [each for each in phase.operators if each.share < answers.SHOWN]
     if rest:
         share = units.show(sum(each.share for each in rest), "share", digits=2)
         seconds = units.show(sum(each.seconds for each in rest), "time")
@@ -217,10 +218,8 @@ def _print_phase(phase: api.explanations.PhaseAnswer, found: api.explanations.Ex
     print_table(operators)
 
 
-def _print_advice(advice: tuple[api.explanations.Advice, ...], *, every: bool) -> None:
-    shown = (
-        advice if every else api.explanations.leading(advice)
-    )  # these come first, so that advice keeps its number with --all
+def _print_advice(advice: tuple[answers.Advice, ...], *, every: bool) -> None:
+    shown = advice if every else answers.leading(advice)  # these come first, so that advice keeps its number with --all
     say()
     say("Advice" if shown else "Advice: no change is certain to help much", bold=True)
     for number, each in enumerate(shown, start=1):
@@ -228,11 +227,11 @@ def _print_advice(advice: tuple[api.explanations.Advice, ...], *, every: bool) -
         doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"
         say(f"{number:>2}. {proposal.title}", bold=True, hang=4)
         say(
-            f"{api.explanations.gain_text(each.headline)}: {api.explanations.factor_text(each.headline)}{doubt}",
+            f"{answers.gain_text(each.headline)}: {answers.factor_text(each.headline)}{doubt}",
             indent=4,
         )
         for label, text in (
-            ("also", api.explanations.side_effects(each)),
+            ("also", answers.side_effects(each)),
             (proposal.touches, proposal.how),
             ("quality", proposal.quality),
             ("source", proposal.source),

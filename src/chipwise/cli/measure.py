@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import image_size, measured, output, show
 from chipwise.core import units
 
@@ -62,7 +63,7 @@ def command(
     Vision-language and audio-language models are measured in two parts, tower and decoder, which are added up:
     chipwise measure smolvlm-256m --images 1 --image-size 1024x768
     """
-    if api.measured_parts.comes_in_parts(model):
+    if answers.comes_in_parts(model):
         output.refuse(context, "sustained", why="cannot be used for models measured in parts")
         with show.waiting("measuring", quiet=as_json):
             parts = api.measure_parts(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -13,15 +14,15 @@ from chipwise.core.layout import Column, Table
 SHARES = (0.5, 0.9, 0.99)
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 48
-Interval = tuple[float, float, float]
+Interval = tuple[float, float | None, float | None]
 
 
 def measurement_table(
     found: api.Measurement,
     *,
     promised: Mapping[str, Interval] | None = None,
-    limits: Sequence[api.measuring.Constraint] = (),
-    used: api.measuring.Efficiency | None = None,
+    limits: Sequence[answers.Constraint] = (),
+    used: answers.Efficiency | None = None,
 ) -> None:
     """Percentiles with their intervals, throughput, memory, use of the machine, energy, distribution and verdict.
 
@@ -71,7 +72,7 @@ def measurement_table(
     _verdict(found)
 
 
-def parts_table(found: api.measured_parts.MeasuredParts) -> None:
+def parts_table(found: answers.MeasuredParts) -> None:
     """Passes of each part, their sum for a request, and how it was computed."""
     decoder, request = found.decoder.measurement, found.decoder.measurement.workload
     threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
@@ -110,7 +111,7 @@ def parts_table(found: api.measured_parts.MeasuredParts) -> None:
 
 
 def _throughput_row(
-    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, api.measuring.Constraint]
+    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
 ) -> tuple[str, ...]:
     """New tokens of all requests per second, by medians; for an encoder, the tokens that it reads."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
@@ -120,7 +121,7 @@ def _throughput_row(
         return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
     if found.encodes:
         return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
-    value = float(api.measuring.throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
+    value = float(answers.throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
     limit = limits.get("throughput")
     met = "" if limit is None else _met(limit, value, None)
     return (
@@ -137,7 +138,7 @@ def _percentile_row(
     quantity: str,
     share: float,
     promised: Mapping[str, Interval],
-    limits: Mapping[str, api.measuring.Constraint],
+    limits: Mapping[str, answers.Constraint],
 ) -> tuple[str, ...]:
     from chipwise.core.statistics import percentile_interval  # numpy
 
@@ -156,7 +157,7 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
     return units.span(value, low, high, kind)
 
 
-def _met(limit: api.measuring.Constraint, value: float, bound: float | None) -> str:
+def _met(limit: answers.Constraint, value: float, bound: float | None) -> str:
     """Says whether a limit is met; "probably" if the interval extends past it or the P99 is unbounded."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
@@ -165,7 +166,7 @@ def _met(limit: api.measuring.Constraint, value: float, bound: float | None) -> 
 
 
 def _memory_row(
-    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, api.measuring.Constraint]
+    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
 ) -> tuple[str, ...]:
     peak = found.peak_memory_bytes
     limit = limits.get("peak_memory")
@@ -237,7 +238,7 @@ def _corrected(found: api.Measurement, metric: str) -> str:
     return _within(value, low, high, "time")
 
 
-def sustained_lines(found: api.measuring.Sustained, *, kept: bool) -> None:
+def sustained_lines(found: answers.Sustained, *, kept: bool) -> None:
     """Speed over time and the fitted thermal model."""
     medians = [window.tpot_p50_s for window in found.windows]
     low, high = min(medians), max(medians)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import show
 from chipwise.cli.measured import measurement_table
 from chipwise.cli.output import print_table, say
@@ -47,7 +48,7 @@ def listed(
 
 
 def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
-    store = api.measuring.MeasurementStore()
+    store = answers.MeasurementStore()
     rows = [summary(item) for item in store.entries(device=device, runtime=runtime)]
     if as_json:
         show.json_of(rows)
@@ -86,7 +87,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
     print_table(shown)
 
 
-def summary(item: api.measuring.Stored) -> dict[str, Any]:
+def summary(item: answers.Stored) -> dict[str, Any]:
     """One row of the list."""
     found = item.measurement
     return {
@@ -114,7 +115,7 @@ def one(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show one measurement; --json prints every sample and reading."""
-    item = api.measuring.MeasurementStore().get(identity)
+    item = answers.MeasurementStore().get(identity)
     if as_json:
         show.json_of(item.to_data())
         return
@@ -131,7 +132,7 @@ def export(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Write measurements to a file that another machine can import."""
-    store = api.measuring.MeasurementStore()
+    store = answers.MeasurementStore()
     items = [store.get(name) for name in ids] if ids else store.entries(device=device, runtime=runtime)
     _say({"exported": store.export(out, items), "file": str(out)}, as_json)
 
@@ -178,7 +179,7 @@ def delete(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Delete measurements."""
-    _say({"deleted": api.measuring.MeasurementStore().delete(ids)}, as_json)
+    _say({"deleted": answers.MeasurementStore().delete(ids)}, as_json)
 
 
 def _say(what: dict[str, Any], as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion
 from chipwise.cli.output import json_of, print_table, refuse
 from chipwise.core import units
@@ -45,7 +46,7 @@ def command(
         refuse(context, "memory", "host", "prompt", "new", why="needs --device")
     known = api.models(contains)
     if not known:
-        raise UnknownName("model", contains, api.catalogue.model_names(), listed_by="chipwise models")
+        raise UnknownName("model", contains, answers.model_names(), listed_by="chipwise models")
     if device is not None:
         _on_device(
             api.models_on(completion.sized(device, memory), contains, prompt_tokens=prompt, new_tokens=new, host=host),
@@ -57,7 +58,7 @@ def command(
         _list(known)
 
 
-def _list(found: ResultTable[api.catalogue.ModelEntry]) -> None:
+def _list(found: ResultTable[answers.ModelEntry]) -> None:
     heads = ("params", "active", "layers", "width", "context", "kind", "weights")
     columns = [Column(head="model"), *(Column(head=head, right=True, drop=n) for n, head in enumerate(heads))]
     table = Table(columns=columns, title=found.title)
@@ -76,7 +77,7 @@ def _list(found: ResultTable[api.catalogue.ModelEntry]) -> None:
     print_table(table)
 
 
-def _on_device(found: ResultTable[api.catalogue.ModelOnDevice], *, as_json: bool) -> None:
+def _on_device(found: ResultTable[answers.ModelOnDevice], *, as_json: bool) -> None:
     if as_json:
         json_of(found.to_dict())
         return

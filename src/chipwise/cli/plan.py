@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
@@ -131,7 +132,7 @@ def command(
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
     if html is not None:
-        api.serving.write_plan_page(found, html)
+        answers.write_plan_page(found, html)
         notices.print(f"wrote {html}")
     if as_json:
         json_of(found.to_dict())
@@ -178,7 +179,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
     if what == "diff":
         if len(files) != 2:
             raise typer.BadParameter("plan diff needs the files of two plans")
-        rows = api.serving.differences(*files)
+        rows = answers.differences(*files)
         if as_json:
             json_of([{"name": name, "before": before, "after": after} for name, before, after in rows])
             return
@@ -189,7 +190,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
         return
     if len(files) != 1 or results is None:
         raise typer.BadParameter("plan check needs the file of one plan and --results FILE")
-    found = api.serving.check(files[0], results)
+    found = answers.load_tests.check(files[0], results)
     if as_json:
         json_of(found)
         return
@@ -202,7 +203,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
             units.show(each.promised, "time"),
             units.interval(each.promised, each.low, each.high, "time"),
             units.show(each.measured, "time"),
-            api.serving.verdict(each),
+            answers.load_tests.verdict(each),
         )
     print_table(table)
     if found.rate_measured_per_s is not None and found.rate_planned_per_s is not None:
@@ -213,7 +214,7 @@ def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) 
         say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
 
 
-def _print(found: api.serving.FleetPlan) -> None:
+def _print(found: answers.FleetPlan) -> None:
     say(found.headline(), bold=True)
     right = {
         "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 4, "$/M in": 5, "$/M out": 3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import console
 from chipwise.core.digest import plain
 from chipwise.core.units import parse_field
@@ -34,9 +35,7 @@ def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) ->
     return fields | {"quality": plain(api.quality(model, tokens=tokens))}
 
 
-def print_quality(
-    model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[api.explanations.Advice] = ()
-) -> None:
+def print_quality(model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[answers.Advice] = ()) -> None:
     """Prints the expected loss of the model and of each piece of advice that changes it, if tokens are given."""
     if tokens is None:
         return
@@ -49,7 +48,7 @@ def print_quality(
         changed = each.proposal.changed.arch
         if isinstance(model, str) or changed == model:
             continue
-        change = api.runs.published_change(model, changed, tokens=found.tokens)
+        change = answers.published_change(model, changed, tokens=found.tokens)
         console.print(
             f"  with advice {number} by size and shape: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]",
             highlight=False,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import json_of, print_table, say
 from chipwise.core.layout import Column, Table
 
@@ -15,7 +16,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
     """List the inference runtimes (which can be estimated, which can be measured here) and the weight formats."""
     found = api.runtimes()
     if as_json:
-        json_of({"runtimes": found.to_dict(), "weights": api.catalogue.weight_formats()})
+        json_of({"runtimes": found.to_dict(), "weights": answers.weight_formats()})
         return
     columns = [Column(head="runtime"), Column(head="estimate"), Column(head="measure here", prose=True)]
     table = Table(columns=columns, title=found.title)
@@ -23,4 +24,4 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
         here = (runtime.missing or "yes") if runtime.measured else "no"
         table.add(runtime.name, "yes" if runtime.estimated else "no", here)
     print_table(table)
-    say(f"weight formats: {', '.join(api.catalogue.weight_formats())}")
+    say(f"weight formats: {', '.join(answers.weight_formats())}")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import show
 from chipwise.cli.output import json_of
 
@@ -75,10 +76,10 @@ def command(
     stop = _Stop()
     stop.listen()
     try:
-        folder = api.runs.run_folder(spec, out)  # mistakes in the file are reported before torch is loaded
-        if resume and not api.runs.holds_run(folder):
+        folder = answers.run_folder(spec, out)  # mistakes in the file are reported before torch is loaded
+        if resume and not answers.holds_run(folder):
             print(f"{folder} holds no run to resume; starting a new one", file=sys.stderr)
-        with contextlib.nullcontext(api.runs.silent) if as_json else show.live() as observer:
+        with contextlib.nullcontext(answers.silent) if as_json else show.live() as observer:
             record = api.search(
                 spec,
                 out=out,
@@ -121,10 +122,10 @@ class _Stop:
         self.number = number
         raise KeyboardInterrupt
 
-    def checked(self, observer: api.runs.Observer) -> api.runs.Observer:
+    def checked(self, observer: answers.Observer) -> answers.Observer:
         """Wraps ``observer`` so that it stops the search after a signal, unless clean-up has already begun."""
 
-        def report(status: api.runs.Status) -> None:
+        def report(status: answers.Status) -> None:
             undoing = sys.exc_info()[0] is not None
             if self.number is not None and not undoing and threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
@@ -24,15 +25,15 @@ __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
 
 @contextlib.contextmanager
-def live() -> Iterator[api.runs.Observer]:
+def live() -> Iterator[answers.Observer]:
     """Live progress of a search: a small table in a terminal, a line for each phase elsewhere."""
     if not console.is_terminal:
         yield _Lines()
         return
-    status = api.runs.Status()
+    status = answers.Status()
     with Live(_screen(status), console=console, refresh_per_second=4, transient=True) as view:
 
-        def observe(now: api.runs.Status) -> None:
+        def observe(now: answers.Status) -> None:
             view.update(_screen(now))
 
         yield observe
@@ -44,15 +45,15 @@ class _Lines:
     def __init__(self) -> None:
         self._phase, self._said = "", 0.0
 
-    def __call__(self, status: api.runs.Status) -> None:
+    def __call__(self, status: answers.Status) -> None:
         now = time.monotonic()
         if status.phase == self._phase and now - self._said < 10:
             return
         self._phase, self._said = status.phase, now
-        print(api.runs.line_of(status), flush=True)
+        print(answers.line_of(status), flush=True)
 
 
-def _screen(status: api.runs.Status) -> Group:
+def _screen(status: answers.Status) -> Group:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=40),
@@ -62,8 +63,8 @@ def _screen(status: api.runs.Status) -> Group:
         "budget",
         total=max(status.budget, 1e-9),
         completed=int(min(status.spent, status.budget)),
-        spent=api.runs.amount_of(status.spent, status),
-        budget=f"{api.runs.amount_of(status.budget, status)} {api.runs.UNITS[status.unit][1]}",
+        spent=answers.amount_of(status.spent, status),
+        budget=f"{answers.amount_of(status.budget, status)} {answers.UNITS[status.unit][1]}",
         left="" if math.isnan(status.left_s) else f", about {units.show(status.left_s, 'time')} left",
     )
     table = Table.grid(padding=(0, 2))
@@ -74,7 +75,7 @@ def _screen(status: api.runs.Status) -> Group:
     if status.failed:
         table.add_row("", f"{status.failed} failed", "")
     if status.best_loss is not None:
-        table.add_row("best so far", api.runs.best_of(status), status.best)
+        table.add_row("best so far", answers.best_of(status), status.best)
     return Group(table, bar)
 
 
@@ -102,20 +103,20 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
 
 def result(record: api.RunRecord, folder: Path) -> None:
     """Prints the result or state of a search: contenders, constraints, and where the files are."""
-    if api.runs.contenders(record) or record.start is not None:
-        print_table(api.runs.final_table(record))
+    if answers.contenders(record) or record.start is not None:
+        print_table(answers.final_table(record))
     else:
         trained = sum(bool(trial.train_cpu_s) for trial in record.trials)
         say(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
-    print_table(api.runs.constraint_table(record))
+    print_table(answers.constraint_table(record))
     put(f"report: {folder / 'report.html'}")
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:
         put(f"winner: {folder / 'winner'}")
-    for line in api.runs.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
+    for line in answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
         if line:
             say(line)
-    if step := api.runs.unmet.next_step(record):
+    if step := answers.unmet.next_step(record):
         what, command = step.rsplit(": ", 1)
         say(f"{what}:")
         put(f"  {command.replace('FOLDER', str(folder))}")
@@ -123,10 +124,10 @@ def result(record: api.RunRecord, folder: Path) -> None:
 
 def ending(record: api.RunRecord) -> int:
     """The exit code for ``record``: 4 if the winner is not known to keep every limit."""
-    return UNMET if api.runs.unmet.unmet(record) else 0
+    return UNMET if answers.unmet.unmet(record) else 0
 
 
-def _checks(checks: Mapping[str, api.cost_models.CheckError]) -> columns.Table:
+def _checks(checks: Mapping[str, answers.CheckError]) -> columns.Table:
     """The errors of calibration's check: one row for each quantity and range of sizes."""
     heads = ("mean error", "rank corr.", "models", "MB of weights")
     table = columns.Table(
@@ -135,9 +136,7 @@ def _checks(checks: Mapping[str, api.cost_models.CheckError]) -> columns.Table:
     )
     for name, check in checks.items():
         rank = "" if check.kendall_tau is None else f"{check.kendall_tau:.2f}"
-        table.add(
-            api.cost_models.label_of(name), units.show(check.mape, "share"), rank, str(check.models), check.megabytes
-        )
+        table.add(answers.label_of(name), units.show(check.mape, "share"), rank, str(check.models), check.megabytes)
     return table
 
 

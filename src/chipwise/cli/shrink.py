@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion
 from chipwise.cli.output import json_of, notices, print_table, put, refuse, say
 from chipwise.core import units
@@ -74,7 +75,7 @@ def command(
 
     Images, speech, ranking: chipwise shrink runs/vision/winner --data vision.yaml --device snapdragon-8-elite
     """
-    if api.runs.run_of(folder, data) is not None:
+    if answers.run_of(folder, data) is not None:
         refuse(
             context,
             "tokens",
@@ -110,7 +111,7 @@ def command(
         _print(found)
 
 
-def _print(found: api.runs.Shrunk) -> None:
+def _print(found: answers.Shrunk) -> None:
     columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
     share = units.show(found.parameters / found.original_parameters, "share", digits=2)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.core import units
@@ -128,7 +129,7 @@ def command(
             seed=seed, on_progress=advance,
         )  # fmt: skip
     if html is not None:
-        api.serving.write_simulation(found, html)
+        answers.write_simulation(found, html)
         notices.print(f"wrote {html}")
     if as_json:
         json_of(found)
@@ -136,7 +137,7 @@ def command(
     _print(model, found)
 
 
-def _print(model: str, found: api.serving.Simulation) -> None:
+def _print(model: str, found: answers.Simulation) -> None:
     say(f"{model} on {found.headline()}", bold=True)
     names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "waiting"}
     heads = {"mean": 2, "p50": 0, "p90": 3, "p95": 4, "p99": 0}
@@ -148,10 +149,10 @@ def _print(model: str, found: api.serving.Simulation) -> None:
         ],
         title=f"{found.provenance}, {counted(found.requests, 'request')}",
     )
-    for measure in api.serving.MEASURES:
+    for measure in answers.MEASURES:
         if f"{measure}_p99" in found.times:
             worst = found.times[f"{measure}_p99"]
-            cells = [units.show(found.times[f"{measure}_{name}"].value, "time") for name in api.serving.STATISTICS]
+            cells = [units.show(found.times[f"{measure}_{name}"].value, "time") for name in answers.STATISTICS]
             table.add(names[measure], *cells, units.interval(worst.value, worst.low, worst.high, "time"))
     print_table(table)
     more = Table(columns=[Column(), Column(prose=True)])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import output, show
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
@@ -29,9 +29,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON and no progress.")] = False,
 ) -> None:
     """Show a space's size, sample designs, the share within the limits, and the extremes of every metric."""
-    profile = api.spaces.profile_of(spec)
+    profile = answers.profile_of(spec)
     with show.bar("sampling the space", quiet=as_json) as progress:
-        found = api.spaces.overview_of(
+        found = answers.overview_of(
             spec,
             profile=profile,
             device=device,
@@ -47,8 +47,8 @@ def command(
     _show(found)
 
 
-def _show(found: api.spaces.Overview) -> None:
-    say(f"{api.spaces.show_size(found.size)} distinct designs in {found.choices} choices")
+def _show(found: answers.Overview) -> None:
+    say(f"{answers.show_size(found.size)} distinct designs in {found.choices} choices")
     if found.priced_by is None:
         say(
             "without prices: this machine was not calibrated in this runtime (chipwise calibrate), and no --device was "
@@ -77,7 +77,7 @@ def _show(found: api.spaces.Overview) -> None:
     )
     for item in found.extremes:
         for name, end in (("least", item.least), ("most", item.most)):
-            kind, value = api.spaces.METRICS[item.metric], end.metrics[item.metric]
+            kind, value = answers.METRICS[item.metric], end.metrics[item.metric]
             ends = end.intervals.get(item.metric)
             span = "" if ends is None else units.interval(value, *ends, kind)
             between = [span] if intervals else []
@@ -94,5 +94,5 @@ def _show(found: api.spaces.Overview) -> None:
             ],
         )
         for one in found.samples:
-            samples.add(*(units.show(one.metrics[name], api.spaces.METRICS[name]) for name in metrics), one.summary)
+            samples.add(*(units.show(one.metrics[name], answers.METRICS[name]) for name in metrics), one.summary)
         print_table(samples)

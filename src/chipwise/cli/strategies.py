@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import show
 from chipwise.cli.output import print_table
 from chipwise.core.layout import Column, Table
@@ -17,7 +17,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.
 
     A run file selects one with: search: {strategy: NAME}
     """
-    known = {name: api.spaces.strategy_info(name) for name in api.spaces.STRATEGIES.names()}
+    known = {name: answers.strategy_info(name) for name in answers.STRATEGIES.names()}
     if as_json:
         show.json_of([{"name": name, "when": one.when, "extra": one.extra or None} for name, one in known.items()])
         return

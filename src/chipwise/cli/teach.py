@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import completion, show
 from chipwise.cli.output import json_of, say
 from chipwise.core import units
@@ -48,7 +49,7 @@ def command(
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Optional columns: runtime, weights,
     prompt_tokens, new_tokens, batch. At most 10,000 rows are used.
     """
-    named = api.telemetry.map_of
+    named = answers.map_of
     with show.waiting("learning from the rows", quiet=as_json):
         found = api.teach(
             device, rows, base=base, columns=named(mapped or (), "--map"), where=named(where or (), "--where"),
@@ -60,7 +61,7 @@ def command(
         _print(found)
 
 
-def _print(found: api.telemetry.Taught) -> None:
+def _print(found: answers.Taught) -> None:
     teaching, check = found.teaching, found.teaching.check
     if found.columns:
         say(f"columns: {'; '.join(found.columns)}")

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import json_of, notices, put, say
 from chipwise.core import units
 from chipwise.core.digest import plain
@@ -89,7 +90,7 @@ def command(
     if as_json:
         json_of({**plain(done), "folder": str(done.folder)})
         return
-    if isinstance(done, api.runs.TaskTrained):
+    if isinstance(done, answers.TaskTrained):
         say(f"after {done.steps:,} steps, {done.tokens:,} positions, {units.show(done.cpu_s, 'time')} of CPU")
         say(f"validation data: {done.validation.metric} {done.validation.shown}")
         put(f"model: {done.folder} (test data: {done.test.metric} {done.test.shown})")
@@ -115,12 +116,12 @@ class _Progress:
     def __init__(self) -> None:
         self._printed_s = -10.0
 
-    def __call__(self, update: api.runs.TrainingProgress | api.runs.Update) -> None:
+    def __call__(self, update: answers.TrainingProgress | answers.Update) -> None:
         now = time.monotonic()
         if not notices.is_terminal and now - self._printed_s < 10:
             return
         self._printed_s = now
-        if not isinstance(update, api.runs.TrainingProgress):
+        if not isinstance(update, answers.TrainingProgress):
             print(f"{units.show(update.share, 'share')} of the budget", file=sys.stderr, flush=True)
             return
         loss = "" if update.loss is None else f"{update.loss:.3f} bits/byte of training text, "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli.output import is_default, json_of, print_table, refuse, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -44,7 +45,7 @@ def answered(
     Raises:
         typer.BadParameter: An option of other models was typed.
     """
-    law = api.whole_runs.law_of(model, context.params["device"], part)
+    law = answers.law_of(model, context.params["device"], part)
     if law != "pictures":
         refuse(context, *picture, why="only applies to diffusion models, such as stable-diffusion-3.5-large")
     if law != "parts":
@@ -79,7 +80,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     Raises:
         typer.BadParameter: An option of other models was typed.
     """
-    if not api.whole_runs.makes_pictures(model):
+    if not answers.makes_pictures(model):
         return False
     refuse(context, *LANGUAGE, *EXPLAINED, why="only applies to language models, not to diffusion models")
     told = context.params
@@ -107,7 +108,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
         typer.BadParameter: Only some of the models do, an option for another kind of model was given, or no device was
         named.
     """
-    drawn = [api.whole_runs.makes_pictures(model) for model in models]
+    drawn = [answers.makes_pictures(model) for model in models]
     if not any(drawn):
         return False
     if not all(drawn):
@@ -126,7 +127,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     return True
 
 
-def _print_compared(found: Sequence[api.whole_runs.RunEstimate]) -> None:
+def _print_compared(found: Sequence[answers.RunEstimate]) -> None:
     heads = ("each, predicted", "energy", "$ per 1,000", "parameters")
     table = Table(columns=[Column(head="model"), Column(head="device"), *(Column(head=h, right=True) for h in heads)])
     for each in found:
@@ -161,7 +162,7 @@ def _parts(context: typer.Context, model: str, part: str | None, *, as_json: boo
     json_of(list(found)) if as_json else _print(found)
 
 
-def _print(found: Sequence[api.whole_runs.RunEstimate]) -> None:
+def _print(found: Sequence[answers.RunEstimate]) -> None:
     first = found[0]
     several = f"{first.devices} x " if first.devices > 1 else ""
     say(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
 
-from chipwise.core.arrays import AnyArray
 from chipwise.errors import UnknownName
+
+if TYPE_CHECKING:
+    from chipwise.core.arrays import AnyArray
 
 
 class DType(StrEnum):
@@ -77,7 +80,7 @@ OF_WEIGHTS = {
 """Other names of formats of weights, as checkpoints and serving engines call them."""
 
 
-Size = int | float | AnyArray  # a number, or an array of them
+Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; commands load this without numpy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

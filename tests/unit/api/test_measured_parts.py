@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise import api
-from chipwise.api import measured_parts
-from chipwise.api.measured_parts import comes_in_parts, measure_parts, put_together, tower_and_request
-from chipwise.api.measuring import Measured
 from chipwise.cli.app import app
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRuntimeSession
+from chipwise.design.models import measured_parts
+from chipwise.design.models.measured_parts import comes_in_parts, measure_parts, put_together, tower_and_request
+from chipwise.design.models.measuring import Measured
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.model.arch.design import Design

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import chipwise
 from chipwise.api.testing.machines import round_machine
-from chipwise.api.this_machine import weights_here
 from chipwise.cli.app import app
 from chipwise.deploy.measure.store import kept_as, profile_path
+from chipwise.design.models.this_machine import weights_here
 from chipwise.errors import InputError, Unsupported
 from chipwise.model.kinds.sound.published import encoder_of
 from chipwise.model.published.read import resolve

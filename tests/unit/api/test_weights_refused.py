@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.api.measuring import exported_file
+from chipwise.design.models.measuring import exported_file
 from chipwise.errors import SpecError
 from chipwise.model.ops.workload import Workload
 

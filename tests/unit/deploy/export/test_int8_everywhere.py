@@ -21,7 +21,6 @@ import pytest
 from hypothesis import Phase, find, settings
 from onnx import ModelProto, numpy_helper
 
-from chipwise.api.measuring import timed
 from chipwise.api.testing.archs import (
     crossing_archs,
     denoiser_archs,
@@ -34,6 +33,7 @@ from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export.onnx import build, export, random_weights
 from chipwise.deploy.export.saturation import saturates
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.models.measuring import timed
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward

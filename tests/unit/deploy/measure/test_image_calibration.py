@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.api.this_machine import profile_here
 from chipwise.deploy.calibrate.calibrate import blank_profile, calibrate
 from chipwise.deploy.calibrate.microbench import IMAGE_KINDS, Bench, cases
 from chipwise.deploy.calibrate.random_models import random_classifiers
@@ -15,6 +14,7 @@ from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.kits.kit_script import _Onnx
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.measure.store import kept_as, save_profile, saved_profile
+from chipwise.design.models.this_machine import profile_here
 from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.model.kinds.image.form import CLASSIFIER

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.api.measured_parts import tower_and_request
 from chipwise.deploy.export.hf import require_folder
+from chipwise.design.models.measured_parts import tower_and_request
 from chipwise.design.phases.one_model import judge_on_task
 from chipwise.design.run.spec import load_run
 from chipwise.errors import InputError, Unsupported

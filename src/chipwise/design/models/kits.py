@@ -6,18 +6,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import chipwise
-from chipwise.api.measuring import design_of_model, exported_file, runtime_of, usual_request
-from chipwise.core.arguments import public
 from chipwise.core.files import read_text, write_atomic
 from chipwise.core.results import Result
+from chipwise.core.version import VERSION
 from chipwise.deploy.kits.kits import Kit, check_folder, parse_whole, read_results, write
 from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
 from chipwise.deploy.runtimes import table_name
+from chipwise.design.models.measuring import design_of_model, exported_file, runtime_of, usual_request
 from chipwise.design.phases.kit_folder import FinishedRun, check_runtimes, described, file_results, pack_run, run_of
 from chipwise.design.run.folder import holds_run
 from chipwise.errors import InputError, SpecError, counted
@@ -88,7 +86,6 @@ class Imported(Result):
         ]
 
 
-@public
 def kit(
     source: str | Path,
     *,
@@ -162,7 +159,7 @@ def _run_kit(
         threads=threads,
         gpu_layers=_gpu_layers(device),
         created=created,
-        version=chipwise.__version__,
+        version=VERSION,
         on_note=notes.append,
     )
     return PackedKit(folder, packed, tuple(notes))
@@ -192,7 +189,7 @@ def _model_kit(
         path = Path(_copied(path, models))
     packed = Kit(
         created=created,
-        version=chipwise.__version__,
+        version=VERSION,
         name=path.stem if design is None else design.arch.name,
         workload=workload,
         models=(described(path, folder, design, runtime),),
@@ -254,7 +251,6 @@ def _gpu_layers(device: str | None) -> int:
         return 0
 
 
-@public
 def import_measurements(
     file: str | Path,
     *,
@@ -350,5 +346,5 @@ def _import_bench(name: str, model: str | Path | None, device: str | None, weigh
 
 
 def _add(store: MeasurementStore, measurement: Measurement, design: Design | None, *, source: str) -> int:
-    known: Any = {item.id for item in store.entries(device=measurement.device)}
+    known = {item.id for item in store.entries(device=measurement.device)}
     return int(store.add(measurement, design=design, source=source) not in known)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chipwise.api.predictions import estimate
-from chipwise.core.arguments import public
-from chipwise.errors import SpecError, Unsupported
+from chipwise.design.models.this_machine import estimate_on
+from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.form import with_candidates
-from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import Predicted
+from chipwise.predict.served.deployment import Deployment
+from chipwise.predict.served.request import Request
 
 COUNTS = (1, 8, 32, 128, 512)
 
@@ -34,7 +34,6 @@ class CandidateCost:
         return self.apart_s.value / self.together_s.value
 
 
-@public
 def candidates(
     model: str | Path | ArchSpec,
     *,
@@ -61,17 +60,16 @@ def candidates(
         DoesNotFit: There is too little memory; the message says by how much.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
-    stem: object = arch.stem
-    if not isinstance(stem, RankingStem):
-        raise Unsupported(f"{arch.name} does not rank candidates")
     if not counts:
         raise SpecError("name at least one number of candidates", field="counts")
+    arch = with_candidates(arch, counts[0])
     if shards is not None:
-        arch = replace(arch, stem=replace(stem, shards=shards))
+        arch = replace(arch, stem=replace(arch.stem, shards=shards))
+    served = Deployment(device=device, runtime=runtime, weights=weights)
     rows = []
     for count in counts:
         together, apart = (
-            estimate(with_candidates(arch, each), device=device, runtime=runtime, weights=weights, batch=batch)
+            estimate_on(Request(model=with_candidates(arch, each), deployment=served, batch=batch))
             for each, batch in ((count, 1), (1, count))
         )
         rows.append(

@@ -8,14 +8,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-import chipwise
 from chipwise.core import units
-from chipwise.core.arguments import public
 from chipwise.core.digest import plain
 from chipwise.core.files import read_json, storage, write_json
 from chipwise.core.results import Result
+from chipwise.core.version import VERSION
 from chipwise.deploy.export import parity
 from chipwise.deploy.export.exporters import check_memory
 from chipwise.deploy.export.layer_groups import LayerGroup, groups_of, groups_of_gguf
@@ -28,7 +26,6 @@ from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError,
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
 
-Kind = Literal["gguf", "onnx", "hf"]
 MANIFEST, SCHEMA = "export.json", "chipwise.export/1"
 USUAL = {"gguf": "fp16", "onnx": "fp32", "hf": "fp32"}  # default formats, for models without a format of their own
 _OTHER_NAMES = {"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"}
@@ -62,12 +59,11 @@ class Exported(Result):
         """One row for each part of the model."""
         return [dict(plain(group)) for group in self.groups]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything that the result holds, as plain values."""
         return {**plain(self), "folder": str(self.folder)}
 
 
-@public
 def export(
     model: str | Path,
     *,
@@ -122,7 +118,7 @@ def export(
             sample=sample,
             notes=(*notes, *why),
         )
-        write_json(stage / MANIFEST, {"schema": SCHEMA, "version": chipwise.__version__, **found.to_dict()})
+        write_json(stage / MANIFEST, {"schema": SCHEMA, "version": VERSION, **found.to_dict()})
     return found
 
 

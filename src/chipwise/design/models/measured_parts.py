@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chipwise.api.measuring import Measured, beside, runtime_of, timed, usual_request
 from chipwise.core import units
-from chipwise.core.arguments import public
 from chipwise.core.results import Result
 from chipwise.deploy.export.exporters import check_memory, export_for
 from chipwise.deploy.measure.harness import check_threads
 from chipwise.deploy.runtimes import table_name
+from chipwise.design.models.measuring import Measured, beside, runtime_of, timed, usual_request
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, MeasurementError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -25,8 +24,6 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.image_tokens import Read, image_tokens, sound_tokens
 from chipwise.model.kinds.image.gives import as_run, without_projector
 from chipwise.model.kinds.image.published import builds_projector
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.workload import Workload
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.built import require_built
@@ -74,7 +71,6 @@ def comes_in_parts(model: str | Path) -> bool:
     return bool(resolve(model).towers)
 
 
-@public
 def measure_parts(
     model: str | Path,
     *,
@@ -167,7 +163,7 @@ def tower_and_request(
         one = image_tokens(tower, height=height, width=width)
         read = replace(one, passes=one.passes * images, tokens=one.tokens * images)
     built = replace(tower, name=f"tower of {name}")
-    if isinstance(tower.stem, ImageStem) and builds_projector(tower):
+    if tower.reads == "image" and builds_projector(tower):
         built = as_run(built)
     else:
         notes.append(_left_out(tower))
@@ -180,8 +176,7 @@ def tower_and_request(
 def _left_out(tower: ArchSpec) -> str:
     """Note that the projector is not measured, with its size."""
     assert tower.projector is not None
-    axes = tower.stem.axes if isinstance(tower.stem, ImageStem | SoundStem) else 1
-    size = tower.projector.parameters(tower.d_model, axes)
+    size = tower.projector.parameters(tower.d_model, tower.stem.axes)
     share = units.show(size / tower.parameters(), "share", digits=2)
     return f"the projector ({units.number(size)} parameters, {share} of the tower's) cannot be built and is left out"
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chipwise.deploy.measure.store import kept_as, saved_profile
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.suited import OWN
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.explain.cases import calibrated_case, priced_here
+from chipwise.predict.served.estimate import estimate
+from chipwise.predict.served.offload import remark
+from chipwise.predict.served.request import Request, parameters_of, taken_for
 
 if TYPE_CHECKING:
     from chipwise.hardware.device import MachineProfile
 
 NAMES = ("here", "local")  # names of this machine in --device
-
-
-READ = ("images", "audio_s")  # fields of a request's images or sound
 
 
 def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
@@ -75,25 +73,33 @@ def profile_here(
 def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
     """Which special profile the models need: ``images``, ``ranking`` or ``sounds``."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
-    stems = [arch.stem or arch.encoder_stem for arch in archs]  # for an audio encoder-decoder, the encoder's
-    kinds = {"images": ImageStem, "ranking": RankingStem, "sounds": SoundStem}
-    return {name: all(isinstance(stem, kind) for stem in stems) for name, kind in kinds.items()}
+    read = {"sound" if arch.sound_s is not None else arch.reads for arch in archs}
+    return {"images": read == {"image"}, "ranking": read == {"request"}, "sounds": read == {"sound"}}
 
 
-def estimate_here(model: str | Path | ArchSpec, *, runtime: str | None, **asked: Any) -> CostEstimate:
-    """Estimates ``model`` on this machine with one thread, by its calibration.
+def estimate_on(request: Request, *, hypothetical: bool = False) -> CostEstimate:
+    """Estimates a request on its device, which may be this machine; ``hypothetical`` as :func:`chipwise.estimate`."""
+    if is_here(request.device):
+        return estimate_here(request)
+    found = estimate(request, hypothetical=hypothetical)
+    return replace(found, does_not_fit=found.does_not_fit + remark(request)) if found.does_not_fit else found
 
-    Args:
-        model: See :func:`chipwise.estimate`.
-        runtime: The calibrated runtime. Default: ``onnxruntime``.
-        asked: ``weights``, ``batch``, ``prompt_tokens``, ``new_tokens``, ``tp``, ``pp``, ``ep``, ``dp`` and ``kv``.
+
+def estimate_here(request: Request) -> CostEstimate:
+    """Estimates a request on this machine with one thread, by its calibration in the runtime (``onnxruntime``).
 
     Raises:
         InputError: This machine was not calibrated in this runtime, or several devices are requested.
         Unsupported: The profile has no rates for a block or format.
     """
-    name = model if isinstance(model, ArchSpec) else str(model)
-    priced_here(resolve(name) if isinstance(name, str) else name, **{each: asked.get(each, 0) for each in READ})
-    asked["weights"] = weights_here(name, asked.get("weights"))
-    profile = profile_here(runtime or "onnxruntime", **read_by(name))
-    return calibrated_case(name, profile, **asked).estimate
+    name = request.model if isinstance(request.model, ArchSpec) else str(request.model)
+    served = request.deployment
+    priced_here(name if isinstance(name, ArchSpec) else resolve(name), images=request.images, audio_s=request.audio_s)
+    weights = weights_here(name, served.weights)
+    profile = profile_here(str(served.runtime or "onnxruntime"), **read_by(name))
+    found = calibrated_case(
+        name, profile, weights=weights, kv=served.kv, tp=served.tp, pp=served.pp, ep=served.ep, dp=served.dp,
+        batch=request.batch, prompt_tokens=request.prompt_tokens, new_tokens=request.new_tokens,
+    ).estimate  # fmt: skip
+    whole, active = parameters_of(name)
+    return replace(found, notes=(*taken_for(name), *found.notes), parameters=whole, active_parameters=active)

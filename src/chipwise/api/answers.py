@@ -1,0 +1,204 @@
+"""What commands print: the types of answers, with their tables, pages and short lists; each loaded on first use.
+
+Commands take the functions that they call from :mod:`chipwise.api`, and all else from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from chipwise.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from chipwise.api.catalogue import ModelEntry, ModelOnDevice, model_names, weight_formats
+    from chipwise.api.predictions import DeviceAnswer
+    from chipwise.api.runs import compare_runs, run_folder
+    from chipwise.api.whole_runs import law_of
+    from chipwise.deploy.calibrate.efficiency import Efficiency
+    from chipwise.deploy.measure.store import MeasurementStore, Stored
+    from chipwise.deploy.measure.sustained import Sustained
+    from chipwise.deploy.teach.machine import Taught
+    from chipwise.deploy.teach.reading import map_of
+    from chipwise.design.fleet import load_tests
+    from chipwise.design.fleet.agent_loop import LoopCost, PartCost
+    from chipwise.design.fleet.answer import FleetPlan
+    from chipwise.design.fleet.plan_files import differences
+    from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
+    from chipwise.design.fleet.simulating import Simulation
+    from chipwise.design.limits import METRICS, Constraint
+    from chipwise.design.models.measured_parts import MeasuredParts, comes_in_parts
+    from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
+    from chipwise.design.phases.overview import Overview, overview_of, profile_of
+    from chipwise.design.report import two_runs, unmet
+    from chipwise.design.report.tables import constraint_table, contenders, final_table
+    from chipwise.design.run.folder import holds_run
+    from chipwise.design.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of, silent
+    from chipwise.design.shrink.shrink_model import Shrunk
+    from chipwise.design.strategies.algorithms import STRATEGIES, strategy_info
+    from chipwise.hardware import datasheet, taught
+    from chipwise.hardware.datasheet import DeviceProfile
+    from chipwise.hardware.device import CheckError, label_of
+    from chipwise.hardware.facts import Fact
+    from chipwise.hardware.runtime import RUNTIMES
+    from chipwise.hardware.taught import Teaching
+    from chipwise.model.published import alike, families
+    from chipwise.model.space.count import show_size
+    from chipwise.predict.cost.model import Predicted, parameters_said, passes
+    from chipwise.predict.cost.request import throughput
+    from chipwise.predict.cost.whole_run import RunEstimate
+    from chipwise.predict.explain import apply, html
+    from chipwise.predict.explain.advice import Advice
+    from chipwise.predict.explain.comparison import Comparison, Winner
+    from chipwise.predict.explain.explanation import SHOWN, Explanation, PhaseAnswer, to_data
+    from chipwise.predict.explain.gains import leading
+    from chipwise.predict.explain.notes import checkpointing_note
+    from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
+    from chipwise.predict.load.outcome import MEASURES, STATISTICS
+    from chipwise.predict.served.table import ALSO_ASKED, ANSWERED, ASKED
+    from chipwise.predict.served.training_step import TrainingEstimate
+    from chipwise.predict.whole_runs.law_for import makes_pictures
+    from chipwise.training.evaluations.evaluate import TaskResult
+    from chipwise.training.laws.laws import published_change
+    from chipwise.training.loop.progress import TrainingProgress, Update
+
+_HOMES: Mapping[str, tuple[str, ...]] = {
+    "chipwise.api.catalogue": (
+        "ModelEntry",
+        "ModelOnDevice",
+        "model_names",
+        "weight_formats",
+    ),
+    "chipwise.api.predictions": ("DeviceAnswer",),
+    "chipwise.api.runs": (
+        "compare_runs",
+        "run_folder",
+    ),
+    "chipwise.api.whole_runs": ("law_of",),
+    "chipwise.deploy.calibrate.efficiency": ("Efficiency",),
+    "chipwise.deploy.measure.store": (
+        "MeasurementStore",
+        "Stored",
+    ),
+    "chipwise.deploy.measure.sustained": ("Sustained",),
+    "chipwise.deploy.teach.machine": ("Taught",),
+    "chipwise.deploy.teach.reading": ("map_of",),
+    "chipwise.design.fleet": ("load_tests",),
+    "chipwise.design.fleet.agent_loop": (
+        "LoopCost",
+        "PartCost",
+    ),
+    "chipwise.design.fleet.answer": ("FleetPlan",),
+    "chipwise.design.fleet.plan_files": ("differences",),
+    "chipwise.design.fleet.plan_page": (
+        "write_plan_page",
+        "write_simulation",
+    ),
+    "chipwise.design.fleet.simulating": ("Simulation",),
+    "chipwise.design.limits": (
+        "Constraint",
+        "METRICS",
+    ),
+    "chipwise.design.models.measured_parts": (
+        "MeasuredParts",
+        "comes_in_parts",
+    ),
+    "chipwise.design.phases.one_model": (
+        "TaskScore",
+        "TaskTrained",
+        "run_of",
+    ),
+    "chipwise.design.phases.overview": (
+        "Overview",
+        "overview_of",
+        "profile_of",
+    ),
+    "chipwise.design.report": (
+        "two_runs",
+        "unmet",
+    ),
+    "chipwise.design.report.tables": (
+        "constraint_table",
+        "contenders",
+        "final_table",
+    ),
+    "chipwise.design.run.folder": ("holds_run",),
+    "chipwise.design.run.progress": (
+        "Observer",
+        "Status",
+        "UNITS",
+        "amount_of",
+        "best_of",
+        "line_of",
+        "silent",
+    ),
+    "chipwise.design.shrink.shrink_model": ("Shrunk",),
+    "chipwise.design.strategies.algorithms": (
+        "STRATEGIES",
+        "strategy_info",
+    ),
+    "chipwise.hardware": (
+        "datasheet",
+        "taught",
+    ),
+    "chipwise.hardware.datasheet": ("DeviceProfile",),
+    "chipwise.hardware.device": (
+        "CheckError",
+        "label_of",
+    ),
+    "chipwise.hardware.facts": ("Fact",),
+    "chipwise.hardware.runtime": ("RUNTIMES",),
+    "chipwise.hardware.taught": ("Teaching",),
+    "chipwise.model.published": (
+        "alike",
+        "families",
+    ),
+    "chipwise.model.space.count": ("show_size",),
+    "chipwise.predict.cost.model": (
+        "Predicted",
+        "parameters_said",
+        "passes",
+    ),
+    "chipwise.predict.cost.request": ("throughput",),
+    "chipwise.predict.cost.whole_run": ("RunEstimate",),
+    "chipwise.predict.explain": (
+        "apply",
+        "html",
+    ),
+    "chipwise.predict.explain.advice": ("Advice",),
+    "chipwise.predict.explain.comparison": (
+        "Comparison",
+        "Winner",
+    ),
+    "chipwise.predict.explain.explanation": (
+        "Explanation",
+        "PhaseAnswer",
+        "SHOWN",
+        "to_data",
+    ),
+    "chipwise.predict.explain.gains": ("leading",),
+    "chipwise.predict.explain.notes": ("checkpointing_note",),
+    "chipwise.predict.explain.wording": (
+        "factor_text",
+        "gain_text",
+        "side_effects",
+    ),
+    "chipwise.predict.load.outcome": (
+        "MEASURES",
+        "STATISTICS",
+    ),
+    "chipwise.predict.served.table": (
+        "ALSO_ASKED",
+        "ANSWERED",
+        "ASKED",
+    ),
+    "chipwise.predict.served.training_step": ("TrainingEstimate",),
+    "chipwise.predict.whole_runs.law_for": ("makes_pictures",),
+    "chipwise.training.evaluations.evaluate": ("TaskResult",),
+    "chipwise.training.laws.laws": ("published_change",),
+    "chipwise.training.loop.progress": (
+        "TrainingProgress",
+        "Update",
+    ),
+}
+__getattr__, __dir__ = on_first_use(__name__, _HOMES)

@@ -1,0 +1,347 @@
+"""Measures a model on this machine and compares it with its predicted metrics."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chipwise.core.fields import later
+from chipwise.core.results import Result
+from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
+from chipwise.deploy.export import exporters
+from chipwise.deploy.export.exporters import check_memory, suffix_of
+from chipwise.deploy.export.gguf_read import read_design
+from chipwise.deploy.export.hf import load_pretrained
+from chipwise.deploy.measure import harness
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.store import MeasurementStore, kept_as, save_thermal, saved_profile
+from chipwise.deploy.measure.sustained import Sustained, measure_sustained
+from chipwise.deploy.runtimes import table_name
+from chipwise.design.limits import Constraint
+from chipwise.design.models.this_machine import read_by
+from chipwise.design.phases.measuring import metrics_of
+from chipwise.design.run.winner import read_winner
+from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.hardware.detect import SATURATING
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.kinds.sound.published import encoder_alone
+from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.published.read import resolve
+from chipwise.model.walk.built import require_built
+from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.estimate import estimate as calibrated_estimate
+from chipwise.predict.cost.model import CostEstimate, Predicted
+
+Interval = tuple[float, float | None, float | None]
+"""A value and the ends of its interval, None where nothing bounds it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Measured(Result):
+    """A measurement, its prediction, and the limits that apply to it."""
+
+    measurement: Measurement
+    metrics: dict[str, float]
+    predicted: CostEstimate | None
+    promised: Mapping[str, Interval] | None
+    limits: tuple[Constraint, ...] = ()
+    used: Efficiency | None = None  # MFU and MBU, if the machine's peaks and the design are known
+    sustained: Sustained | None = None
+    thermal_kept: bool = False  # whether it was stored in this machine's profile
+    notes: tuple[str, ...] = later(())
+
+    def headline(self) -> str:
+        """The model, the runtime and device, and whether the machine was quiet."""
+        found = self.measurement
+        quiet = "clean" if found.clean else "not clean"
+        return f"{found.name} in {found.runtime} on {found.device}, {quiet}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row per metric: measured, and predicted with its interval if a prediction exists."""
+        return beside(self.metrics, {} if self.predicted is None else self.predicted.metrics)
+
+
+def beside(metrics: Mapping[str, float], predicted: Mapping[str, Predicted]) -> list[Mapping[str, object]]:
+    """One row per metric: measured, and predicted with its interval if a prediction exists."""
+    rows: list[Mapping[str, object]] = []
+    for name, value in metrics.items():
+        guess = predicted.get(name)
+        row = {"metric": name, "measured": value, "predicted": guess.value if guess else None}
+        rows.append(row | {"low": guess.low if guess else None, "high": guess.high if guess else None})
+    return rows
+
+
+def measure(
+    model: str | Path,
+    *,
+    runtime: str | None = None,
+    threads: int | None = None,
+    batch: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    audio_s: float | None = None,
+    weights: str | None = None,
+    sustained_s: float | None = None,
+    remote: str | None = None,
+    keep: bool = True,
+) -> Measured:
+    """Measures a model on this machine, or on another one over ssh.
+
+    Args:
+        model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
+            spec file, or a known name. Models without weights are measured with random ones.
+        runtime: The runtime to measure in. Default: llama.cpp for GGUF files, else ONNX Runtime.
+        threads: Threads of the runtime. Default: the run's own for a winner, else 1.
+        batch: Concurrent requests. Default: the run's own for a winner, else 1.
+        prompt: Prompt tokens. Default: the run's own for a winner, else 64.
+        new: New tokens. Default: the run's own for a winner, else 64.
+        audio_s: Seconds of sound per request, for a published audio model. Default: 30 for Whisper (only its encoder is
+            measured), else 10.
+        weights: Weight format of a model that is built here. Default: fp32.
+        sustained_s: Run without a pause for this many seconds and fit how speed decays.
+        remote: ``user@host`` of a machine with Python, numpy and the runtime.
+        keep: Whether to save the result to the measurement store.
+
+    Raises:
+        InputError: The model is unknown or does not fit in memory, or an argument is out of range.
+        MeasurementError: The model cannot be loaded or run.
+    """
+    model = str(model)
+    runtime = table_name(runtime or runtime_of(model))
+    winner = read_winner(Path(model))
+    workload, usual_threads = usual_request(model, batch=batch, prompt=prompt, new=new)
+    threads = threads or usual_threads
+    if remote is None:
+        harness.check_threads(threads)
+    with tempfile.TemporaryDirectory() as room:
+        path, design = exported_file(
+            model,
+            Path(room),
+            runtime=runtime,
+            weights=weights,
+            workload=workload,
+            audio_s=audio_s,
+            external_data=remote is None,
+        )
+        found = timed(
+            path,
+            design,
+            workload,
+            runtime=runtime,
+            threads=threads,
+            sustained_s=sustained_s,
+            remote=remote,
+            keep=keep,
+        )
+    same = winner is not None and workload == winner.workload
+    return replace(
+        found,
+        promised=winner.promised if winner is not None and same else None,
+        limits=winner.limits if winner is not None and same else (),
+    )
+
+
+def timed(
+    path: Path,
+    design: Design | None,
+    workload: Workload,
+    *,
+    runtime: str,
+    threads: int,
+    sustained_s: float | None = None,
+    remote: str | None = None,
+    keep: bool = True,
+) -> Measured:
+    """Measures the file at ``path``; adds the prediction for ``design`` if both it and a profile are known.
+
+    Raises:
+        MeasurementError: The model cannot be loaded or run.
+    """
+    profile = saved_profile(runtime, threads) if remote is None else None
+    calibrated, watched = None if profile is None else profile.reference_s, None
+    if sustained_s is None:
+        found = harness.measure(path, workload, runtime=runtime, threads=threads, remote=remote, calibrated=calibrated)
+    else:
+        watched = measure_sustained(
+            path, workload, seconds=sustained_s, runtime=runtime, threads=threads, remote=remote, calibrated=calibrated
+        )
+        found = watched.measurement
+    if keep:
+        MeasurementStore().add(found, design=design, source="measure" if remote is None else f"measure on {remote}")
+    kept = watched is not None and remote is None and keep
+    return Measured(
+        measurement=found,
+        metrics=metrics_of(found),
+        predicted=None
+        if design is None or remote or _encodes_text(design.arch)
+        else predict(design, workload, runtime=runtime, threads=threads),
+        promised=None,
+        used=None if design is None or profile is None else _used(design, found, profile),
+        sustained=watched,
+        thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
+        notes=_saturated(path, found),
+    )
+
+
+def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
+    """A note if the file's int8 products saturate on the processor that measured it."""
+    if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
+        return ()
+    from chipwise.deploy.export.saturation import saturates  # onnx
+
+    if not saturates(path):
+        return ()
+    return (
+        f"int8 weights of this file use the full range, so its outputs are wrong on this processor "
+        f"({found.instructions}); export it again",
+    )
+
+
+def _used(design: Design, found: Measurement, profile: MachineProfile) -> Efficiency | None:
+    try:
+        return efficiency(design, found, profile)
+    except Unsupported:
+        return None
+
+
+def runtime_of(model: str) -> str:
+    """The default runtime for measuring a model."""
+    return "llama.cpp" if Path(model).suffix == ".gguf" else "onnxruntime"
+
+
+def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int | None) -> tuple[Workload, int]:
+    """The workload and number of threads to measure with; defaults come from a winner's run."""
+    winner = read_winner(Path(model))
+    usual = winner.workload if winner is not None else Workload()
+    workload = Workload(
+        prompt_tokens=prompt or usual.prompt_tokens,
+        new_tokens=new or usual.new_tokens,
+        batch=batch or usual.batch,
+    )
+    return workload, winner.threads if winner is not None else 1
+
+
+def design_of_model(model: str, *, weights: str | None) -> Design:
+    """The design of a GGUF file, a winner's folder, or a spec, config or known name in the format ``weights``.
+
+    Raises:
+        InputError: The model or its weight format is unknown.
+        Unsupported: The GGUF file has an unsupported architecture.
+    """
+    if Path(model).suffix == ".gguf":
+        return read_design(model)
+    if (winner := read_winner(Path(model))) is not None:
+        return winner.design
+    if weights is None:
+        raise InputError(f"{model}: state the weight format that was measured, with weights (--weights q4_k_m)")
+    return Design(arch=resolve(model), weights=weights)
+
+
+def exported_file(
+    model: str,
+    room: Path,
+    *,
+    runtime: str,
+    weights: str | None,
+    workload: Workload,
+    audio_s: float | None = None,
+    external_data: bool = False,
+) -> tuple[Path, Design | None]:
+    """The file to measure, in the format of ``runtime``, and its design if known. New files are written to ``room``.
+
+    ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
+    """
+    folder, wanted = Path(model), suffix_of(runtime)
+    if folder.suffix in (".onnx", ".gguf"):
+        if not folder.is_file():
+            raise SpecError("there is no such file", file=model)
+        if folder.suffix != wanted:
+            raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
+        _same_weights(model, None, weights)
+        _usual_sound(model, audio_s)
+        return folder, _design_inside(folder)
+    if (winner := read_winner(folder)) is not None:
+        design = winner.design
+        _same_weights(model, design.weights, weights)
+        _usual_sound(model, audio_s)
+        if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
+            return folder / f"model{wanted}", design
+
+        found = load_pretrained(folder)[1]
+        return exporters.export_for(runtime, design, room, weights=found, external_data=external_data), design
+    for file in sorted(folder.glob("*.safetensors")):
+        _check_header(file)
+    arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
+    asked = workload.prompt_tokens if _encodes_text(arch) else workload.total_tokens
+    if arch.reads == "token" and arch.sound_s is None and asked > arch.max_tokens:
+        raise InputError(
+            f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
+            f"{workload.new_tokens} need {workload.total_tokens}"
+        )
+    if arch.towers:
+        raise InputError(f"{model} has a vision or audio tower: measure it in parts, with measure_parts()")
+    arch = encoder_alone(arch)
+    require_built(arch, work="measured")
+    design = Design(arch=arch, weights=weights or "fp32")
+    check_memory(design, workload)
+    return exporters.export_for(runtime, design, room, external_data=external_data), design
+
+
+def _encodes_text(arch: ArchSpec) -> bool:
+    """Whether a model reads tokens and writes none; no profile of a machine prices those."""
+    return arch.reads == "token" and arch.sound_s is None and not arch.causal
+
+
+def _check_header(file: Path) -> None:
+    """Checks that a file of weights starts like safetensors: the length of a JSON header, then the header.
+
+    Measuring does not read these weights, but a broken file should still be reported.
+
+    Raises:
+        SpecError: The file is something else, such as a pickle.
+    """
+    if not file.is_file():
+        raise SpecError("is no file", file=str(file))
+    with file.open("rb") as opened:
+        start = opened.read(9)
+    if len(start) < 9 or int.from_bytes(start[:8], "little") > file.stat().st_size - 8 or start[8:] != b"{":
+        raise SpecError("is not a safetensors file: it is damaged or a renamed pickle", file=str(file))
+
+
+def _same_weights(model: str, exported: object, wanted: str | None) -> None:
+    """Checks that an exported model has the wanted weight format."""
+    if wanted is not None and wanted != exported:
+        kind = "" if exported is None else f" in {exported}"
+        raise InputError(f"{model}: is already exported{kind}; --weights only applies to models that are built here")
+
+
+def _usual_sound(model: str, audio_s: float | None) -> None:
+    """Refuses ``audio_s`` for an exported model, which has a fixed length of sound."""
+    if audio_s is not None:
+        raise InputError(
+            f"{model} is exported for one length of sound; audio_s (--audio) only applies to published models"
+        )
+
+
+def _design_inside(path: Path) -> Design | None:
+    """The design of a GGUF file, if it can be priced."""
+    if path.suffix != ".gguf":
+        return None
+
+    try:
+        return read_design(path)
+    except Unsupported:
+        return None
+
+
+def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
+    """The prediction of this machine's own profile, or None if it was not calibrated in this runtime."""
+    profile = saved_profile(kept_as(runtime, **read_by(design.arch)), threads)
+    if profile is None:
+        return None
+    graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]
+    return calibrated_estimate(design, graphs[0], graphs[1], workload, profile)
