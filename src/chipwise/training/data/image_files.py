@@ -7,11 +7,14 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from chipwise.core.extras import optional_imports
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 MOST_BYTES = 2**28  # of one image's file
 MOST_PIXELS = 2**26  # of one image
@@ -21,7 +24,7 @@ _BROKEN = (
 )  # what decoders raise of broken files
 
 
-def read_image(path: Path, *, channels: int) -> Any:
+def read_image(path: Path, *, channels: int) -> PillowImage:
     """The image of a file, grey for one channel and RGB for more, as Pillow holds it.
 
     Raises:
@@ -31,7 +34,7 @@ def read_image(path: Path, *, channels: int) -> Any:
     return decoded_image(read_bytes(path, most=MOST_BYTES), where=str(path), channels=channels)
 
 
-def decoded_image(content: bytes, *, where: str, channels: int) -> Any:
+def decoded_image(content: bytes, *, where: str, channels: int) -> PillowImage:
     """The image that ``content`` encodes; ``where`` names it in messages.
 
     Raises:

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.training.evaluations.data import METHODS as METHODS
 from chipwise.training.evaluations.data import Method, Question, Task
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 AS_THEY_ARE = "weights as they are, in torch"
 _ROWS = 64  # texts at a time
@@ -58,7 +61,7 @@ class TaskResult:
 
 def evaluate_task(
     model: Transformer,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     task: Task,
     *,
     method: Method | None = None,
@@ -97,7 +100,7 @@ def expected_cpu_s(task: Task) -> float:
 
 def learn(
     model: Transformer,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     task: Task,
     *,
     method: Method = "tune",
@@ -119,7 +122,7 @@ def learn(
     return model, head
 
 
-def _check(model: Transformer, tokenizer: Any) -> None:
+def _check(model: Transformer, tokenizer: Tokenizer) -> None:
     if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
         raise InputError("the model's weights are not all finite; train it again, at lower rates")
     if tokenizer.get_vocab_size() > model.arch.vocab_size:
@@ -183,7 +186,7 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
     return math.tanh(middle - half), math.tanh(middle + half)
 
 
-def encode(tokenizer: Any, text: str, longest: int) -> list[int]:
+def encode(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
     """The first ``longest`` tokens of ``text``, between separators."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return [0, *ids[: longest - 2], 0][:longest]
@@ -306,7 +309,7 @@ def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[li
     return batches
 
 
-def _likeliest(model: Transformer, tokenizer: Any, question: Question) -> bool:
+def _likeliest(model: Transformer, tokenizer: Tokenizer, question: Question) -> bool:
     """Whether the right option has the most nats per byte after the question."""
     scores = []
     for option in question.options:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class _Lent(nn.Module):
         with torch.device("meta"):
             self.model = Transformer(arch)
 
-    def forward(self, work: Callable[[Transformer], Any]) -> Any:
+    def forward(self, work: Callable[[Transformer], T]) -> T:
         return work(self.model)
 
 

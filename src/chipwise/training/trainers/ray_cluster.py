@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from chipwise.core.digest import digest
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
@@ -112,7 +112,7 @@ class RayTrainer(BaseTrainer):
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
-        left: dict[Any, _Running] = {}
+        left: dict[object, _Running] = {}
         for place, job in enumerate(jobs):
             assert isinstance(job, TrainJob)
             if ended(job):
@@ -144,7 +144,7 @@ class RayTrainer(BaseTrainer):
             for task in left:
                 self._ray.cancel(task, force=True)
 
-    def _submit(self, job: TrainJob) -> Any:
+    def _submit(self, job: TrainJob) -> object:
         content = Path(job.tokens).read_bytes()
         name = hashlib.sha256(content).hexdigest()
         if name not in self._texts:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from chipwise.core.tables import Table
 from chipwise.errors import DataError, SpecError
 from chipwise.training.data.image_files import decoded_image, read_image
 from chipwise.training.data.parquet_files import read_columns
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 Images = NDArray[np.uint8]  # (n, Y, X, C)
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -263,7 +266,7 @@ def resized(pixels: Images, size: int, channels: int) -> Images:
     return found
 
 
-def _fitted(image: Any, size: int, channels: int) -> Any:
+def _fitted(image: PillowImage, size: int, channels: int) -> PillowImage:
     """An image of Pillow as grey or RGB, scaled so that its shorter side fits, and its middle."""
     converted = image.convert("L" if channels == 1 else "RGB")
     width, height = converted.size
@@ -272,7 +275,7 @@ def _fitted(image: Any, size: int, channels: int) -> Any:
     return converted.resize((size, size), box=(left, top, left + edge, top + edge))
 
 
-def _array(image: Any, size: int, channels: int) -> Images:
+def _array(image: PillowImage, size: int, channels: int) -> Images:
     return np.asarray(_fitted(image, size, channels)).reshape(size, size, channels)
 
 

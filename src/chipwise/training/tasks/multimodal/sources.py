@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from chipwise.errors import DataError, SpecError
 from chipwise.training.data.image_files import read_image
 from chipwise.training.data.text_rows import text_rows
 from chipwise.training.tasks.multimodal import shapes
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
 
 COLUMNS = ("image", "question", "answer")
 
@@ -100,6 +103,6 @@ def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.u
     return _fitted(Image.fromarray(pixels), size, channels)
 
 
-def _fitted(image: Any, size: int, channels: int) -> NDArray[np.uint8]:
+def _fitted(image: PillowImage, size: int, channels: int) -> NDArray[np.uint8]:
     found = np.asarray(image.convert("L" if channels == 1 else "RGB").resize((size, size)), np.uint8)
     return found[None] if channels == 1 else found.transpose(2, 0, 1)

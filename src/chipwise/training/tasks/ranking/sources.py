@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,7 +146,7 @@ def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
     )
 
 
-def _tags_of(value: Any) -> list[str]:
+def _tags_of(value: object) -> list[str]:
     """Tags as a list, a text or a single number holds them."""
     if isinstance(value, str):
         return value.split()

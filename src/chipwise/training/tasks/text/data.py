@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.tasks.protocol import Exported
 from chipwise.training.tasks.token_data import TokenTaskData
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
 CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
 
@@ -57,7 +62,7 @@ class TextData(TokenTaskData[TokenStore]):
         export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer, packing=item.packing)
 
 
-def continued(session: Any, tokenizer: Any, prompt: str, longest: int) -> str:
+def continued(session: OnnxRuntimeSession, tokenizer: Tokenizer, prompt: str, longest: int) -> str:
     """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
     written: list[int] = []
