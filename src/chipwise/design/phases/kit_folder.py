@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest
 from chipwise.core.files import read_json, read_text, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
@@ -243,7 +244,7 @@ def _packed(model: RunModel, runtime: str, folder: Path, run: Path) -> KitModel:
         write_atomic(target, source.read_bytes())
         made_from[source.relative_to(run).as_posix()] = kits.sha256_of(source)
     else:
-        weights: Mapping[str, object] | None = None
+        weights: Mapping[str, AnyArray] | None = None
         if model.weights is not None:
             from chipwise.deploy.export.hf import load_pretrained
 
