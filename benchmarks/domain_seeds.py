@@ -74,9 +74,8 @@ def main() -> None:
             tries = [pool.submit(work.trained, choices, 0, "validation") for choices in rivals]
             for choices, tried in zip(rivals, tries, strict=True):
                 told = summary(design_of(choices, spec=spec.space))
-                print(
-                    f"reference {told}: {spec.asked.metric.text(tried.result()['loss'])} on validation data", flush=True
-                )
+                loss = spec.task_settings.metric.text(tried.result()["loss"])
+                print(f"reference {told}: {loss} on validation data", flush=True)
             best = min(range(len(rivals)), key=lambda i: tries[i].result()["loss"])
         contenders: dict[str, Mapping[str, Any]] = {}
         for name, record, trial in chosen:
@@ -98,7 +97,7 @@ def main() -> None:
             row = {"contender": name, **job.result(), "time_p50_s": seconds[name]}
             rows.append(row)
             half = f" ± {row['half_width']:.4g}" if row["half_width"] else ""
-            text = spec.asked.metric.text(row["loss"])
+            text = spec.task_settings.metric.text(row["loss"])
             print(f"{name} {row['design']}, seed {row['seed']}: {text}{half}; {seconds[name] * 1e6:.1f} us", flush=True)
     means = {name: float(np.mean([row["loss"] for row in rows if row["contender"] == name])) for name in contenders}
     for name in contenders:
@@ -136,11 +135,11 @@ def smaller_references(spec: RunSpec, choices: Mapping[str, Any]) -> list[Mappin
     def size(of: Mapping[str, Any]) -> int:
         return design_of(of, spec=spec.space).arch.parameters()
 
-    family = spec.asked.family(choices)
+    family = spec.task_settings.family(choices)
     alike = [
         other
-        for other in spec.asked.references(spec.space)
-        if spec.asked.family(other) == family and other["weights"] == choices["weights"]
+        for other in spec.task_settings.references(spec.space)
+        if spec.task_settings.family(other) == family and other["weights"] == choices["weights"]
     ]
     found: list[Mapping[str, Any]] = []
     for share in (2, 4):
@@ -178,7 +177,7 @@ class Work:
     def trained(self, choices: Mapping[str, Any], seed: int, split: Split) -> dict[str, object]:
         """One row of the table: the design's metric on ``split`` after a training with ``seed``."""
         spec = load_run(self.run_file)
-        task = spec.asked
+        task = spec.task_settings
         data = task.open(spec.data, base=Path(spec.folder), folder=self.folder / "corpus", space=spec.space)
         design = design_of(choices, spec=spec.space)
         with tempfile.TemporaryDirectory() as place:

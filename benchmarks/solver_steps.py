@@ -33,10 +33,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 3, 4, 6, 8, 16])
     asked = parser.parse_args()
     spec = load_run(RUN_FILE)
-    designs = (design_of(choices, spec=spec.space) for choices in spec.asked.references(spec.space))
+    designs = (design_of(choices, spec=spec.space) for choices in spec.task_settings.references(spec.space))
     arch = next(design.arch for design in designs if summary(design) == DESIGN)
     with tempfile.TemporaryDirectory() as folder:
-        task = spec.asked.open(spec.data, base=Path(spec.folder), folder=Path(folder) / "corpus", space=spec.space)
+        task = spec.task_settings.open(
+            spec.data, base=Path(spec.folder), folder=Path(folder) / "corpus", space=spec.space
+        )
         task.prepare()
         data: Any = task.data(arch).load()
         recipe = Recipe(**task.recipe)

@@ -47,7 +47,7 @@ for file in sys.argv[3:]:
     if isinstance(spec, RunSpec) and spec.data and spec.data.get("source") not in opened:
         opened.append(spec.data.get("source"))
         with tempfile.TemporaryDirectory() as folder:
-            spec.asked.open(spec.data, base=Path(spec.folder), folder=Path(folder), space=spec.space)
+            spec.task_settings.open(spec.data, base=Path(spec.folder), folder=Path(folder), space=spec.space)
 """
 
 

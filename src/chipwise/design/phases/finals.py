@@ -178,7 +178,7 @@ class Finals:
 
     def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
         """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
-        seconds, asked = self._seconds(fewest), self._spec.asked
+        seconds, asked = self._seconds(fewest), self._spec.task_settings
         paces = {asked.latency_metric, *DERIVED}
         if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
             return fewest
@@ -190,7 +190,7 @@ class Finals:
     def _seconds(self, item: Candidate) -> float | None:
         """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
-        return (known or {}).get(self._spec.asked.latency_metric)
+        return (known or {}).get(self._spec.task_settings.latency_metric)
 
     def _counted(self, item: Candidate) -> float:
         bits = item.notes.exported_loss
@@ -365,7 +365,7 @@ class Finals:
     def write_winner(self, winner: Candidate) -> None:
         """Writes the folder that the task's ecosystem loads, with the measured ``model.onnx`` and the promises."""
         source = self._folder.trial(winner.number) / "model.onnx"
-        metric, notes = self._spec.asked.metric, winner.notes
+        metric, notes = self._spec.task_settings.metric, winner.notes
         tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
         promises = promises_of(self._spec, winner) | {
             metric.name: None if tested is None else metric.shown(tested),

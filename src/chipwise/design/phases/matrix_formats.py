@@ -42,7 +42,7 @@ def narrow_forms(space: SpaceSpec) -> Sequence[str]:
 
 def chosen_by_matrix(spec: RunSpec, target: Target | None) -> bool:
     """Whether the finalists of a run get a format for each matrix: their files must be timed here."""
-    return spec.asked.per_matrix and bool(narrow_forms(spec.space)) and timed_here(spec, target)
+    return spec.task_settings.per_matrix and bool(narrow_forms(spec.space)) and timed_here(spec, target)
 
 
 def timed_here(spec: RunSpec, target: Target | None) -> bool:
@@ -89,7 +89,7 @@ def select_formats(
         return lambda: session.prefill(asked)
 
     found = select(
-        fastest_fusion(item.design, predict, pace=spec.asked.latency_metric),
+        fastest_fusion(item.design, predict, pace=spec.task_settings.latency_metric),
         weights,
         folder,
         opened=opened,

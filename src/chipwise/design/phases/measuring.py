@@ -134,7 +134,7 @@ class CandidateMeasurer:
         if item.is_reference:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
-        pace = self._spec.asked.latency_metric
+        pace = self._spec.task_settings.latency_metric
         return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
 
     def _references(self) -> list[Candidate]:

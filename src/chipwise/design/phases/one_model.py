@@ -56,7 +56,7 @@ class TaskScore:
     @classmethod
     def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
         """The score that ``losses`` give."""
-        metric, error = run.asked.metric, losses.std_error
+        metric, error = run.task_settings.metric, losses.std_error
         most = 1.0 if metric.unit == "share" else math.inf
         off = 0.0 if error is None else Z95 * error
         ends = [min(max(losses.loss + each, 0.0), most) for each in (-off, off)]
@@ -274,7 +274,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
     """The task's data, prepared if missing, and checked against the input of ``arch``."""
     if unlike := run.space.kind.other_input(arch, run=run.name):
         raise SpecError(unlike, field=f"space.{run.space.part}")
-    data = run.asked.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
+    data = run.task_settings.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
     data.prepare()
     return data
 
@@ -291,5 +291,5 @@ def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, o
         "constraints": {},
         "promised": {},
         "measured": None,
-        run.asked.metric.name: value,
+        run.task_settings.metric.name: value,
     }

@@ -93,7 +93,7 @@ class Search:
         self.budget = RunBudget(spec, self.trials, self.ledger)
         allowed = self.allowance = spec.allowance
         self.status = Status(
-            unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.asked.metric
+            unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.task_settings.metric
         )
         self.target: Target | None = None  # once it is open
 
@@ -191,7 +191,7 @@ class Search:
         """Opens the data of the task."""
         self._phase("reading data")
         spec = self.spec
-        return spec.asked.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
+        return spec.task_settings.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
 
     def _score(self, finals: Finals, winner: Candidate, reference: Candidate | None) -> None:
         """Scores winner and reference design on test data, and stores samples of their outputs."""
@@ -224,7 +224,7 @@ class Search:
         self._remember_screened(screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
-        pace = spec.asked.latency_metric
+        pace = spec.task_settings.latency_metric
         limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
         chooser = Chooser(
             self.space,
@@ -235,7 +235,7 @@ class Search:
             final=self.allowance.final,
             in_tokens=self.allowance.unit == "tokens",
             bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
-            law=spec.asked.law,
+            law=spec.task_settings.law,
             seed=spec.seed,
         )
         if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
@@ -387,7 +387,7 @@ class Search:
                 break
             self.trials.note(reference.number, within=False)
             self._phase("choosing the reference design")
-            family = self.spec.asked.family(reference.notes.choices)
+            family = self.spec.task_settings.family(reference.notes.choices)
             smaller = largest_within(
                 self.trials, self.spec, ready.target, family, measurer=ready.measurer, others=self.others
             )
@@ -428,7 +428,7 @@ class Search:
         if item.loss is None:
             self.trials.fail(item.number, "set aside before training")
             return
-        metric = self.spec.asked.metric
+        metric = self.spec.task_settings.metric
         known = item.known | {metric.name: metric.shown(item.loss)}
         self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
 

@@ -48,7 +48,7 @@ def reference_designs(
 
     Begun ones are continued.
     """
-    asked = spec.asked
+    asked = spec.task_settings
     families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
     found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
     return [item for item in found if item is not None]
@@ -73,7 +73,7 @@ def largest_within(
 
     def tried() -> list[Candidate]:
         known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
-        return [item for item in known if spec.asked.family(item.notes.choices) == family]
+        return [item for item in known if spec.task_settings.family(item.notes.choices) == family]
 
     alive = [item for item in tried() if item.alive]
     good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
@@ -119,14 +119,14 @@ def _largest_first(
         return kept(limits, predicted, {}, spec.confidence_share)
 
     fitting: list[tuple[bool, bool, int, float, int, Mapping[str, object], Mapping[str, Bounds]]] = []
-    for choices in spec.asked.references(spec.space):
-        if spec.asked.family(choices) != family:
+    for choices in spec.task_settings.references(spec.space):
+        if spec.task_settings.family(choices) != family:
             continue
         design = design_of(choices, spec=spec.space, name="baseline")
         predicted = target.predict(design)
         values = values_of(predicted)
         if fits(predicted):
             beyond, size = total_penalty(spec.limits, values) > 0, design.arch.parameters()
-            order = (beyond, size > most, size if size > most else -size, values[spec.asked.latency_metric])
+            order = (beyond, size > most, size if size > most else -size, values[spec.task_settings.latency_metric])
             fitting.append((*order, len(fitting), choices, predicted))
     return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]

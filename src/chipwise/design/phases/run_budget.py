@@ -77,7 +77,7 @@ class RunBudget:
         """
         if "plan" in self._trials.study.memory or any(item.rungs for item in self._trials.all()):
             return
-        compared = any(True for _ in self._spec.asked.references(self._spec.space))
+        compared = any(True for _ in self._spec.task_settings.references(self._spec.space))
         require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=2 if compared else 1)
 
     def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
@@ -109,7 +109,7 @@ class RunBudget:
         training -= max(0.0, self.allowance.final - max(done)) if done else 0.0
         if self._spec.quality.chosen == "proxy":
             return plan_finals(self.allowance, training)
-        least = self._spec.asked.metric.least_share
+        least = self._spec.task_settings.metric.least_share
         plan = plan_rungs(self.allowance, training, least_share=least)
         first = plan[0].budget if len(plan) > 1 else 0.0
         return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)

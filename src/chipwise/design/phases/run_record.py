@@ -96,7 +96,7 @@ def make_record(
         history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.record("bars").data)),
-        rankings=rankings(items, spec.workload, pace=spec.asked.latency_metric),
+        rankings=rankings(items, spec.workload, pace=spec.task_settings.latency_metric),
         test=build(rec.TestScore, memory.record("test").data, field="test") if "test" in memory else None,
         samples={name: value for name, value in samples.data.items() if name != "continuations"},
         law=_law(memory.data),
@@ -223,7 +223,7 @@ def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list
 
     Quality is what was trained, or where nothing was, the loss that the law expects.
     """
-    by_law, metric = spec.quality.chosen == "law", spec.asked.metric
+    by_law, metric = spec.quality.chosen == "law", spec.task_settings.metric
     kept, rows = [], []
     for item in items:
         if (item.loss is None and not by_law) or not item.alive or item.is_reference:
@@ -268,8 +268,8 @@ def _elsewhere(
     rows = space.canonical(np.array([item.row for item in kept], np.int64).reshape(len(kept), len(space.genes)))
     quality = np.array([item.quality for item in kept], float)
     targets = AcrossDevices(spec, space, others, target.metrics).targets
-    fronts = targets.fronts(rows, quality, spec.asked.latency_metric)
-    transfer = targets.transfer(rows, quality, spec.asked.latency_metric)
+    fronts = targets.fronts(rows, quality, spec.task_settings.latency_metric)
+    transfer = targets.transfer(rows, quality, spec.task_settings.latency_metric)
     here = f"{target.title} ({'calibrated' if target.measures else 'predicted'})"
     found = []
     for i, name in enumerate(targets.devices):

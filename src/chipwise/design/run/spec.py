@@ -33,9 +33,9 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.predict.cost.spending import Rates, refused, require
-from chipwise.training.evaluations.data import TASKS, Kind
-from chipwise.training.tasks.protocol import TASKS as ASKED
-from chipwise.training.tasks.protocol import Task
+from chipwise.training.evaluations.data import TASKS as EVALUATIONS
+from chipwise.training.evaluations.data import Kind
+from chipwise.training.tasks.protocol import TASKS, Task
 from chipwise.training.trainers.train_spec import TrainSpec
 
 LOCAL_RUNTIME = "onnxruntime"
@@ -278,8 +278,8 @@ class TaskSpec:
     def __post_init__(self) -> None:
         if (self.name is None) == (self.file is None):
             raise SpecError("give either the name of a shipped task or a file", field="name")
-        if self.name is not None and self.name not in TASKS.names():
-            known = [*TASKS.names(), "or a .csv or .jsonl file"]
+        if self.name is not None and self.name not in EVALUATIONS.names():
+            known = [*EVALUATIONS.names(), "or a .csv or .jsonl file"]
             raise SpecError(f"unknown task {self.name!r}; {nearest(self.name, known)}", field="name")
         if self.name is not None and self.kind is not None:
             raise SpecError("only of a file", field="kind")
@@ -350,8 +350,8 @@ class RunSpec:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or set("/\\") & set(self.name) or self.name[0] == ".":
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
-        if self.task not in ASKED:
-            raise SpecError(f"unknown task {self.task!r}; {nearest(self.task, ASKED.names())}", field="task")
+        if self.task not in TASKS:
+            raise SpecError(f"unknown task {self.task!r}; {nearest(self.task, TASKS.names())}", field="task")
         if self.task != "text":
             self._check_trained_task()
         try:
@@ -380,7 +380,7 @@ class RunSpec:
             )
         self._require_known()
         by_law = self.quality.chosen == "law"
-        metric = self.asked.metric
+        metric = self.task_settings.metric
         sought, direction = (EXPECTED_LOSS, "minimize") if by_law else (metric.name, metric.direction)
         if [goal.direction for goal in self.goals if goal.metric == sought] != [direction]:
             raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
@@ -392,7 +392,7 @@ class RunSpec:
                 "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",
                 field="space.weights",
             )
-        self.asked.require_fit(self.workload, self.space)
+        self.task_settings.require_fit(self.workload, self.space)
 
     def _check_trained_task(self) -> None:
         """Refuses fields that only text searches have."""
@@ -439,15 +439,15 @@ class RunSpec:
 
     def _require_told(self, metric: str, field: str) -> None:
         """Refuses a metric that the target cannot measure or predict, or that requests of the task do not have."""
-        if self.asked.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
+        if self.task_settings.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
             raise SpecError(
-                f"a request of {self.task} is one pass, no token is generated; use {self.asked.latency_metric}",
+                f"a request of {self.task} is one pass, no token is generated; use {self.task_settings.latency_metric}",
                 field=field,
             )
         if metric in DERIVED and metric not in derived(dict.fromkeys(METRICS, 1.0), self.space):
             lacking = DERIVED[metric].requires
             raise SpecError(
-                f"a request of {self.task} holds no {lacking}; use {self.asked.latency_metric}", field=field
+                f"a request of {self.task} holds no {lacking}; use {self.task_settings.latency_metric}", field=field
             )
         rates, sheet = self.target.rates, self.target.sheet
         if metric in SPENDING:
@@ -486,9 +486,9 @@ class RunSpec:
         return allowance(self.budget, self.train)
 
     @property
-    def asked(self) -> Task:
+    def task_settings(self) -> Task:
         """The task of the models."""
-        found: Task = ASKED.load(self.task)
+        found: Task = TASKS.load(self.task)
         return found
 
     @property
@@ -500,7 +500,7 @@ class RunSpec:
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints, parsed."""
         tasks = [item.label for item in self.tasks]
-        return parse_constraints(self.constraints, tasks=tasks, quality=self.asked.metric)
+        return parse_constraints(self.constraints, tasks=tasks, quality=self.task_settings.metric)
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
@@ -510,7 +510,7 @@ class RunSpec:
     @property
     def goals(self) -> tuple[Objective, ...]:
         """The objectives, parsed."""
-        return parse_objectives(self.objectives, quality=self.asked.metric)
+        return parse_objectives(self.objectives, quality=self.task_settings.metric)
 
     @property
     def identity(self) -> str:
@@ -566,8 +566,8 @@ def run_spec(data: object, *, file: str) -> RunSpec:
         raise SpecError(NO_SPACE, file=file, field="start_from")
     fields = spelt_out(data)
     name = fields.get("task", "text")
-    if isinstance(name, str) and name in ASKED:
-        fields = {**ASKED.load(name).defaults, **fields}
+    if isinstance(name, str) and name in TASKS:
+        fields = {**TASKS.load(name).defaults, **fields}
     found = build(RunSpec, fields, file=file)
     if found.quality.chosen != "law" and "data" not in fields:
         raise SpecError(

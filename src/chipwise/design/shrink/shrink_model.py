@@ -254,7 +254,7 @@ def shrink_model(
         loss_before=cut.loss_before,
         loss_after=cut.loss_after,
         held_out=material.held_out,
-        metric=material.run.asked.metric if isinstance(material, TaskMaterial) else None,
+        metric=material.run.task_settings.metric if isinstance(material, TaskMaterial) else None,
         score=scores[0],
         original_score=scores[1],
         estimates=None if estimates is None else (estimates[0], estimates[1]),

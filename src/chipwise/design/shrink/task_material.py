@@ -153,7 +153,7 @@ class TaskMaterial:
         self._dataset.require_fit(self.arch)
         self._recipe = build(Recipe, self.data.recipe)
         self.about = {"task": run.task, "data": digest(list(self._dataset.identity))}
-        self.held_out = f"{run.asked.metric.title}, validation data"
+        self.held_out = f"{run.task_settings.metric.title}, validation data"
 
     @property
     def examples(self) -> TaskExamples:

@@ -545,7 +545,7 @@ def test_trials_are_closed_with_their_values_or_set_aside() -> None:
         study=SimpleNamespace(finish=lambda number, values: closed.append((number, values))),
     )
     found._close(item(3, loss=None))
-    metric = SPEC.asked.metric
+    metric = SPEC.task_settings.metric
     known = {goal.metric: 5.0 for goal in SPEC.goals if goal.metric != metric.name}
     found._close(item(4, loss=2.0, known=known))
     values = tuple(metric.shown(2.0) if goal.metric == metric.name else 5.0 for goal in SPEC.goals)
@@ -618,7 +618,7 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
         allowance=None,
         space=None,
         confidence_share=0.9,
-        asked=SimpleNamespace(
+        task_settings=SimpleNamespace(
             references=lambda space: list(known), family=lambda name: known[name][2], latency_metric="tpot_p50"
         ),
     )

@@ -311,7 +311,7 @@ def test_a_winners_folder_has_its_file_and_what_it_promises(
     }
     ((item, folder, files),) = shipped
     assert (item, folder) == (3, winner)
-    metric = SPEC.asked.metric
+    metric = SPEC.task_settings.metric
     (promises,) = map(json.loads, files.values())
     assert promises == {
         "schema": "x",

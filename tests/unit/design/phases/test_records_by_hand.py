@@ -430,7 +430,7 @@ def largest(monkeypatch, trials: Recorded, good: set[int], others: Any = None) -
     sizes = [({"d_model": width, "family": "a"}, {"size": width}) for width in range(9, 0, -1)]
     monkeypatch.setattr(reference_design, "_largest_first", lambda spec, target, family: sizes)
     monkeypatch.setattr(reference_design, "design_of", lambda choices, *, spec, name: choices["d_model"])
-    spec: Any = SimpleNamespace(space=None, asked=SimpleNamespace(family=lambda choices: choices["family"]))
+    spec: Any = SimpleNamespace(space=None, task_settings=SimpleNamespace(family=lambda choices: choices["family"]))
     measurer: Any = SimpleNamespace(within_limits=judge)
     found = reference_design.largest_within(trials, spec, None, "a", measurer=measurer, others=others)  # type: ignore[arg-type]
     return (None if found is None else found.notes.choices["d_model"]), asked
@@ -475,7 +475,7 @@ def test_each_family_has_its_reference_design_where_one_keeps_the_limits(monkeyp
         "largest_within",
         lambda trials, spec, target, family, **options: None if family == "a" else f"largest of {family}",
     )
-    spec: Any = SimpleNamespace(asked=asked, space=None)
+    spec: Any = SimpleNamespace(task_settings=asked, space=None)
     found: Any = reference_design.reference_designs(None, spec, None, measurer=None)  # type: ignore[arg-type]
     assert found == ["largest of b", "largest of c"]
 

@@ -91,7 +91,7 @@ def test_a_denoiser_is_worth_what_it_is_worth_in_the_best_number_of_steps_within
         limits = (Constraint(metric="ttft_p50", op="<=", limit=limit_s, text=f"<= {limit_s} s"),)
         screened = screen(space, metrics, limits, seed=0, draws=50)
         return Chooser(
-            space, screened, metrics, spec.goals, limits, final=60.0, seed=0, law=spec.asked.law,
+            space, screened, metrics, spec.goals, limits, final=60.0, seed=0, law=spec.task_settings.law,
             bytes_per_token=lambda rows: np.ones(len(rows)),
         )  # fmt: skip
 
