@@ -1,4 +1,4 @@
-"""Metrics, limits on them and directions, as a user writes them: ``tpot_p99: "<= 3 ms"``.
+"""Parses metrics, limits and directions of a run file, such as ``tpot_p99: "<= 3 ms"``.
 
 An ``@`` names a device, as in ``tpot_p50@h100-sxm`` (a run's limits on other devices), or a task, as in
 ``accuracy@organ-system``, whose limits are lower bounds.
@@ -30,7 +30,7 @@ DERIVED = {
     each.name: each
     for each in (Metric(name="rtf", title="real-time factor", short="RTF", of=_real_time, requires="sound"),)
 }
-"""Metrics that follow from other costs of a request."""
+"""Metrics derived from other costs of a request."""
 METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is not a cost
     "ttft_p50": "time",
     "ttft_p99": "time",
@@ -38,13 +38,13 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "tpot_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
     **{name: metric.unit for name, metric in DERIVED.items()},
-    "throughput": "rate",  # new tokens of all requests over the median seconds of a whole request
+    "throughput": "rate",  # new tokens of all requests / median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
-    "expected_loss": "count",  # nats per token of a law's text
+    "expected_loss": "count",  # nats per token on the law's text
     "power": "power",  # mean watts while requests follow one another
     "joules_per_token": "energy",  # of a new token, including its share of prefill
-    "usd_per_1k_tokens": "token_price",  # of 1,000 new tokens, likewise
+    "usd_per_1k_tokens": "token_price",  # price of 1,000 new tokens, including their share of prefill
 }
 POWER_METRICS = ("power", "joules_per_token")
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
@@ -57,12 +57,12 @@ _LATENCY_METRICS = (
     "usd_per_1k_tokens",
 )  # metrics that depend on the time per token
 TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "throughput", *DERIVED, *SPENDING})
-"""Metrics that another process on the machine changes while they are measured."""
+"""Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
-_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of which less is better
-LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # and the objective to use instead
-TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # of a task: ``metric@task``
+_LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of units for which lower is better
+LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # metric -> the objective to use instead
+TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # metrics of tasks: ``metric@task``
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 
@@ -133,12 +133,12 @@ def parse_constraints(
 
     Args:
         data: The limits.
-        field: Where they stand, for messages.
+        field: Name of their field, for messages.
         tasks: Tasks that may have a limit. None: any.
-        quality: What trainings reveal.
+        quality: The task's quality metric.
 
     Raises:
-        SpecError: An unknown metric or task, a limit that cannot be read, or limits that contradict each other.
+        SpecError: A metric or task is unknown, a limit cannot be read, or limits contradict each other.
     """
     if not isinstance(data, Mapping):
         raise SpecError(f"must be a mapping of metrics to limits, not {data!r:.40}", field=field)
@@ -250,7 +250,7 @@ def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
 
 
 def _floor(metric: str, value: object, field: str) -> Constraint:
-    """A limit on the result of a task: at least a share, or a correlation."""
+    """Parses a minimum for the score of a task (a share or a correlation)."""
     if isinstance(value, Mapping):
         raise SpecError(
             "tasks are evaluated only for the finalists, so their limits must be hard: write only the text",
@@ -294,7 +294,7 @@ def parse_objectives(
     """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
 
     Raises:
-        SpecError: None at all, an unknown metric, or a direction that is neither or the wrong one.
+        SpecError: There is no objective, a metric is unknown, or a direction is unknown or wrong.
     """
     if not data:
         raise SpecError(f"name at least one, such as {quality.name}: {quality.direction}", field=field)
@@ -320,19 +320,19 @@ def parse_objectives(
 
 
 def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Derived metrics of a request by its costs; none that it does not have."""
+    """Derived metrics of a request that can be computed from its costs."""
     found = {name: metric.of(costs, request) for name, metric in DERIVED.items() if metric.of is not None}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def derived_intervals(intervals: Mapping[str, Sequence[float | None]], request: Request) -> dict[str, Any]:
-    """Sums of values and interval ends, which derived metrics use one by one; None if an end is unknown."""
+    """Derived metrics of values and of both interval ends; None if an end is unknown."""
     ends = [derived(dict(zip(intervals, each, strict=True)), request) for each in zip(*intervals.values(), strict=True)]
     return {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
 
 
 def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:
-    """The hard constraints that ``values`` break; a metric without a value breaks nothing yet."""
+    """The hard constraints that ``values`` break; a metric without a value breaks none."""
     return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
 
 
@@ -343,7 +343,7 @@ def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
 
 
 def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
-    """Whether a soft limit is on time per token, or on a metric that moves with it."""
+    """Whether a soft limit applies to the time per token or to a metric that depends on it."""
     return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
 
 

@@ -1,8 +1,8 @@
-"""An agent's loop (perceive, think, act): the cost of one turn on its devices, and what fits into a time.
+"""An agent's loop (perceive, think, act): the cost of one turn on its devices, and what fits into its time budget.
 
 A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
-a fixed time (a tool, a motor) that the user measured. Where a turn takes too long, each part's alternatives are tried,
-and each part's row says how many new tokens or calls would fit with all else as it is.
+a fixed time (a tool, a motor) that the user measured. If a turn takes too long, each part's alternatives are tried.
+Each part's row says how many new tokens or calls would fit if nothing else changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chipwise.predict.served.request import Request, taken_for
 
 CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls")
 MOST_TRIED = 5_000  # combinations of alternatives
-MOST_S = 1e9  # of a part that was measured: 30 years
+MOST_S = 1e9  # upper limit for a measured part: 30 years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +39,22 @@ class LoopPart:
 
     name: str
     model: str | None = None
-    device: str | None = None  # the loop's unless given
+    device: str | None = None  # default: the loop's device
     runtime: str | None = None
     weights: str | None = None
-    images: int = 0  # of each call
+    images: int = 0  # images per call
     image_size: str = "1024x768"
     prompt: int = 1
-    cached: int = 0  # tokens of the prompt that are kept from one turn to the next
+    cached: int = 0  # prompt tokens that stay in the cache from turn to turn
     new: int = 1
-    calls: int = 1  # in a turn
-    time: str | None = None  # of a part that is not a model, such as 20 ms
+    calls: int = 1  # calls per turn
+    time: str | None = None  # time of a part without a model, such as 20 ms
     instead: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
         if (self.model is None) == (self.time is None):
-            raise SpecError("a part is a model, or has a time that was measured: state one of them", field="model")
+            raise SpecError("a part needs either a model or a measured time", field="model")
         positive(self, "prompt", "new", "calls")
         for name in ("images", "cached"):
             whole_number(name, getattr(self, name), least=0)
@@ -64,7 +64,9 @@ class LoopPart:
                 raise SpecError(f"must be above zero and at most {MOST_S:,.0f} s, not {self.time!r:.40}", field="time")
         for name, values in self.instead.items():
             if name not in CHOICES or (self.time is not None and name != "calls"):
-                raise SpecError(f"has no alternatives; these have: {', '.join(CHOICES)}", field=f"instead.{name}")
+                raise SpecError(
+                    f"cannot have alternatives; these fields can: {', '.join(CHOICES)}", field=f"instead.{name}"
+                )
             if not isinstance(values, list) or not values:
                 raise SpecError("must be a list of values", field=f"instead.{name}")
             for i, value in enumerate(values):
@@ -74,7 +76,7 @@ class LoopPart:
                     raise SpecError(error.message, field=f"instead.{name}[{i}]") from None
 
     def variants(self) -> list[tuple[int, LoopPart]]:
-        """The part and its alternatives, with how many steps of preference each is away."""
+        """The part and its alternatives, each with its number of steps in the order of preference."""
         options = [[getattr(self, name), *values] for name, values in self.instead.items()]
         found = []
         for places in itertools.product(*(range(len(values)) for values in options)):
@@ -99,7 +101,7 @@ class LoopPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLoop:
-    """A loop as its file states it. ``budget`` is on one turn; ``device`` where a part names none."""
+    """A loop as stated in its file. ``budget`` is for one turn; ``device`` is the default for its parts."""
 
     parts: tuple[LoopPart, ...]
     budget: str
@@ -112,7 +114,7 @@ class AgentLoop:
             raise SpecError("a loop has at least one part", field="parts")
         names = [part.name for part in self.parts]
         if len(set(names)) < len(names):
-            raise SpecError("parts need names of their own", field="parts")
+            raise SpecError("parts need different names", field="parts")
         filled = []
         for i, part in enumerate(self.parts):
             if part.model is not None and part.device is None and self.device is None:
@@ -130,7 +132,7 @@ class AgentLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCost:
-    """Seconds of a part in one turn; of a model with the time of its first token and of each after it."""
+    """Seconds of a part in one turn; for a model also its time to first token and time per token."""
 
     part: LoopPart
     turn_s: Predicted
@@ -138,7 +140,7 @@ class PartCost:
     tpot_s: float | None = None
 
     def new_within(self, seconds: float) -> int | None:
-        """New tokens of each call that fit into a time; None for parts that generate nothing, or 0."""
+        """New tokens per call that fit into a time; None for parts that do not generate."""
         if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
             return None
         each = seconds / self.part.calls
@@ -153,8 +155,8 @@ class PartCost:
 class LoopCost(Result):
     """Cost of one turn by part, and what would fit.
 
-    ``fitting`` are the alternatives nearest to what was requested with which a turn fits; empty if it fits as it is,
-    or where nothing does (``least`` is then the fastest turn that was found).
+    ``fitting`` are the alternatives closest to the request with which a turn fits; empty if it fits unchanged, or if
+    nothing fits (``least`` is then the fastest turn that was found).
     """
 
     loop: AgentLoop
@@ -171,11 +173,11 @@ class LoopCost(Result):
         return max(self.parts, key=lambda cost: cost.turn_s.value)
 
     def room_s(self, cost: PartCost) -> float:
-        """Seconds that the other parts leave of the budget."""
+        """Seconds of the budget that the other parts leave."""
         return self.loop.budget_s - (self.total.value - cost.turn_s.value)
 
     def headline(self) -> str:
-        """The turn against its budget, and the part that takes most."""
+        """Compares the turn with its budget and names the part that takes most of it."""
         shown = units.span(self.total.value, self.total.low, self.total.high, "time")
         held = "fits" if self.fits else "does not fit"
         share = units.show(self.largest.turn_s.value / self.total.value, "share", digits=2)
@@ -201,7 +203,7 @@ class LoopCost(Result):
 
 
 def read_loop(path: Path) -> AgentLoop:
-    """The loop of a YAML file.
+    """Reads a loop from a YAML file.
 
     Raises:
         SpecError: A field is unknown, missing or wrong.
@@ -212,11 +214,11 @@ def read_loop(path: Path) -> AgentLoop:
 def price_loop(loop: AgentLoop) -> LoopCost:
     """Prices one turn, and searches for changes that fit if it takes too long.
 
-    Times of parts add; so do the ends of their intervals, since errors of one cost model go together. A part without an
-    interval leaves the turn without one.
+    Times of parts are added, and so are the ends of their intervals, since errors of one cost model are correlated. If
+    a part has no interval, the turn has none.
 
     Raises:
-        ChipwiseError: A part cannot be priced; it is named.
+        ChipwiseError: A part cannot be priced; the message names it.
     """
     costs = _costs(loop.parts)
     for part, cost in zip(loop.parts, costs, strict=True):
@@ -233,7 +235,7 @@ def price_loop(loop: AgentLoop) -> LoopCost:
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
-    """The fewest steps of preference that make a turn fit; among those the slowest turn, which keeps most."""
+    """The fewest steps of preference that make a turn fit; among equal ones the slowest turn, which gives up least."""
     options: list[list[tuple[int, PartCost]]] = []
     notes = []
     for part in found.loop.parts:
@@ -281,7 +283,7 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
             continue
         first, after = answer.metrics["ttft_p50"], answer.metrics.get("tpot_p50")
         ends = [_whole(part, first, after, end) for end in ("value", "low", "high")]
-        assert ends[0] is not None  # a prediction has a value
+        assert ends[0] is not None  # a prediction always has a value
         costs.append(
             PartCost(
                 part=part,
@@ -304,7 +306,7 @@ def _whole(part: LoopPart, first: Predicted, after: Predicted | None, end: str) 
 def _request(part: LoopPart) -> Request:
     width, _, height = part.image_size.partition("x")
     if not (width.isdigit() and height.isdigit()):
-        raise SpecError(f"{part.image_size!r:.40} is no width and height, such as 1024x768", field="image_size")
+        raise SpecError(f"{part.image_size!r:.40} is not a width and height such as 1024x768", field="image_size")
     assert part.model is not None
     assert part.device is not None
     return Request(

@@ -1,4 +1,4 @@
-"""Plan: the answer, starting with a sentence. Options by price, the price of each limit, certainty of the ranking."""
+"""The answer to a plan's question: options by price, the price of each limit, and the certainty of the ranking."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import taken_for
 
 FORMAT = "chipwise plan 1"  # of a plan's file
-SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # no replay was made further out
-MUCH = 2.0  # times the devices that the prediction needs: beyond it a fleet pays more for certainty than for the load
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability covered by replays
+MUCH = 2.0  # a fleet with more than this times the needed devices is mostly margin
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
@@ -40,7 +40,7 @@ SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 class SecondPool:
     """The second pool of a fleet: deployment, number of replicas and devices of each.
 
-    ``share`` is the part of the requests that the router gives it; 1 if it writes all that the first pool reads.
+    ``share`` is its share of the requests; 1 if it decodes everything that the first pool prefills.
     """
 
     arrangement: Arrangement
@@ -53,12 +53,12 @@ class SecondPool:
 class Option(Result):
     """One fleet that meets the limits. Times are predicted, in seconds, with 90 % intervals; dollars are list prices.
 
-    Of a fleet of two pools, ``device`` to ``devices`` are those of the first, which reads prompts where prefill and
-    decode are ``apart``; ``second`` is the other. ``chance`` is the probability that all limits hold;
-    ``saturation_per_s`` the requests per second that it serves when it never lacks any, and ``bottleneck`` what it
-    lacks then. ``needed_devices``, for ``needed_usd_per_h``, hold the limits if step times are as predicted: what the
-    cheapest fleet of the same device, or of the same two arrangements, needs without a margin for their error; None
-    where limits are to hold with even odds. Prices and energies that are unknown are None.
+    For a fleet of two pools, ``device`` to ``devices`` describe the first (the prefill pool if they are ``apart``);
+    ``second`` is the other. ``chance`` is the probability that all limits hold; ``saturation_per_s`` the requests per
+    second at saturation, and ``bottleneck`` the limiting resource. ``needed_devices`` at ``needed_usd_per_h`` would
+    keep the limits if step times were exactly as predicted, without a margin for their error, in the cheapest fleet of
+    the same device or the same two arrangements; None if the limits need to hold with even odds only. Unknown prices
+    and energies are None.
     """
 
     device: str
@@ -87,7 +87,7 @@ class Option(Result):
     bottleneck: str
     provenance: str
     commands: tuple[str, ...] = ()
-    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    deployment: str = ""  # for separate prefill and decode: YAML for NVIDIA Dynamo
     needed_devices: int | None = None
     needed_usd_per_h: float | None = None
 
@@ -109,7 +109,7 @@ class Option(Result):
 
     @property
     def label(self) -> str:
-        """Such as ``2 x l40s, TP 1, FP8, vllm``."""
+        """Text such as ``2 x l40s, TP 1, FP8, vllm``."""
         pools = [_pool_label(self.arrangement, self.replicas, self.devices)]
         if self.second is not None:
             pools.append(_pool_label(self.second.arrangement, self.second.replicas, self.second.devices))
@@ -157,7 +157,7 @@ class Option(Result):
         return f"{self.label}: {', '.join(parts)}, {price}; {held}{more}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row."""
+        """One row with all figures."""
         return [
             {
                 "option": self.label, "devices": self.devices + (self.second.devices if self.second else 0),
@@ -182,9 +182,9 @@ class LimitPrice:
 class FleetPlan(Result):
     """The answer to a question: options by price, cheapest first, unknown prices last.
 
-    ``rank_confidence`` is the probability that the first is cheaper than the second, the errors of both considered.
-    ``left_out`` are the devices to choose from that are in none of the options, and why; ``problems`` why arrangements
-    cannot run, by arrangement. ``known`` are the replays made, so that a plan can be resumed.
+    ``rank_confidence`` is the probability that the first is cheaper than the second, given the errors of both.
+    ``left_out`` lists the devices that are in no option, and why; ``problems`` says which arrangements cannot run, and
+    why. ``known`` are the replays so far, with which a plan can be resumed.
     """
 
     question: FleetQuestion
@@ -215,7 +215,7 @@ class FleetPlan(Result):
         return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row an option."""
+        """One row per option."""
         return [row for option in self.options for row in option.rows()]
 
     @property
@@ -237,7 +237,7 @@ class FleetPlan(Result):
         write_output(Path(path), json.dumps(held, indent=1, allow_nan=False) + "\n")
 
     def to_dict(self) -> dict[str, object]:
-        """Everything but the replays, as plain values; SI units but for dollars an hour and a million tokens."""
+        """Everything except the replays, as plain values in SI units, with dollars per hour and per million tokens."""
         found: dict[str, object] = dict(plain(replace(self, known={})))
         found.pop("known", None)
         return {"headline": self.headline(), **found}
@@ -266,13 +266,13 @@ def planned(
     """The plan for ``question``.
 
     Args:
-        question: What is asked.
-        known: Of replays made before.
-        on_progress: Called with arrangements looked at and their number.
-        on_known: Called with the replays made so far, now and then.
+        question: The question.
+        known: Metrics of earlier replays.
+        on_progress: Called with the number of evaluated arrangements and of all.
+        on_known: Called from time to time with the replays so far.
 
     Raises:
-        Infeasible: Nothing meets the limits; names them with the closest values.
+        Infeasible: No fleet meets the limits; the message names them with the closest values.
         DoesNotFit: The model fits on none of the devices.
     """
 
@@ -404,7 +404,7 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
 
 
 def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
-    """The fleet that holds if step times are as predicted; None if limits are to hold with even odds anyway."""
+    """The fleet that keeps the limits if step times are as predicted; None if even odds are enough anyway."""
     if finder.z <= 0:
         return None
     if fleet.second is None:
@@ -439,7 +439,7 @@ def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
 
 
 def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
-    """The commands that serve a fleet; of prefill and decode apart a deployment."""
+    """The commands that serve a fleet; for separate prefill and decode, a deployment file."""
     model = finder.question.model
     pools = [(candidate.arrangement, count) for candidate, count in fleet.pools]
     if fleet.kind == "apart":
@@ -457,7 +457,7 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
 def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
     """Joules of all devices for one output token, the prompt's share included; None if watts are unknown.
 
-    With prefill and decode apart nothing says how they differ in watts: unknown.
+    It is unknown for separate prefill and decode, whose difference in power is not modelled.
     """
     if fleet.kind == "apart":
         return None

@@ -1,4 +1,4 @@
-"""Arrangements: the ways to run one replica that a question allows, listed, or as a space for a search strategy."""
+"""Arrangements: the ways to run one replica that a question allows, as a list or as a search space."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Arrangement:
         return self.deployment.devices
 
     def request(self, question: FleetQuestion) -> Request:
-        """A typical request of ``question`` to this arrangement, with a dozen in flight."""
+        """A typical request of ``question`` to this arrangement, with twelve requests in flight."""
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
@@ -70,7 +70,7 @@ class Arrangement:
 
     @property
     def key(self) -> str:
-        """Its name in files."""
+        """Key of the arrangement in files."""
         own = self.deployment
         parts = [f"{own.device}/{own.runtime}/{own.weights}/tp{own.tp}/pp{own.pp}"]
         parts += [f"{name}{value}" for name, value in (("ep", own.ep), ("dp", own.dp)) if value > 1]
@@ -90,10 +90,10 @@ class ArrangementSpace:
     """Every arrangement that a question allows, as rows of eight integers; some rows are invalid.
 
     Args:
-        question: What may be varied.
+        question: The choices.
 
     Raises:
-        UnknownName: A device that no data sheet describes.
+        UnknownName: No data sheet describes a device.
     """
 
     def __init__(self, question: FleetQuestion) -> None:
@@ -129,7 +129,7 @@ class ArrangementSpace:
         if weights not in _formats(question, device) or tp * pp * dp > question.most_devices:
             return None
         if not self.mixture and (ep != 1 or (dp > 1 and not self.ranker)):
-            return None  # copies that share neither experts nor tables are replicas
+            return None  # such copies share nothing, so they count as replicas
         groups = ep or tp * dp  # 0: one on each device
         if not ep and groups == 1:
             return None
@@ -180,7 +180,7 @@ def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> Non
     """Checks that a request fits into the model's positions.
 
     Raises:
-        SpecError: It does not.
+        SpecError: The request is too long.
     """
     most = positions_of(arch)
     if most is not None and prompt + new > most:
@@ -194,5 +194,5 @@ def _sort(model: str) -> tuple[bool, bool, bool]:
     try:
         arch = resolve(model)
     except ChipwiseError:
-        return False, False, False  # said of each arrangement, with the reason
+        return False, False, False  # reported for each arrangement, with the reason
     return has_experts(arch), form_of(arch).tables_shared, arch.reads != "token"

@@ -1,7 +1,7 @@
-"""Evaluates arrangements: a replica's step times once, then replays of one lane at each number of replicas.
+"""Evaluates arrangements: tabulates a replica's step times once, then replays one lane for each number of replicas.
 
-Replays are kept by what was asked, so that a question asked twice (without one of its limits, at another quantile of
-the step times) costs nothing, and so that a plan that was interrupted continues where it stopped.
+Replays are cached, so that repeating one (without one of the limits, or at another quantile of the step times) costs
+nothing and an interrupted plan continues where it stopped.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from chipwise.predict.load.traces import read_trace
 from chipwise.predict.served.request import Request, resolved
 
 UNCHECKED_PROMPT = 0.35
-"""Least half-width of reading prompts, in logarithms, where no own one was validated: nine of ten TTFT means of runs
-under load lie within 0.21 on H100 (``chipwise validate load``), and devices not checked are less sure."""
+"""Least log half-width of prefill if it was not validated: nine of ten mean TTFTs of runs under load are within 0.21 on
+H100 (``chipwise validate load``), and other devices are less certain."""
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
-MOST_LANES = 2  # of each pool of two that are replayed, to stand for all
+MOST_LANES = 2  # lanes of each of two pools that are replayed to represent all
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class Candidate:
     arrangement: Arrangement
     device: DeviceProfile
     copy: Replica
-    full: Saturation  # of one replica that never lacks requests
-    reading: Saturation | None  # the same of one that only reads prompts; None of models that generate nothing
-    writing: Saturation | None  # of one that is handed their caches
-    usd_per_s: float | None  # of one replica
+    full: Saturation  # saturation of one replica
+    reading: Saturation | None  # the same for prefill alone; None for models that do not generate
+    writing: Saturation | None  # the same for decode alone
+    usd_per_s: float | None  # price of one replica
 
     def usd_per_s_of(self, replicas: int) -> float | None:
-        """Price of so many replicas in dollars a second; chips that are rented together are paid together."""
+        """Price of replicas in dollars per second; chips of a cloud machine are paid together."""
         if self.usd_per_s is None:
             return None
         each = self.arrangement.devices
@@ -77,7 +77,7 @@ class Candidate:
 
     @property
     def widths(self) -> tuple[float, float]:
-        """Half-widths of 90 % of decoding and of reading, in logarithms."""
+        """Log half-widths of the 90 % intervals of decode and prefill."""
         table = self.copy.table
         first = table.prompt_halfwidth
         return table.decode_halfwidth, max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
@@ -91,8 +91,8 @@ class Evaluator:
     """Evaluates arrangements under a question's load.
 
     Args:
-        question: What is asked.
-        known: Metrics of replays made before, by key.
+        question: The question.
+        known: Metrics of earlier replays, by key.
     """
 
     def __init__(self, question: FleetQuestion, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
@@ -104,7 +104,7 @@ class Evaluator:
                 replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
             ]
             question = replace(question, classes=tuple(whole))
-        elif not arch.causal:  # reads, and writes nothing
+        elif not arch.causal:  # an encoder without generation
             classes = tuple(replace(each, new_tokens=0) for each in question.classes)
             question = replace(question, classes=classes)
         self.question = question
@@ -117,8 +117,7 @@ class Evaluator:
             self.rate_per_s = self._trace.rate_per_s
             if not math.isfinite(self.rate_per_s):
                 raise SpecError(
-                    "its requests arrive all at once, so that they have no rate to plan for; chipwise simulate --trace "
-                    "says what such requests meet",
+                    "its requests arrive all at once, so there is no rate to plan for; use chipwise simulate --trace",
                     file=question.trace,
                 )
             if arch.reads == "token":
@@ -128,7 +127,7 @@ class Evaluator:
         self.longest = int(self.load(1).longest)
 
     def load(self, lanes: int) -> Load:
-        """The requests of a pool of ``lanes`` engines, as many for each lane as the question says."""
+        """The requests of a pool of ``lanes`` engines, with the question's number of requests per lane."""
         if self._trace is not None:
             return self._trace
         found = self._loads.get(lanes)
@@ -153,7 +152,8 @@ class Evaluator:
             machine = instances.named(each.device)
             if machine is not None and each.devices > machine.chips:
                 problems[each.key] = (
-                    f"{machine.name} has {counted(machine.chips, 'chip')}; a replica over several is not priced"
+                    f"{machine.name} has {counted(machine.chips, 'chip')}; replicas over several machines are not "
+                    f"supported"
                 )
                 continue
             request = each.request(self.question)
@@ -203,7 +203,7 @@ class Evaluator:
         """Checks that weights and the longest request fit.
 
         Raises:
-            DoesNotFit: They do not.
+            DoesNotFit: They need more memory.
         """
         length = request.prompt_tokens + request.new_tokens
         cache = cache_of(request, most_tokens=policy.most_tokens, length=length, draft=draft)
@@ -221,7 +221,7 @@ class Evaluator:
         price = self.question.prices.get(arrangement.device)
         machine = instances.named(arrangement.device)
         if price is not None and machine is not None:
-            price /= machine.chips  # what is named is the machine's
+            price /= machine.chips  # the given price is for the whole machine
         if price is None and device.price is not None:
             price = device.price_usd_per_s
         return Candidate(
@@ -312,7 +312,7 @@ class Evaluator:
         return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
-        """Whether the arrival rate exceeds the capacity of so many replicas."""
+        """Whether the arrival rate exceeds the capacity of this many replicas."""
         return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
 
 
@@ -325,13 +325,13 @@ def _check(question: FleetQuestion, arch: ArchSpec) -> None:
     """Checks a question against its model, for all arrangements.
 
     Raises:
-        SpecError: Requests are longer than the context, a draft has another vocabulary, or nothing is generated that
-            could be drafted or written apart.
+        SpecError: Requests are longer than the context, a draft has another vocabulary, or a model that does not
+            generate has drafts or a separate decode pool.
     """
     generates = arch.causal and arch.stem is None
     if not generates and (question.speculation or "apart" in question.fleets):
         what = "speculation" if question.speculation else "fleets"
-        raise SpecError(f"{arch.name} generates nothing: there is nothing to draft or to decode apart", field=what)
+        raise SpecError(f"{arch.name} does not generate text, so drafts and separate decode do not apply", field=what)
     if question.trace is None:
         for number, each in enumerate(question.classes):
             field = f"classes[{number}]" if len(question.classes) > 1 else "prompt"
@@ -348,7 +348,7 @@ def _policy(request: Request, arrangement: Arrangement) -> Policy:
     if arrangement.speculation is None:
         return policy
     if not setting.arch.causal:
-        raise Unsupported(f"{setting.arch.name} generates nothing that could be drafted")
+        raise Unsupported(f"{setting.arch.name} does not generate text, so drafts do not apply")
     return replace(policy, speculation=arrangement.speculation)
 
 

@@ -1,7 +1,7 @@
-"""Finds the cheapest arrangements that hold, cheapest kinds first, with the fewest replicas; prunes the rest.
+"""Finds the cheapest arrangements that keep the limits, with the fewest replicas; prunes the rest.
 
-Every arrangement is looked at where they are few; of many, one of the project's search strategies chooses which are
-priced. Fleets of two pools are put together from those that fit.
+If there are few arrangements, all are evaluated; otherwise a search strategy chooses which. Fleets of two pools are
+combined from those that fit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from chipwise.design.fleet.two_pools import Pair, TwoPools
 from chipwise.design.strategies.algorithms import make_strategy
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 
-DRAWS = 4000  # of rank confidence
-MOST_LISTED = 1000  # arrangements that are all priced; of more, a strategy chooses as many
-BATCH = 100  # that a strategy proposes together
+DRAWS = 4000  # random draws for the rank confidence
+MOST_LISTED = 1000  # up to this many arrangements are all priced; else a strategy chooses this many
+BATCH = 100  # proposals of a strategy per batch
 STRATEGY = "evolution"
 NEAR = 1.25  # fleets of two pools are listed up to this multiple of the cheapest fleet's price
 
@@ -30,9 +30,9 @@ class Finder:
     """The search for one question.
 
     Args:
-        question: What is asked.
-        known: Of replays made before, see :class:`Evaluator`.
-        on_progress: Called with arrangements looked at and their number.
+        question: The question.
+        known: Metrics of earlier replays, see :class:`Evaluator`.
+        on_progress: Called with the number of evaluated arrangements and of all.
 
     Raises:
         UnknownName: A device that no data sheet describes.
@@ -96,7 +96,7 @@ class Finder:
         return list(found.values()), problems
 
     def _usd_per_s(self, candidate: Candidate | None, limits: Times) -> float | None:
-        """Dollars a second of the cheapest fleet of an arrangement that holds; devices where no price is known."""
+        """Price of the cheapest fleet of an arrangement that keeps the limits; its devices if no price is known."""
         if candidate is None:
             return None
         replicas = self.fewest(candidate, self.z, limits)
@@ -109,14 +109,14 @@ class Finder:
             self.on_progress(done, total)
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas of one arrangement that hold, see :meth:`Holding.fewest`."""
+        """The fewest replicas of one arrangement that keep the limits, see :meth:`Holding.fewest`."""
         return self.holding.fewest(candidate, z, limits, most=most)
 
     def found(self, limits: Times | None = None) -> list[Fleet]:
-        """The cheapest fleet of every device that holds, and of every kind of two pools, cheapest first.
+        """The cheapest fleet within the limits for every device and every kind of two pools, cheapest first.
 
-        Those of unknown price come last. Fleets of two pools are listed where they cost at most ``NEAR`` times as much
-        as the cheapest of one.
+        Fleets with unknown prices come last. Fleets of two pools are listed if they cost at most ``NEAR`` times as much
+        as the cheapest fleet of one pool.
         """
         limits = limits_of(self.question) if limits is None else limits
         fleets = self.of_one(limits) if "together" in self.question.fleets else []
@@ -131,12 +131,12 @@ class Finder:
         return sorted(fleets, key=lambda each: (price_order(each), each.devices))
 
     def of_one(self, limits: Times, *, z: float | None = None, device: str | None = None) -> list[Fleet]:
-        """The cheapest fleet of one pool of every device that holds.
+        """The cheapest fleet of one pool within the limits, for every device.
 
         Args:
-            limits: On times.
-            z: Deviation of the step times at which they are to hold; that of the question's confidence unless given.
-            device: The only device to look at.
+            limits: Limits on times.
+            z: Deviation of the step times at which limits must hold. Default: that of the question's confidence.
+            device: Only this device.
         """
         holding = self.holding
         z = self.z if z is None else z
@@ -150,7 +150,7 @@ class Finder:
                 self._progress(number, len(ordered))
             held = best.get(candidate.arrangement.device)
             most = holding.most_replicas(candidate)
-            if held is not None:  # that cost less than the fleet of the same device, whose price is known or not
+            if held is not None:  # cheaper than the best fleet of this device so far
                 most = min(most, (held.devices - 1) // candidate.arrangement.devices)
             replicas = self.fewest(candidate, z, limits, most=most)
             if replicas is not None:
@@ -160,21 +160,21 @@ class Finder:
         return list(best.values())
 
     def needed(self, device: str, limits: Times) -> Fleet | None:
-        """The cheapest fleet of one device that holds where its step times are as predicted, without a margin."""
+        """The cheapest fleet of one device that keeps the limits if step times are as predicted, without a margin."""
         return next(iter(self.of_one(limits, z=0.0, device=device)), None)
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
-        """As above for a fleet of two pools with its two arrangements."""
+        """Like :meth:`needed`, for a fleet of two pools with the same two arrangements."""
         first, second = fleet.both
         pools = TwoPools(self.holding, fleet.kind, (), limits)
         pools.z = 0.0
         pair = Pair(first=first, second=second, bound=0.0)
-        return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much and not more
+        return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much as the fleet, but not more
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
-        """The fleet of one pool that exceeds the limits least: by how much, and its times.
+        """The fleet of one pool that exceeds the limits least, with the excess and its times.
 
-        Times are the upper ends that the question's confidence asks for. ``device`` is the only one to look at.
+        Times are upper bounds at the question's confidence. If ``device`` is given, only that device is considered.
         """
         best: tuple[Fleet, float, dict[str, float]] | None = None
         for candidate in (each for each in self.candidates if device in (None, each.arrangement.device)):
@@ -191,9 +191,9 @@ class Finder:
         return best
 
     def rank_confidence(self, first: Fleet, second: Fleet, limits: Times, *, seed: int) -> float | None:
-        """The probability that ``first`` is the cheaper of two, each with as many replicas as its own errors need.
+        """The probability that ``first`` is the cheaper of two fleets, each with the replicas that its error requires.
 
-        Draws of one device are the same in both; None if a price is unknown.
+        Errors of the same device are equal in both; None if a price is unknown.
         """
         if first.usd_per_s is None or second.usd_per_s is None:
             return None
@@ -212,7 +212,7 @@ class Finder:
         return float(((own[0] < own[1]) | (ties & (draws[0] < draws[1])))[known].mean())
 
     def _needed(self, fleet: Fleet, z: float, limits: Times) -> float:
-        """Dollars a second of the fleet's arrangements at this error; the number of a first pool of two stays."""
+        """Price of the fleet's arrangements at this error; the size of the first of two pools is kept."""
         if fleet.second is None:
             replicas = self.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
             return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0

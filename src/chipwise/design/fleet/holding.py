@@ -1,9 +1,9 @@
 """Fleets of one or two pools, the bounds on their price, and whether limits hold.
 
-Errors of a chip's step times are drawn once for a chip, the same in all of its arrangements, and independent between
-chips; in a fleet of two pools they go together, so that its chance is not overstated. All times of a fleet rise with
-its error, so that limits hold with probability ``confidence`` where they hold at that quantile of the error: one replay
-answers whether a number of replicas is enough.
+The error of step times is one random factor per chip, the same in all of its arrangements and independent between
+chips; in a fleet of two pools both errors are equal, so that its probability is not overstated. All times of a fleet
+rise with its error, so limits hold with probability ``confidence`` if they hold at that quantile of the error: one
+replay decides whether a number of replicas is enough.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviat
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.hardware import instances
 
-ONE_BY_ONE = 6  # numbers of replicas that are tried before steps grow
+ONE_BY_ONE = 6  # numbers of replicas tried one by one before steps grow
 Times = Mapping[str, float]
 
 
@@ -38,7 +38,7 @@ def exceeded(metrics: Times, limits: Times) -> float:
 class Fleet:
     """A number of replicas of an arrangement; ``apart`` and ``mixed`` with a second arrangement.
 
-    ``apart`` the first pool reads prompts and the second writes; ``mixed`` each gets its part of the requests.
+    With ``apart`` the first pool prefills and the second decodes; with ``mixed`` each gets a share of the requests.
     """
 
     candidate: Candidate
@@ -88,7 +88,7 @@ class Fleet:
 
     @property
     def label(self) -> str:
-        """Such as ``2 x l40s, TP 1, fp8, vllm``."""
+        """Text such as ``2 x l40s, TP 1, fp8, vllm``."""
         parts = []
         for number, (candidate, count) in enumerate(self.pools):
             where = candidate.arrangement
@@ -99,16 +99,16 @@ class Fleet:
 
 
 def price_order(fleet: Fleet) -> float:
-    """Dollars a second; infinite where unknown, so that it comes last and is never called cheapest."""
+    """Sort key: dollars per second; infinite if unknown, so that such fleets come last."""
     return math.inf if fleet.usd_per_s is None else fleet.usd_per_s
 
 
 class Holding:
-    """Bounds on the price of fleets, and whether limits hold in them.
+    """Computes lower bounds on the price of fleets, and whether their limits hold.
 
     Args:
-        question: What is asked.
-        evaluator: Replays its load.
+        question: The question.
+        evaluator: Replays the question's load.
     """
 
     def __init__(self, question: FleetQuestion, evaluator: Evaluator) -> None:
@@ -121,7 +121,7 @@ class Holding:
         if fleet.devices > question.most_devices:
             return False
         if question.power_w is not None and (fleet.power_w is None or fleet.power_w > question.power_w * (1 + 1e-9)):
-            return False  # unknown watts hold no limit on watts
+            return False  # unknown power cannot keep a limit on power
         if question.usd_per_s is None:
             return True
         return fleet.usd_per_s is not None and fleet.usd_per_s <= question.usd_per_s * (1 + 1e-9)
@@ -142,11 +142,11 @@ class Holding:
         return most
 
     def least_replicas(self, candidate: Candidate, z: float) -> int:
-        """Replicas without which more arrives than can be served."""
+        """Least number of replicas whose capacity covers the arrival rate."""
         return max(1, math.ceil(self.evaluator.rate_per_s / self.evaluator.capacity_per_s(candidate, z) - 1e-9))
 
     def bound_usd_per_s(self, candidate: Candidate, z: float) -> float:
-        """Dollars a second without which more arrives than can be served; infinite where the price is unknown."""
+        """Least price of a fleet whose capacity covers the arrival rate; infinite if the price is unknown."""
         if candidate.usd_per_s is None:
             return math.inf
         return self.least_replicas(candidate, z) * candidate.usd_per_s
@@ -172,7 +172,7 @@ class Holding:
         return not self.overloaded(fleet, z) and exceeded(self.metrics(fleet, z), limits) <= 1.0
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas of one arrangement that hold; None if not even ``most`` do."""
+        """The fewest replicas of one arrangement that keep the limits; None if not even ``most`` do."""
         most = self.most_replicas(candidate) if most is None else most
         if not self.can(candidate, z, limits):
             return None
@@ -183,14 +183,14 @@ class Holding:
         )
 
     def can(self, candidate: Candidate, z: float, limits: Times, *, reads: bool = True, writes: bool = True) -> bool:
-        """Whether a request alone meets the limits: if it does not, no number of replicas does.
+        """Whether a single request meets the limits; if it does not, no number of replicas helps.
 
         Args:
             candidate: The arrangement.
             z: Deviation of its step times.
             limits: The limits.
-            reads: Whether its replicas read prompts.
-            writes: Whether they give the tokens after the first.
+            reads: Whether its replicas prefill prompts.
+            writes: Whether its replicas decode.
         """
         slow = candidate.slow(z)
         table, request = candidate.copy.table, candidate.arrangement.request(self.question)
@@ -229,9 +229,9 @@ class Holding:
 
 
 def fewest_of(holds: Callable[[int], bool], *, least: int, most: int) -> int | None:
-    """The least number from ``least`` to ``most`` that holds, where every larger one does too; None if none does.
+    """The smallest number from ``least`` to ``most`` that passes, if all larger ones pass too; None if none does.
 
-    A few are tried one by one; beyond, steps grow, and the last step is halved until the border is found.
+    A few numbers are tried one by one; then steps grow, and the last step is bisected.
     """
     if most < least:
         return None

@@ -1,4 +1,4 @@
-"""Why a device is in no fleet of a plan: it cannot run the model, may not serve the load, or comes near the limits."""
+"""Explains why a device is in no fleet of a plan: it cannot run the model, serve the load, or keep the limits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import Fleet, Times
 from chipwise.errors import counted
 
-MOST_SHOWN = 4  # arrangements that are named; of more, how many there are
+MOST_SHOWN = 4  # arrangements named in a message; more are only counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """A device that is in no fleet of a plan, and why.
 
-    ``needed_devices`` of it, for ``needed_usd_per_h``, would hold the limits if step times were just as predicted; None
-    where no number would, or where that was not looked for.
+    ``needed_devices`` of it, for ``needed_usd_per_h``, would keep the limits if step times were exactly as predicted;
+    None if no number would, or if this was not computed.
     """
 
     device: str
@@ -30,9 +30,9 @@ class LeftOut:
 
 
 def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[LeftOut, ...]:
-    """The devices to choose from that none of ``fleets`` has.
+    """The devices to choose from that are in none of ``fleets``.
 
-    Of devices that were named, the nearest arrangement is replayed; of all with a price, which are many, it is not.
+    If devices were named, the closest arrangement is replayed; if the choice is all devices with a price, it is not.
     """
     held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
     devices = [device for device in finder.space.devices if device not in held]
@@ -56,19 +56,19 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
         return LeftOut(device=device, reason=f"not in the cheapest fleet of two pools{failed}")
     if not finder.question.devices:
         return LeftOut(
-            device=device, reason="no arrangement holds the limits; name the device to see how near it comes"
+            device=device, reason="no arrangement keeps the limits; name the device to see how close it comes"
         )
     closest = finder.closest(limits, device=device)
-    assert closest is not None  # one of the candidates may have the replicas that its load takes
+    assert closest is not None  # at least one candidate has enough replicas for the load
     fleet, _, upper = closest
     where = fleet.candidate.arrangement
     over = broken_limits(limits, upper, holding.metrics(fleet, 0.0), finder.question.confidence)
     needed = finder.needed(device, limits)
     usd_per_s = None if needed is None else needed.usd_per_s
-    alone = "" if needed is None else f"; by the prediction alone {counted(needed.devices, 'device')} would do"
+    alone = "" if needed is None else f"; by the prediction alone {counted(needed.devices, 'device')} would be enough"
     return LeftOut(
         device=device,
-        reason=f"no arrangement holds {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
+        reason=f"no arrangement keeps {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
         f"{where.weights.upper()}{alone}{failed}",
         needed_devices=None if needed is None else needed.devices,
         needed_usd_per_h=None if usd_per_s is None else 3600 * usd_per_s,
@@ -76,7 +76,7 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
 
 
 def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], confidence: float) -> list[str]:
-    """The limits that ``upper``, the times that are not exceeded with ``confidence``, break; each with both times."""
+    """The limits that ``upper`` (times not exceeded with ``confidence``) breaks, each with both times."""
     sure = units.show(confidence, "share")
     return [
         f"{name} <= {units.show(limit, 'time')} (closest: predicted {units.show(predicted.get(name, 0.0), 'time')}, "
@@ -89,7 +89,7 @@ def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], c
 def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
     """Why no arrangement of a device runs: the reason of the one with the most devices and the narrowest weights."""
     if not broken:
-        return "no arrangement of it is among the degrees, formats and runtimes to choose from"
+        return "none of the degrees, formats and runtimes to choose from applies to it"
     most = max(each.devices for each in broken)
     last = [each for each in broken if each.devices == most][-1]
     return f"cannot run the model; at {last.spread}, {last.weights.upper()}: {finder.problems[last.key]}"

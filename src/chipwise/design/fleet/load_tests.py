@@ -1,4 +1,4 @@
-"""Real load tests against plans: the results of vLLM's ``bench serve``, inference-perf and genai-perf, in seconds."""
+"""Compares load tests with plans; reads results of vLLM's ``bench serve``, inference-perf and genai-perf."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
 _INFERENCE_PERF = {"time_to_first_token": "ttft", "time_per_output_token": "tpot", "request_latency": "e2e"}
 _GENAI_PERF = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
-MOST_S = 1e7  # that a request can take: four months
+MOST_S = 1e7  # longest plausible request: four months
 _UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 
@@ -44,7 +44,7 @@ class PredictionCheck:
 
     @property
     def inside(self) -> bool:
-        """Whether the truth lies in the promised 90 % interval."""
+        """Whether the measured value is in the predicted 90 % interval."""
         return self.low <= self.measured <= self.high
 
     @property
@@ -55,7 +55,7 @@ class PredictionCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Check(Result):
-    """Compares a plan's best option with a load test, and learns a factor of steps and seconds of a request."""
+    """A comparison of a plan's best option with a load test, and the corrections learnt from it."""
 
     tool: str
     option: str
@@ -66,14 +66,14 @@ class Check(Result):
     request_s: float | None
 
     def headline(self) -> str:
-        """Summarises how many promises and limits held."""
+        """Summarises how many predictions and limits held."""
         inside = sum(each.inside for each in self.rows_held)
         limits = [each.meets_limit for each in self.rows_held if each.limit is not None]
         said = f"; {sum(map(bool, limits))} of {len(limits)} limits were met" if limits else ""
         return f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} times lie in their 90 % intervals{said}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a time."""
+        """One row per latency metric."""
         return [
             {
                 "metric": each.metric, "promised": each.promised, "low": each.low, "high": each.high,
@@ -87,7 +87,7 @@ def read_load_test(path: Path) -> LoadTest:
     """The results of a load test, in seconds.
 
     Raises:
-        SpecError: The file is none of the three tools', holds no time, or a number in it is none that can be measured.
+        SpecError: The file is not from one of the three tools, has no time, or has an impossible number.
     """
     data = read_json(path)
     if not isinstance(data, dict):
@@ -121,7 +121,7 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
 
 
 def _time(row: Mapping[str, object], name: str, factor: float, measure: str, field: str = "") -> float | None:
-    """Seconds of a row's value; none if no request had a second token, for which tools write a TPOT of 0."""
+    """Seconds of a row's value; None if no request had a second token (tools then write a TPOT of 0)."""
     value = row.get(name)
     if measure == "tpot" and value == 0 and not isinstance(value, bool):
         return None
@@ -181,7 +181,7 @@ def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
         row = _row(data, name)
         unit = row.get("unit", "ms")
         if not isinstance(unit, str) or unit not in _UNITS:
-            raise SpecError(f"{short(unit)} is no unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
+            raise SpecError(f"{short(unit)} is not a unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
         for statistic in ("mean", *PERCENTILES):
             value = _time(row, "avg" if statistic == "mean" else statistic, _UNITS[unit], measure, f"{name}.")
             if value is not None:
@@ -191,13 +191,13 @@ def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
 
 
 def check(plan: Path, results: Path) -> Check:
-    """The best option of the plan in ``plan`` against the load test in ``results``.
+    """Compares the best option of the plan in ``plan`` with the load test in ``results``.
 
-    What is learned: the factor that brings the time per token to what was measured, and the seconds of TTFT that this
-    factor does not explain (HTTP, tokenizer, network).
+    Learns the factor between predicted and measured time per token, and the seconds of TTFT that this factor does not
+    explain (HTTP, tokenizer, network).
 
     Raises:
-        SpecError: One of the files is none of what it should be, or they share no time.
+        SpecError: A file has the wrong kind, or the files have no metric in common.
     """
     found = read_plan(plan).plan
     if found is None:
@@ -217,7 +217,7 @@ def check(plan: Path, results: Path) -> Check:
         if name in test.times
     )
     if not held:
-        raise SpecError("holds no time that the plan promises", file=str(results))
+        raise SpecError("has no metric that the plan predicts", file=str(results))
     by_name = {each.metric: each for each in held}
     scale = next(
         (
@@ -243,7 +243,7 @@ def check(plan: Path, results: Path) -> Check:
 
 
 def verdict(each: PredictionCheck) -> str:
-    """Whether a promise held, in words."""
+    """Whether a prediction held, in words."""
     said = "inside" if each.inside else "below" if each.measured < each.low else "above"
     limit = (
         ""

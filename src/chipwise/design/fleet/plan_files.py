@@ -1,6 +1,6 @@
-"""Plans as files: written, read, resumed, compared.
+"""Writes, reads, resumes and compares plan files.
 
-A file is read whole and strictly before any of it is used: every field by its type, every number by its range.
+A file is read and checked completely before use: every field by its type, every number by its range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
-"""Figures of a replay that are no times."""
+"""Figures of a replay other than times."""
 
 
 def write_progress(path: Path, question: FleetQuestion, known: Mapping[str, Mapping[str, float]]) -> None:
@@ -44,7 +44,7 @@ def read_plan(path: Path) -> PlanFile:
     """Contents of a plan's file.
 
     Raises:
-        SpecError: It is not a plan's file, or a field of it is wrong; names it.
+        SpecError: It is not a plan's file, or a field is wrong; the message names it.
     """
     try:
         held = read_mapping(path)
@@ -76,7 +76,7 @@ def _no_plan(path: Path, why: str = "") -> SpecError:
 
 
 def _known(data: object) -> dict[str, dict[str, float]]:
-    """Replays by their keys: figures, and times where there are any.
+    """Replays by key: figures, and times if there are any.
 
     Raises:
         SpecError: A replay lacks a figure, or a number is below zero.
@@ -99,7 +99,7 @@ def _check_option(option: Option, field: str) -> None:
     """Checks the numbers of a fleet that a file holds.
 
     Raises:
-        SpecError: One is out of range.
+        SpecError: A number is out of range.
     """
     counts = {"replicas": option.replicas, "devices": option.devices, "tp": option.tp, "pp": option.pp,
               "ep": option.ep, "dp": option.dp}  # fmt: skip
@@ -122,7 +122,7 @@ def _check_option(option: Option, field: str) -> None:
             )
             if not 0 <= ends[0] <= ends[1] <= ends[2] or not all(map(math.isfinite, ends)):
                 raise SpecError(
-                    "must be a time from 0 on with its 90 % interval around it", field=f"{field}.{group}.{name}"
+                    "must be a time of at least 0 with its 90 % interval around it", field=f"{field}.{group}.{name}"
                 )
 
 
@@ -130,7 +130,7 @@ def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]
     """Replays of the same question in the plan at ``path``; none if there is no such file.
 
     Raises:
-        SpecError: The file is of another question, or no plan's.
+        SpecError: The file is for another question, or not a plan's file.
     """
     if not path.exists():
         return {}
@@ -140,7 +140,7 @@ def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]
             "tp", "pp", "ep", "dp", "weights", "runtimes", "speculation", "fleets"}  # fmt: skip
     other = sorted(name for name in now if name not in free and before.get(name) != now[name])
     if other:
-        raise SpecError(f"is a plan of another question ({', '.join(other)}); name another file", file=str(path))
+        raise SpecError(f"is a plan for another question ({', '.join(other)}); name another file", file=str(path))
     return {key: dict(value) for key, value in held.known.items()}
 
 
@@ -148,7 +148,7 @@ def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
     """Differences between two plans (name, before, after): questions first, then the best options.
 
     Raises:
-        SpecError: One is not a plan's file.
+        SpecError: A file is not a plan's file.
     """
     held = [read_plan(path) for path in (first, second)]
     questions: list[dict[str, object]] = [plain(each.question) for each in held]

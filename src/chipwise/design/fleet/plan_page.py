@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.answer import FleetPlan, Option
     from chipwise.design.fleet.simulating import Simulation
 
-BEST = 3  # options that are drawn
-LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # of an option's saturation
+BEST = 3  # options shown in the figures
+LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # shares of an option's saturation
 COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
 HEIGHT = 430
 
@@ -49,12 +49,12 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
         parts.append(section("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment)))
     if front := _front(plan):
         figures["front"] = [front]
-        caption = "Each point is a fleet; those in colour are beaten by no other in both."
+        caption = "Each point is a fleet; coloured ones are on the Pareto front."
         parts.append(section("front", "Price against P99 end to end", _plot("front"), caption))
     evaluator = Evaluator(plan.question)
     curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
     caption = (
-        "P99 of the time to first token by requests per second, predicted; the band holds it in nine of ten cases. The "
+        "P99 of the time to first token by requests per second, predicted; the band is the 90 % interval. The "
         "dotted line is where the fleet saturates."
     )
     if curves:
@@ -62,7 +62,7 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
         parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
     figures["life"] = [_life(plan.best.times)]
     parts.append(
-        section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
+        section("life", "The life of a request", _plot("life"), "Medians and P99s of queue, prefill and decode times.")
     )
     state = _state_of(evaluator, plan.best)
     if state:
@@ -91,7 +91,7 @@ def write_simulation(found: Simulation, path: Path) -> None:
         parts.append(section("serve", "How to serve it", _commands(found.commands, found.deployment)))
     parts.append(section("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3})))
     parts.append(
-        section("life", "The life of a request", _plot("life"), "Medians and P99 of waiting, reading, writing.")
+        section("life", "The life of a request", _plot("life"), "Medians and P99s of queue, prefill and decode times.")
     )
     if found.state:
         figures["state"] = [_state(found.state)]
@@ -106,8 +106,8 @@ def _plot(key: str) -> str:
 
 
 _ABOUT_NEEDED = (
-    "Needed are the devices of the cheapest fleet of the same kind that would hold if step times were as predicted; "
-    "what a fleet has beyond them is margin for the error of the prediction."
+    "Needed is the number of devices in the cheapest fleet of the same kind if step times were as predicted; "
+    "further devices are margin for the error of the prediction."
 )
 
 
@@ -206,7 +206,7 @@ def _front(plan: FleetPlan) -> Figure | None:
 
 
 def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple[float, float, float, float]]]:
-    """An option's label, its saturation, and (rate, P99 TTFT, its low and high) at shares of that."""
+    """An option's label, its saturation, and (rate, P99 TTFT with its interval) at several loads."""
     candidates, _ = evaluator.candidates([option.arrangement])
     candidate = candidates[0]
     pool = Pool(replica=candidate.copy, replicas=option.replicas)
@@ -267,7 +267,7 @@ def _vertical(at: float, colour: str, dash: str) -> dict[str, object]:
 
 
 def _life(times: Mapping[str, Predicted]) -> Figure:
-    """Waiting, reading and writing of a typical and of a slow request, one after another."""
+    """Queue, prefill and decode times of a typical and of a slow request."""
     traces = []
     labels = {"p50": "median", "p99": "P99"}
     kept = [name for name in labels if f"ttft_{name}" in times and f"e2e_{name}" in times]

@@ -23,12 +23,12 @@ LEAST_RATE, MOST_RATE = 1e-6, 1e7
 FleetKind = Literal["together", "apart", "mixed"]
 T = TypeVar("T")
 FORMER = {"degrees": "tp", "stages": "pp", "experts": "ep", "copies": "dp"}
-"""What files called the degrees of parallelism before; they are still read."""
+"""Former names of the degrees of parallelism in files; they are still read."""
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
 
 
 def rate_of(text: object, field: str = "rate") -> float:
-    """Requests per second of ``20``, ``20/s``, ``90/min`` or ``1200/h``.
+    """Parses a rate: requests per second for ``20``, ``20/s``, ``90/min`` or ``1200/h``.
 
     Raises:
         SpecError: It is none of these, or not above zero.
@@ -53,7 +53,7 @@ def rate_of(text: object, field: str = "rate") -> float:
 
 
 def seconds_of(text: object, field: str) -> float:
-    """A limit on a time, in seconds; text such as ``500ms``, or a number of seconds.
+    """Parses a limit on a time, in seconds, from text such as ``500ms`` or a number of seconds.
 
     Raises:
         SpecError: It is not a time, or not above zero.
@@ -69,7 +69,7 @@ def seconds_of(text: object, field: str) -> float:
 
 
 def above_zero(value: float, field: str, kind: str | None = None) -> float:
-    """``value``, where it is above zero and finite; ``kind`` is the quantity that messages show it as.
+    """Checks that ``value`` is above zero and finite; ``kind`` is its quantity in messages.
 
     Raises:
         SpecError: It is not.
@@ -84,7 +84,7 @@ def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, f
     """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
 
     Raises:
-        SpecError: No such metric, or no time.
+        SpecError: A metric or a time is invalid.
     """
     for name in given:
         if name not in METRICS:
@@ -99,31 +99,31 @@ class FleetQuestion:
     Attributes:
         model: A known model, a file or a folder.
         rate_per_s: Requests per second, of all classes.
-        classes: What is requested, and how often.
-        limits: On times, in seconds by metric; of all requests.
-        class_limits: On times of single classes, by class name and metric.
+        classes: Classes of requests with their shares.
+        limits: Limits on times of all requests, in seconds by metric.
+        class_limits: Limits on times of single classes, by class name and metric.
         devices: Data sheets to choose from; empty for all with a price.
-        runtimes: To choose from; empty for each device's own.
-        weights: Formats to choose from; empty for bf16 and fp8, where the device multiplies it.
+        runtimes: Runtimes to choose from; empty for each device's own.
+        weights: Formats to choose from; empty for bf16, and fp8 if the device computes in fp8.
         tp: Tensor-parallel degrees to choose from.
         pp: Pipeline-parallel degrees to choose from.
-        ep: Expert-parallel degrees to choose from; empty: of mixtures 1, and one group on every device.
-        dp: Data-parallel degrees of mixtures' attention to choose from.
-        speculation: Ways of speculative decoding that may be used; none is always among the choices.
-        fleets: ``together``; also ``apart``, prefill and decode on pools of their own, and ``mixed``, two kinds of
-            devices behind one router.
-        link_bytes_per_s: Between prefill and decode; that of the prefill devices' links unless given.
-        prices: Dollars an hour of a device, instead of the data sheet's: spot or reserved prices.
-        most_devices: In one plan.
-        power_w: Of all boards together, at most.
-        usd_per_s: Of all devices together, at most.
-        confidence: With which the limits are to hold.
+        ep: Expert-parallel degrees to choose from; empty: for mixtures of experts 1, and one group on every device.
+        dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
+        speculation: Kinds of speculative decoding to consider; plain decoding is always considered.
+        fleets: ``together``; also ``apart`` (separate pools for prefill and decode) and ``mixed`` (two kinds of devices
+            behind one router).
+        link_bytes_per_s: Bandwidth from prefill to decode. Default: that of the prefill devices' links.
+        prices: Dollars per hour of a device instead of the data sheet's, such as spot or reserved prices.
+        most_devices: Maximum number of devices in a fleet.
+        power_w: Limit on the power of all boards together.
+        usd_per_s: Limit on the price of all devices together.
+        confidence: Probability with which the limits must hold.
         arrivals: How requests arrive, see :func:`chipwise.predict.load.load.generate_load`.
-        burstiness: Of gamma arrivals.
-        requests: That one lane is replayed with.
+        burstiness: Squared coefficient of variation of gamma gaps.
+        requests: Number of requests to replay per lane.
         trace: A file of requests, instead of classes and rate.
-        kv: Format of the cache.
-        seed: Of the load.
+        kv: KV-cache dtype.
+        seed: Seed of the random load.
     """
 
     model: str
@@ -181,7 +181,7 @@ class FleetQuestion:
         names = [each.name for each in self.classes]
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise SpecError(f"two classes are called {short(twice[0])}; give each a name of its own", field="classes")
+            raise SpecError(f"two classes are called {short(twice[0])}; give them different names", field="classes")
         for name in self.class_limits:
             if name not in names:
                 raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
@@ -191,25 +191,25 @@ def with_todays_names(data: Mapping[str, T]) -> dict[str, T]:
     """Fields of a question; former names are replaced by the current ones.
 
     Raises:
-        SpecError: A field is there by both names.
+        SpecError: A field is given under both names.
     """
     for former, name in FORMER.items():
         if former in data and name in data:
-            raise SpecError(f"is what {name} says; leave it out", field=former)
+            raise SpecError(f"is the former name of {name}, which is given too; leave it out", field=former)
     return {FORMER.get(name, name): value for name, value in data.items()}
 
 
 def read_question(path: Path) -> FleetQuestion:
-    """The question that a YAML file asks; times, rates and prices as people write them (500 ms, 20/s, 2.5 USD/h).
+    """Reads a question from a YAML file, with times, rates and prices in units (500 ms, 20/s, 2.5 USD/h).
 
     Raises:
-        SpecError: A field is unknown, missing or wrong; names it.
+        SpecError: A field is unknown, missing or wrong; the message names it.
     """
     return question_from(read_yaml(path), file=str(path))
 
 
 def question_from(data: Mapping[str, object], *, file: str | None = None) -> FleetQuestion:
-    """As :func:`read_question`, from a mapping."""
+    """Like :func:`read_question`, from a mapping."""
     given: dict[str, Any] = dict(data)
     try:
         if "models" in given:
@@ -270,8 +270,7 @@ def _quantity(value: object, kind: str, field: str) -> float:
 
 
 def device_key(name: str) -> str:
-    """Name of a device in a plan: its sheet's name, with its memory where that was stated; a file or a machine
-    that was taught, as it was named.
+    """Name of a device in a plan: its sheet's name with any stated memory; files and taught machines keep their name.
 
     Raises:
         UnknownName: No data sheet has this name.
@@ -284,7 +283,7 @@ def _devices(named: Sequence[object]) -> list[str]:
     """Devices by their names in plans.
 
     Raises:
-        SpecError: One is not a text, or named twice.
+        SpecError: A name is not text, or a device is named twice.
         UnknownName: No data sheet has a name.
     """
     found: dict[str, str] = {}
@@ -303,7 +302,7 @@ def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[
     """Dollars a second by device.
 
     Raises:
-        SpecError: A price is none, or that of no device, or of one that is not among ``devices``.
+        SpecError: A price is invalid, or its device is unknown or not among ``devices``.
     """
     found: dict[str, float] = {}
     for name, value in given.items():
@@ -320,7 +319,7 @@ def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[
 
 
 def mapping(value: object, field: str) -> dict[str, object]:
-    """``value``, where it is a mapping, with text for keys.
+    """Checks that ``value`` is a mapping with text as keys.
 
     Raises:
         SpecError: There is none.

@@ -1,4 +1,4 @@
-"""The commands that serve an arrangement in vLLM, SGLang and TensorRT-LLM; a deployment of prefill and decode apart.
+"""Commands to serve an arrangement in vLLM, SGLang and TensorRT-LLM, and deployments with separate prefill and decode.
 
 Flags are those of the projects' documentation: docs.vllm.ai (vllm serve), docs.sglang.ai (server arguments),
 nvidia.github.io/TensorRT-LLM (trtllm-serve), docs.nvidia.com/dynamo (DynamoGraphDeployment).
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.arrangements import Arrangement
 
 
-NARROW = ("fp8", "fp8_block")  # formats that vLLM and SGLang make of a checkpoint as they load it
+NARROW = ("fp8", "fp8_block")  # formats to which vLLM and SGLang quantise a checkpoint on loading
 
 
 def served_name(model: str) -> str:
-    """Name of the model for an engine: a folder's path or a Hugging Face id, also for the bare name of a known model.
+    """Name of the model for an engine: a folder's path or a Hugging Face id, which is completed for known models.
 
-    What a name says beyond the known model's (``-instruct``, ``-fp8``) stays, since it names other weights.
+    Suffixes beyond the known model's name (``-instruct``, ``-fp8``) are kept, since they mean other weights.
 
     >>> served_name("qwen3-32b"), served_name("llama-3.1-8b-instruct"), served_name("RedHatAI/Qwen3-32B-FP8")
     ('Qwen/Qwen3-32B', 'meta-llama/Llama-3.1-8B-instruct', 'RedHatAI/Qwen3-32B-FP8')
@@ -48,15 +48,15 @@ def served_name(model: str) -> str:
 def commands_of(
     model: str, where: Arrangement, replicas: int, policy: Policy, longest: int, *, context: int | None = None
 ) -> tuple[str, ...]:
-    """One command a replica (behind a router, where there are several); none for runtimes without a server here.
+    """One command per replica (behind a router if there are several); none for runtimes without a known server.
 
     Args:
-        model: The model, as it was named.
-        where: How a replica is arranged.
-        replicas: How many there are.
-        policy: How its steps are formed.
+        model: The model, as named by the user.
+        where: Arrangement of a replica.
+        replicas: Number of replicas.
+        policy: Scheduling rules.
         longest: Positions of the longest request.
-        context: Positions that the model has, if limited: engines refuse to serve more.
+        context: Maximum positions of the model, if limited; engines refuse to serve more.
     """
     length = min(-(-longest // 1024) * 1024, context or MOST)
     name = shlex.quote(served_name(model))
@@ -152,7 +152,7 @@ def _trtllm_options(where: Arrangement) -> dict[str, object]:
 
 
 DYNAMO = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
-"""What NVIDIA Dynamo calls the workers of a runtime."""
+"""Names of a runtime's workers in NVIDIA Dynamo."""
 
 
 def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arrangement, int]) -> str:
@@ -160,8 +160,8 @@ def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arr
 
     Args:
         model: The model.
-        reading: The arrangement of the prefill workers, and how many there are.
-        writing: The same of the decode workers.
+        reading: Arrangement and number of the prefill workers.
+        writing: Arrangement and number of the decode workers.
     """
     runtime = reading[0].runtime
     if runtime not in DYNAMO:

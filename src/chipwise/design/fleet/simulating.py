@@ -1,4 +1,4 @@
-"""One arrangement under load: distributions with intervals, bottleneck, price, energy, its state over time."""
+"""Simulates one arrangement under load: distributions with intervals, bottleneck, price, energy, state over time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ReplicaGroup:
     replicas: int = 1
     policy: Policy | None = None
     weight: float = 1.0
-    step_scale: float = 1.0  # of all step times, as learned from a load test
+    step_scale: float = 1.0  # factor on all step times, learnt from a load test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,11 +70,11 @@ class Simulation(Result):
     state: Mapping[str, Sequence[float]] = field(default_factory=dict)
     deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
     model: str = ""
-    load: str = ""  # what arrives, in words
+    load: str = ""  # the load in words
     commands: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """The times that matter most, and the saturation."""
+        """The main latencies, and the saturation."""
         parts = []
         for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT"), ("e2e_p99", "P99 end to end")):
             if name in self.times:
@@ -107,13 +107,13 @@ def simulated(
     """Simulations of a load with several random seeds, at one or several pools.
 
     Args:
-        loads: The load by seed: figures are means over seeds.
+        loads: One load per seed; figures are means over seeds.
         parts: Pools behind one router.
-        apart: The pool that decodes, where ``parts`` is the one that only reads prompts.
-        link_bytes_per_s: Between the two; that of the reading device's links unless given.
-        closed: Whether all requests count, not the steady part alone.
+        apart: The decode pool, if ``parts`` is the prefill pool.
+        link_bytes_per_s: Bandwidth between the two. Default: that of the prefill device's links.
+        closed: Whether to count all requests instead of only the steady part.
         about_load: The load in words.
-        on_progress: Called with the requests that have ended and their number.
+        on_progress: Called with the number of finished requests and of all requests.
 
     Raises:
         DoesNotFit: A model needs more memory than its devices have, or a request more cache.
@@ -192,19 +192,19 @@ def _simulation(
         share = figures.reading_share
         inputs = 1e6 * price * share / (figures.requests_per_s * read)
         outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
-    padded = any(pool.replica.policy.padded for pool in pools)  # how much is padding is luck
+    padded = any(pool.replica.policy.padded for pool in pools)  # the amount of padding is random
     drafts = pools[0].replica.policy.speculation
     free = []
     if drafts is not None and drafts.draft is None:
-        free = ["drafts are n-grams copied from the text, which cost nothing; name a model that drafts with draft"]
+        free = ["drafts are n-grams copied from the text, which cost nothing; name a draft model with draft"]
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
     asked = [pool.replica.request for pool in pools]
     notes = list(dict.fromkeys(said for each in asked for said in taken_for(each.model, each.device)))
     notes += [] if (pause := load.silence()) is None else [pause]
     if full is not None and load.clients is None and load.rate_per_s > full:
         notes.append(
-            f"{units.number(load.rate_per_s)} requests/s are more than the {units.number(full)} that it can serve: the "
-            "queue grows for as long as requests come, and times depend on how many were replayed"
+            f"{units.number(load.rate_per_s)} requests/s exceed the {units.number(full)} that it can serve: the "
+            f"queue keeps growing, and times depend on the number of replayed requests"
         )
     return Simulation(
         label=" + ".join(_label(pool) for pool in pools),

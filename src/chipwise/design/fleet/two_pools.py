@@ -1,8 +1,8 @@
 """Finds the cheapest fleet of two pools: prefill and decode apart, or two kinds of devices behind one router.
 
-Both pools run the same runtime and weight format, so that caches can be handed over and answers are alike. Pairs of
-arrangements are looked at in the order of what they must cost at least, until that is more than the cheapest that
-holds. Where too many pairs are left for that, one of the project's search strategies chooses which are looked at.
+Both pools run the same runtime and weight format, so that caches can be transferred and answers are the same. Pairs of
+arrangements are evaluated in the order of a lower bound on their price, until the bound exceeds the cheapest fleet
+found. If too many pairs are left, a search strategy chooses which to evaluate.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from chipwise.design.fleet.question import FleetKind
 from chipwise.design.strategies.algorithms import make_strategy
 from chipwise.design.strategies.strategy import Goal, Limit, Problem, Rows
 
-MOST_LISTED = 400  # pairs that are looked at one by one; of more, a strategy chooses as many
+MOST_LISTED = 400  # up to this many pairs are all evaluated; else a strategy chooses this many
 BATCH = 20  # pairs that a strategy proposes together
 STRATEGY = "evolution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two arrangements, and dollars a second that a fleet of both costs at least."""
+    """Two arrangements, and a lower bound on the price of a fleet of both."""
 
     first: Candidate
     second: Candidate
@@ -38,11 +38,11 @@ class TwoPools:
     """The search for one kind of fleet.
 
     Args:
-        holding: Says whether fleets hold.
+        holding: Decides whether fleets keep the limits.
         kind: ``apart`` or ``mixed``.
         candidates: Arrangements of each pool; those of unknown price are left out.
-        limits: On times.
-        on_progress: Called with pairs looked at and their number.
+        limits: Limits on times.
+        on_progress: Called with the number of evaluated pairs and of all pairs.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TwoPools:
         self.looked_at = 0
 
     def found(self, below: float = math.inf) -> Fleet | None:
-        """The cheapest fleet that holds and costs less than ``below`` dollars a second; None if none does."""
+        """The cheapest fleet within the limits that costs less than ``below`` dollars per second; None if none does."""
         pairs = self.pairs(below)
         if len(pairs) > MOST_LISTED:
             return self._chosen(pairs, below)
@@ -112,13 +112,13 @@ class TwoPools:
         return sum(prices) + lacking * min(price / each for price, each in zip(prices, full, strict=True))
 
     def _least(self, per_s: float) -> int:
-        """Replicas of ``per_s`` requests a second each without which more arrives than can be served."""
+        """Least number of replicas, each serving ``per_s`` requests per second, that cover the arrival rate."""
         return max(1, math.ceil(self.holding.evaluator.rate_per_s / per_s - 1e-9))
 
     # one pair
 
     def cheapest(self, pair: Pair, below: float = math.inf) -> Fleet | None:
-        """The cheapest fleet of a pair that holds and costs less than ``below``; None if none does."""
+        """The cheapest fleet of a pair that keeps the limits and costs less than ``below``; None if none does."""
         if not self._can(pair):
             return None
         self.looked_at += 1
@@ -139,7 +139,7 @@ class TwoPools:
                 continue
             best = self._fleet(pair, count, seconds)
             if seconds == (least if apart else 1):
-                break  # more of the first pool cannot save any of the second
+                break  # a larger first pool cannot make the second smaller
         return best
 
     def _fleet(self, pair: Pair, count: int, seconds: int) -> Fleet:
@@ -162,7 +162,7 @@ class TwoPools:
         return max(1, math.ceil(lacking / served.capacity_per_s(pair.second, self.z) - 1e-9))
 
     def _ends(self, pair: Pair, below: float) -> tuple[int, int]:
-        """The numbers of the first pool's replicas that are tried."""
+        """The range of the first pool's replicas to try."""
         most = self.holding.most_replicas(pair.first)
         if self.kind == "mixed":
             return 1, most
@@ -170,7 +170,7 @@ class TwoPools:
         firsts = {name: value for name, value in self.limits.items() if _of_reading(name)}
         if not firsts:
             return least, most
-        seconds = self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))  # say nothing of first tokens
+        seconds = self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))  # unrelated to first tokens
         if math.isfinite(below) and pair.first.usd_per_s:
             most = min(most, int(below / pair.first.usd_per_s))
         fewest = fewest_of(
@@ -191,7 +191,7 @@ class TwoPools:
         )  # fmt: skip
 
     def fewest_seconds(self, fleet: Fleet, *, most: int) -> int | None:
-        """The fewest replicas of the second pool that hold together with the first."""
+        """The fewest replicas of the second pool that keep the limits together with the first."""
         first, second = fleet.both
         pair = Pair(first=first, second=second, bound=0.0)
         return fewest_of(
@@ -199,7 +199,7 @@ class TwoPools:
             least=self._least_seconds(pair, fleet.replicas), most=most,
         )  # fmt: skip
 
-    # more pairs than can be looked at
+    # more pairs than can be evaluated
 
     def _chosen(self, pairs: Sequence[Pair], below: float) -> Fleet | None:
         """The cheapest fleet of the pairs that a strategy chooses."""
@@ -255,5 +255,5 @@ class TwoPools:
 
 
 def _of_reading(name: str) -> bool:
-    """Whether a metric is settled when a prompt has been read."""
+    """Whether a metric is determined by prefill alone."""
     return name.rpartition(":")[2].split("_")[0] in ("ttft", "queue")

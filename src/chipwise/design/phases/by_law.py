@@ -1,9 +1,9 @@
 """Finds the best designs of a space by a scaling law, without training any.
 
 Costs and losses of many rows are array operations, so spaces of 10^15 designs can be searched. Candidates within the
-limits are bred towards lower loss and lower costs, then the best one is improved gene by gene until no change of one
-choice, or of one choice in all layers, helps. All randomness comes from the seed and no step depends on the clock, so
-results are reproducible. Losses are expected values with the law's interval.
+limits evolve towards lower loss and lower costs; then the best one is improved until no change of one choice, or of one
+choice in all layers, helps. All randomness comes from the seed and no step depends on the clock, so results are
+reproducible. Losses are expected values with the law's interval.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chipwise.predict.cost.model import Predicted
 from chipwise.training.laws.laws import Law
 from chipwise.training.laws.shapes import Shapes
 
-LOSS = "loss"  # expected nats per token of the law's text
+LOSS = "loss"  # expected nats per token on the law's text
 BLOCK = 8_192  # rows at once, so that data stays in the caches
 DRAWS, PARENTS, FEWEST_CHILDREN = 200_000, 400, 400
 MOST_ROUNDS, STALE_ROUNDS = 60, 8
@@ -46,7 +46,7 @@ class RowShapes:
         self._attention = _slots(space, "attention")
         self._ffn = _slots(space, "ffn", "ffn_width")
         own = LAYER_WEIGHTS in spec.layer_choices
-        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # else a layer's format is the head's
+        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # otherwise a layer has the head's format
         pairs = np.array(spec.attention_choices(), float)
         self._pairs = np.stack([2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1], pairs[:, 0]])
         widths = np.array(spec.layer.ffn_width, float)
@@ -139,12 +139,12 @@ class FoundByLaw:
     """Result of a search by law; rows are sorted by expected loss, best first.
 
     Attributes:
-        rows: Of the front of loss and costs within the limits, (n, genes).
-        metrics: Each (n,), in SI units; ``loss`` in nats per token.
+        rows: Rows of the front of loss and costs within the limits, (n, genes).
+        metrics: Metrics of the rows, each (n,), in SI units; ``loss`` in nats per token.
         low: Lower ends of the losses' intervals, (n,).
         high: Upper ends, (n,).
-        priced: How many candidates were priced.
-        notes: How the best design lies outside the law's trainings, and what the losses assume.
+        priced: Number of priced candidates.
+        notes: In what the best design is outside the law's trainings, and what the losses assume.
     """
 
     space: SearchSpace
@@ -162,7 +162,7 @@ class FoundByLaw:
         return self.space.design(self.rows[place], name=name)
 
     def loss(self, place: int = 0) -> Predicted:
-        """Its expected loss."""
+        """The expected loss of the design at an index of the front."""
         ends = (float(values[place]) for values in (self.metrics[LOSS], self.low, self.high))
         return Predicted(**dict(zip(("value", "low", "high"), ends, strict=True)))
 
@@ -202,11 +202,11 @@ def search_by_law(
         space: The space.
         metrics: Costs of rows, by name.
         law: The law of the loss.
-        tokens: Of each design's training, one pass.
+        tokens: Training tokens of each design, in one pass.
         constraints: Limits on the metrics.
-        objectives: Metrics beside the loss.
-        seed: Of what is drawn.
-        draws: Candidates that are drawn first; a tenth as many are bred in each round.
+        objectives: Objectives in addition to the loss.
+        seed: Random seed.
+        draws: Random candidates at first; each round adds a tenth as many children.
 
     Raises:
         Infeasible: No candidate is within the limits; the message names the limit that is out of reach.

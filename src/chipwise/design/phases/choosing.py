@@ -1,10 +1,10 @@
 """Chooses the next candidates to train: acquisition over the screened pool by the quality model's posterior.
 
-Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt; it counts as more where a
-soft limit is broken. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the
-quality model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate
-between the candidate with the highest expected improvement and those that add most to the front. Seconds decide only
-where they are an objective or a limit: the quality model sees choices and counts.
+Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt, including penalties of
+soft limits. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the quality
+model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate between the
+candidate with the highest expected improvement and those that add most to the front. Times matter only as objectives or
+limits: the quality model uses choices and counts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from chipwise.model.kinds.image.choices import GUIDANCE, SHIFT, SOLVER
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.laws.scaling import START, Law, fit_law, fit_pace
 
-DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of how images are drawn
+DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of how images are generated
 SERVED = ("weights", *DRAWN)  # choices of how a trained model is served
-LOSS = "loss"  # the task's, among the goals of a problem; less is better
+LOSS = "loss"  # name of the task's loss among a problem's goals
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
-LEAST_LOSS = 1e-4  # a share of errors of which no fewer can be told apart; logarithms need it
+LEAST_LOSS = 1e-4  # smallest loss that is distinguished, so that logarithms are finite
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
@@ -49,7 +49,7 @@ class Observation:
     """One finished training: the candidate's row, its share of the budget, its tokens and bits per byte."""
 
     row: Sequence[int]
-    spent: float  # in the unit of the budget: seconds of the device that trains, or tokens
+    spent: float  # in the unit of the budget: device seconds or tokens
     tokens: int
     loss: float
 
@@ -58,14 +58,14 @@ class Observation:
 class Belief:
     """Posterior of candidates after a full training: logarithms of losses with penalties of soft limits.
 
-    The quality model's errors are factors. Treated as normal on the scale of losses, uncertain candidates far above the
-    best would promise losses below zero.
+    Logarithms are used because the quality model's errors are factors: with normal errors on losses, uncertain
+    candidates far above the best would have a chance of negative losses.
 
     Attributes:
         mean: (n,).
         std: (n,).
         covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
-        front: Objectives to minimise of the candidates that were trained, (k, m); quality as above, then costs.
+        front: Objectives (minimised) of the trained candidates, (k, m): quality as above, then costs.
     """
 
     mean: Float64Array
@@ -77,7 +77,7 @@ class Belief:
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
-    """The search as a problem for strategies: only trainings reveal the task's loss, the cost model knows the rest."""
+    """The search as a problem for strategies: only trainings reveal the task's loss; costs are predicted."""
     trained = next((goal.metric for goal in goals if not is_cost(goal.metric)), LOSS)
     free_goals = [goal for goal in goals if is_cost(goal.metric)]
     free_limits = [limit for limit in limits if is_cost(limit.metric)]
@@ -116,10 +116,10 @@ class Chooser:
         metrics: Free metrics of rows.
         goals: The objectives.
         limits: The constraints.
-        final: Amount of the budget that a full training takes.
-        in_tokens: Whether that is in tokens instead of seconds.
-        bytes_per_token: Bytes of training data that one position stands for in designs of rows, (n,).
-        law: Expected loss by size and data, before anything was trained.
+        final: Budget of a full training.
+        in_tokens: Whether it is in tokens instead of seconds.
+        bytes_per_token: Bytes of training data per position for the designs of rows, (n,).
+        law: Prior law of the loss by size and data.
         seed: Random seed.
     """
 
@@ -184,7 +184,7 @@ class Chooser:
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """Takes from the orders in turns; one candidate per size (width, depth, vocabulary), while there are others."""
+        """Takes candidates from the orders in turn, at most one per size (width, depth, vocabulary) while possible."""
         shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
         picks: list[int] = []
         for apart in (True, False):
@@ -211,9 +211,9 @@ class Chooser:
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int], names: Sequence[str] = SERVED) -> Rows:
-        """``row`` in every other weight format, number of steps, solver and guidance that is predicted within limits.
+        """Variants of ``row`` in other weight formats, steps, solvers and guidance predicted within the limits.
 
-        All of them are weights of one training. ``names`` are those of the choices that may differ.
+        All of them share one training. ``names`` are the choices that may differ.
         """
         columns = [self._space.index[name] for name in names if name in self._space.index]
         values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
@@ -227,7 +227,7 @@ class Chooser:
     def better_served(self, row: Sequence[int]) -> float:
         """Factor (at most 1) on the loss of ``row`` in its best number of steps by the law.
 
-        By the law alone: the least of several noisy predictions would prefer what is known worst.
+        It uses only the law, since the minimum of several noisy predictions would favour the most uncertain one.
         """
         if not self._start.one_pass:
             return 1.0
@@ -244,13 +244,13 @@ class Chooser:
         return self._law([])(rows)
 
     def law_of(self, choices: Mapping[str, object]) -> float:
-        """The same factor for a reference design, from the row closest to it."""
+        """Like :meth:`law` for a reference design, using the closest row."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
         """Rows for training a supernet, and the rows that it scores.
 
-        The former are drawn from the pool; of the latter, half are those that the law prefers.
+        The former are sampled from the pool; half of the latter are those that the law ranks best.
         """
         rng = np.random.default_rng([self._seed, 19])
         rows = self.pool[np.sort(rng.permutation(len(self.pool))[:trained])]
@@ -317,7 +317,8 @@ class Chooser:
     def _counted_problem(self) -> Problem:
         """Features of the quality model: choices and parameter counts, without times.
 
-        Predicted seconds follow what was measured, which differs from day to day; quality does not depend on them.
+        Predicted times are left out because they vary with measurements from day to day, and quality does not depend on
+        them.
         """
 
         def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
@@ -376,7 +377,7 @@ class Chooser:
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
         """Key of a row without its weight format, steps, solver and guidance, so that each training has one trial.
 
-        Of guidance it says whether there is any: only such a model learns to do without labels.
+        Guidance counts only as present or absent: guided models are also trained without labels.
         """
         key = [int(value) for value in row]
         for name in SERVED:
@@ -390,12 +391,12 @@ class Chooser:
 class StrategyProposer:
     """Lets a listed strategy choose the first trainings instead of the run's own chooser.
 
-    Limits, budget, promotions and record are those of every run. The strategy is created for each batch and told the
-    study's results, so that a resumed search gets the same candidates.
+    Limits, budget, promotions and record are those of every run. The strategy is created anew for each batch and
+    receives the study's results, so that a resumed search gets the same candidates.
 
     Args:
         name: Name of the strategy.
-        chooser: The run's own; it holds the problem and the screened candidates.
+        chooser: The run's chooser, with the problem and the screened candidates.
         seed: Random seed.
 
     Raises:
@@ -438,7 +439,7 @@ class StrategyProposer:
         return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
 
     def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
-        """Tells the strategy the first trainings, which all have one length, and taken rows without one as failures."""
+        """Passes the first trainings to the strategy, and rows without one as failures."""
         problem = self._chooser.problem
         first: dict[tuple[int, ...], Observation] = {}
         for item in observations:

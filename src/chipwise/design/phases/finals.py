@@ -2,17 +2,15 @@
 
 The validation text selects the winner; the test text, which selected nothing, gives the numbers that are reported.
 
-Who wins: of the finalists that were measured within every hard limit, that keep the floors of their tasks and that take
-no longer for a token than the reference design (unless a soft limit allows to pay for that), the one of fewest
-validation bits per byte, as they count past soft limits. Where the pace is an objective too, one that is clearly faster
-wins instead if its loss is no further from the fewest than losses of one design are from each other by seed alone: such
-a difference says little, the seconds are measured. Measured values decide; whether the interval of a P99 also
-lies within its limit is reported, and changes no winner, because where samples are few it would exclude all alike.
+A finalist can win if it was measured within every hard limit, reaches the minimum scores on tasks, and is no slower per
+token than the reference design (unless a soft limit trades time for quality). Of these, the one with the fewest
+validation bits per byte, including penalties, wins. If latency is also an objective, a clearly faster finalist wins
+instead if its loss is within the noise between seeds. Measured values decide. Whether the interval of a P99 is within
+its limit is only reported, because with few samples it would exclude every finalist.
 
-Where no finalist keeps limits and floors, the search still ends with a design. If the machine was busy, limits on times
-are unconfirmed rather than broken for those that kept them before: of these the same rule chooses. Else it is the
-design that is least past the limit that it exceeds most. Such a winner is reported as what it is, and measured again
-when the run is resumed.
+If no finalist qualifies, the search still ends with a design. If the machine was busy, limits on times are unconfirmed
+for finalists that kept them before, and the same rule chooses among these. Otherwise the winner is the design whose
+worst relative excess is smallest. The report says so, and resuming the run measures again.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.blocks.quantize import Packing
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
-CLEARLY = 0.9  # of the seconds of the best design that one which is as good may take at most, to win instead
-ROUNDS = 5  # of measuring, while the machine is busy
-ROUNDS_S = 120.0  # seconds by the clock after which no further round begins, also where another machine measures
-PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # before each round after the first: a machine is rarely busy for ever
+CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
+ROUNDS = 5  # most rounds of measuring on a busy machine
+ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
+PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet
 
 
 class Finals:
@@ -63,15 +61,15 @@ class Finals:
         trials: The run's trials.
         spec: The run.
         folder: Its folder.
-        data: What the run asks of models, with its data.
-        target: Where the winner will be served.
-        tasks: Evaluates contenders on the run's tasks, if it has some.
-        others: The run's other devices, if it has some.
-        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
+        data: The run's task with its data.
+        target: The target device.
+        tasks: Evaluates contenders on the run's tasks, if there are any.
+        others: The run's other devices, if there are any.
+        penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
         on_phase: Called with the name of each phase.
-        left_s: CPU seconds of the budget that are left for measuring; no limit unless given.
-        sleep: Waits, in seconds.
-        clock: Seconds by the clock.
+        left_s: CPU seconds of the budget left for measuring. Default: no limit.
+        sleep: Function that waits for some seconds.
+        clock: Function that returns wall-clock seconds.
     """
 
     def __init__(
@@ -94,19 +92,19 @@ class Finals:
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
-        self.contenders: list[Candidate] = []  # those that keep limits and floors, once it is decided
-        self.met = True  # whether there are such
+        self.contenders: list[Candidate] = []  # the qualifying contenders, after the decision
+        self.met = True  # whether there are any
 
     def decide(
         self, finalists: Sequence[Candidate], reference: Candidate | None, others: Sequence[Candidate] = ()
     ) -> Candidate:
-        """The winner; see the head of this module.
+        """Decides the winner; see the head of this module.
 
-        Limits on what could not be measured hold as predicted. Where no finalist keeps the limits, ``others`` are
-        exported as far as they were trained and measured, in their order; of those within the limits at most ``SPARE``
-        are evaluated on the tasks.
+        Limits on metrics that cannot be measured are checked by prediction. If no finalist keeps the limits, ``others``
+        are exported as trained so far and measured, in their order; at most ``SPARE`` of those within the limits are
+        evaluated on the tasks.
 
-        Where nothing that was trained keeps limits and floors, the winner is what comes closest, and ``met`` is False.
+        If no trained candidate qualifies, the winner is the one that comes closest, and ``met`` is False.
 
         Raises:
             Infeasible: No finalist could be measured.
@@ -131,7 +129,7 @@ class Finals:
         self.met = bool(good)
         self.contenders = good or self._closest(fitting or tried)
         if not self.met:
-            self._keeping_floors(self.contenders)  # for the report
+            self._keeping_floors(self.contenders)  # also for the report
         return self.best(self.contenders, reference)
 
     def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
@@ -148,7 +146,7 @@ class Finals:
         return unconfirmed or [min(known, key=lambda item: (self._beyond(item), item.number))]
 
     def _unconfirmed(self, item: Candidate) -> bool:
-        """Whether a candidate breaks limits on times alone, on a busy machine, and kept them before."""
+        """Whether a candidate breaks only limits on times, on a busy machine, and kept them before."""
         timed = [limit for limit in self._spec.limits if limit.hard and limit.metric in TIMED]
         others = [limit for limit in self._spec.limits if limit.hard and limit.metric not in TIMED]
         return (
@@ -171,7 +169,7 @@ class Finals:
         """Chooses the winner among candidates within the limits; see the head of this module."""
         cap = None if reference is None else self._seconds(self._trials[reference.number])
         no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
-        traded = soft_limit_on_latency(self._spec.limits)  # which says what time is worth
+        traded = soft_limit_on_latency(self._spec.limits)  # the soft limit already trades time for quality
         left = items if traded else no_slower or items
         fewest = min(left, key=lambda item: (self._counted(item), item.number))
         return fewest if traded else self._as_good_but_faster(left, fewest)
@@ -188,7 +186,7 @@ class Finals:
         return min(faster)[2] if faster else fewest
 
     def _seconds(self, item: Candidate) -> float | None:
-        """Time per token, or of a request, as measured; as predicted where the target cannot measure."""
+        """Measured time per token, or per request; predicted if the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
         return (known or {}).get(self._spec.task_settings.latency_metric)
 
@@ -198,7 +196,7 @@ class Finals:
         return bits * self._penalty_factor(item)
 
     def keeps_limits(self, item: Candidate) -> bool:
-        """Whether a contender was measured within every hard limit, or is predicted to be as surely as is wanted."""
+        """Whether a contender was measured within every hard limit, or is predicted to be with the run's confidence."""
         if not item.alive or (self._others is not None and not self._others.keeps_limits(item.design)):
             return False
         if not self._target.measures:
@@ -207,7 +205,7 @@ class Finals:
         return item.measured is not None and within(self._spec.limits, item.costs)
 
     def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Selects the contenders that keep the floors of all tasks; ``beside`` are evaluated too, for the report."""
+        """Selects contenders that reach the minimum scores of all tasks; also evaluates ``beside`` for the report."""
         if self._tasks is None:
             return list(items)
         self._on_phase("evaluating tasks")
@@ -216,10 +214,10 @@ class Finals:
         return [item for item in known if not self._tasks.missed(item)]
 
     def measure(self, contenders: Sequence[Candidate]) -> None:
-        """Exports the contenders and measures them in turns where the target can, again while the machine is busy.
+        """Exports the contenders and measures them in turns if the target can, repeating while the machine is busy.
 
-        Of several rounds the quietest measurement of each contender counts. There are at most ``ROUNDS``, and after the
-        first only as many as the budget and ``ROUNDS_S`` allow; what stays unclean is marked so.
+        The quietest measurement of each contender counts. There are at most ``ROUNDS`` rounds, and after the first only
+        as many as the budget and ``ROUNDS_S`` allow; measurements that stay unclean are marked.
         """
         self._on_phase("measuring the finalists" if self._target.measures else "exporting the finalists")
         for item in contenders:
@@ -254,7 +252,7 @@ class Finals:
         return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(found)) < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
-        """Measures contenders again without formats per matrix, if those break a limit."""
+        """Measures contenders again without per-matrix formats, if those formats break a limit."""
         if not chosen_by_matrix(self._spec, self._target):
             return
         tried = [self._trials[item.number] for item in contenders]
@@ -332,7 +330,7 @@ class Finals:
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
         """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.
 
-        The standard error of the difference in logarithms is that over test entries, which both were scored on.
+        The standard error of the difference of logarithms is over the common test entries.
         """
         self._on_phase("scoring on test data")
         found: list[Losses] = []
@@ -363,7 +361,7 @@ class Finals:
         return found
 
     def write_winner(self, winner: Candidate) -> None:
-        """Writes the folder that the task's ecosystem loads, with the measured ``model.onnx`` and the promises."""
+        """Writes the folder of the winner in its ecosystem's format, with the measured ``model.onnx``."""
         source = self._folder.trial(winner.number) / "model.onnx"
         metric, notes = self._spec.task_settings.metric, winner.notes
         tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
@@ -377,13 +375,15 @@ class Finals:
             files = {PROMISES: json.dumps(promises, indent=1) + "\n"}
             for path in {source, self._served(winner)}:
                 write_atomic(self._folder.winner / path.name, path.read_bytes())
-            self._data.ship(self._exported(winner), self._folder.winner, files)  # of GGUF again, with its tokenizer
+            self._data.ship(
+                self._exported(winner), self._folder.winner, files
+            )  # GGUF is written again, with its tokenizer
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
     """Contents of a winner's ``chipwise.json``: design, target and limits, promised and measured metrics.
 
-    Expected is what no measurement tells; of a winner that this machine measured, nothing is.
+    "Expected" values are predictions without a measurement; a winner measured on this machine has none.
     """
     known = {**winner.notes.predicted, **winner.notes.believed_now}
     measured = winner.measured or {}

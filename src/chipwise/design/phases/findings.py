@@ -1,6 +1,6 @@
-"""Findings of a run about its answer, and how well early predictions ranked its candidates.
+"""Findings of a run: explanations of the result, and how well early predictions ranked the candidates.
 
-The answer: the knee and why, what each limit costs, which choices matter, and what choosing gained over random search.
+The explanations cover the knee, the cost of each limit, the most important choices, and the gain over random search.
 Candidates were trained for different times, so all are compared by the quality model's prediction after a full
 training. The findings are stored in the study as plain values, from which reports read them.
 
@@ -33,7 +33,7 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.walk.lower import lower
 
 LEAST_CANDIDATES, LEAST_PAIRS = 5, 8  # fewest candidates for a rank correlation
-BAND = 1.05 / 0.95  # the most by which two latencies within ± 5 % of one value differ
+BAND = 1.05 / 0.95  # largest ratio of two latencies within ± 5 % of a common value
 _RESAMPLINGS = 2_000
 SHARE = 0.10  # relative change of a relaxed limit
 _LEAST = 5  # fewest trained candidates for findings
@@ -56,8 +56,8 @@ def explain_answer(
         space: The run's space.
         chooser: The run's quality model and problem.
         observations: All finished trainings.
-        trained: Candidates of the space that have one, in the order of their trials.
-        seed: Of what is drawn.
+        trained: Candidates of the space with a training, in the order of their trials.
+        seed: Random seed.
     """
     problem = chooser.problem
     items = [item for item in trained if item.row is not None]
@@ -168,9 +168,9 @@ def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] |
     """Kendall's τ-b between two columns, with the 95 % interval over resampled candidates.
 
     Args:
-        evaluated: The lower, the better; NaN if a candidate was not evaluated, (n,).
-        truth: Likewise, (n,).
-        pairs: Which pairs count, (n, n); all unless given.
+        evaluated: Scores of a predictor, lower is better; NaN if a candidate has none, (n,).
+        truth: Results of longer trainings, lower is better, (n,).
+        pairs: Which pairs count, (n, n). Default: all.
 
     References:
         τ-b: Kendall 1945, Biometrika 33:239. The interval: percentiles of the bootstrap, Efron 1979.
@@ -203,7 +203,7 @@ Judge = Callable[[Candidate], float | None]
 
 
 def _judges(trained: Sequence[Candidate], rung: int, workload: Workload) -> Mapping[str, Judge]:
-    """Predictors of candidates from before their training of ``rung``; lower is better."""
+    """Predictions for candidates from before their training of ``rung``; lower is better."""
     judges: dict[str, Judge] = {
         "parameters": lambda item: -float(item.design.arch.parameters()),
         "FLOPs of a prompt": lambda item: -_flops(item, workload),

@@ -1,8 +1,8 @@
-"""Continues a run with other limits, another budget or another seed: which decisions are made again, what is kept.
+"""Resumes a run with other limits, budget or seed: which decisions are repeated, and what is kept.
 
-Finished trainings and measurements are kept and count as far as they go: a training that is as long as a rung of the
-new plan stands for it, a shorter one is continued where its candidate is promoted. Limits are evaluated anew by what
-was measured. Reference designs are chosen anew, because the largest within other limits is another one.
+Finished trainings and measurements are kept: a training that is as long as a rung of the new plan counts for it, and a
+shorter one is continued if its candidate is promoted. New limits are compared with existing measurements. Reference
+designs are chosen again, because the largest within the new limits may be another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.design.strategies.study import Study
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 
-AS_LONG = 0.995  # of a rung's budget: trainings end with a whole step
+AS_LONG = 0.995  # share of a rung's budget that counts as full, since trainings end with a whole step
 SHORTER = -1  # the rung of a training that is shorter than the first of the plan
 DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
 
@@ -32,12 +32,12 @@ def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None)
     Args:
         study: The run's study.
         trials: Its trials.
-        spec: The run as it shall continue.
-        before: The run so far, where the folder holds another one. What the study itself remembers comes first: a
-            search that was killed while it was taken up is taken up again.
+        spec: The run with its new settings.
+        before: The previous spec, if it differs. The study's own record has priority, so that resuming can itself be
+            interrupted.
 
     Raises:
-        SpecError: A training was longer than a final one would be.
+        SpecError: A finished training is longer than a final one would be.
     """
     now, held = Basis.of(spec), study.memory.get("basis")
     was = build(Basis, held) if held is not None else Basis.of(before or spec)
@@ -64,7 +64,7 @@ def _training_of(item: Candidate) -> str:
 
 
 def stored_plan(study: Study) -> tuple[Rung, ...]:
-    """The plan of trainings that the study remembers; empty where there is none yet."""
+    """The plan of trainings stored in the study; empty if there is none yet."""
     return tuple(
         Rung(budget=budget, count=count) for budget, count in Record(study.memory).sequence("plan", tuple[float, int])
     )
@@ -81,8 +81,8 @@ def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> No
     longest = max(ends, default=0.0)
     if allowed.final < AS_LONG * longest:
         raise SpecError(
-            f"one final training would be {allowed.show(allowed.final)}, and the run has trained for "
-            f"{allowed.show(longest)} already; give at least that much",
+            f"one final training would be {allowed.show(allowed.final)}, but the run has already trained for "
+            f"{allowed.show(longest)}; give at least that much",
             field="budget.final",
         )
 
@@ -98,12 +98,12 @@ def plan_with(
     """Plan of the remaining budget, including the trainings of ``candidates``.
 
     Args:
-        make: Plans what is left for new candidates.
-        candidates: One for each architecture, as the run has tried them.
+        make: Plans the remaining budget for new candidates.
+        candidates: One candidate for each architecture tried so far.
         allowance: The run's budget of trainings.
 
     Raises:
-        SpecError: Nothing was trained in full, and what is left holds no full training.
+        SpecError: Nothing was trained in full, and the remaining budget is too small for a full training.
     """
     tried, final = len(candidates), allowance.final
     charges = [charge for item in candidates if (charge := charge_of(item, allowance))]
@@ -115,14 +115,14 @@ def plan_with(
         if not full:
             raise
         plan = (Rung(budget=final, count=0),)
-    if len(plan) == 1 and shorter:  # what is left goes to the most promising of those that were tried
+    if len(plan) == 1 and shorter:  # the remaining budget goes to the most promising candidates tried so far
         last = Rung(budget=final, count=plan[0].count + full)
         return Rung(budget=min(min(shorter), final / ETA), count=max(tried, plan[0].count)), last
     return replace(plan[0], count=plan[0].count + tried), *plan[1:]
 
 
 def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> None:
-    """Numbers the finished trainings of all trials by the rungs of ``plan`` that they are as long as."""
+    """Assigns the finished trainings of all trials to the rungs of ``plan`` by their length."""
 
     def place(rung: TrainedRung) -> int:
         charge = allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens)
@@ -135,6 +135,6 @@ def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> N
 
 
 def seed_of(study: Study, spec: RunSpec) -> Callable[[ArchSpec], int]:
-    """The seed of an architecture's trainings: the run's, or the earlier one with which they began."""
+    """The seed of an architecture's trainings: the run's, or the earlier one with which they started."""
     kept = Record(study.memory).get("seeds", dict[str, int], {})
     return lambda arch: int(kept.get(arch.as_trained().digest, spec.seed))

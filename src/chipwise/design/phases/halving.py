@@ -1,9 +1,9 @@
-"""Successive halving over real trainings: the plan of rungs, who is promoted, and measurements before long trainings.
+"""Successive halving over real trainings: the plan of rungs, promotions, and measurements before long trainings.
 
 The plan is made from the top: the last rung trains the finalists for the full final budget; each rung below trains
 about ``ETA`` times as many candidates for an ``ETA``-th of the budget; the first rung takes what is left. A candidate
-that is promoted continues from its checkpoint, so it pays only the difference. Everything is decided from what the
-study holds, so a search that was killed decides the same when it is resumed.
+that is promoted continues from its checkpoint, so it pays only the difference. All decisions depend only on the study,
+so a search that was killed decides the same when it is resumed.
 
 References:
     Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943.
@@ -29,10 +29,10 @@ from chipwise.model.space.search_space import Rows
 
 ETA = 3.0
 DEEPEST = 2  # rungs below the last
-FINALISTS, MOST_FINALISTS = 2, 5  # usually, and where first trainings tell little
+FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and the number if first trainings are not informative
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
-OVERHEAD = 1.3  # what a second of training takes with its validation and its worker's start, where all that counts
+OVERHEAD = 1.3  # cost of a second of training including validation and worker start, if those count
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 
@@ -48,12 +48,12 @@ class Rung:
 def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ETA**-DEEPEST) -> tuple[Rung, ...]:
     """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
 
-    None is shorter than ``least_share`` of a full training, after which losses tell shapes apart; where that leaves
-    fewer rungs than usual, up to an ``ETA``-th of the candidates is trained in full. Where shorter trainings would show
-    nothing, all are full ones.
+    No training is shorter than ``least_share`` of a full one, below which losses do not distinguish shapes; if that
+    leaves fewer rungs than usual, up to an ``ETA``-th of the candidates is trained in full. If shorter trainings would
+    show nothing, all trainings are full ones.
 
     Raises:
-        SpecError: The budget does not even hold one final training.
+        SpecError: The budget is too small for one final training.
     """
     final, best = allowance.final, plan_finals(allowance, training)
     deepest = min(DEEPEST, math.floor(1e-9 - math.log(least_share, ETA)))
@@ -79,7 +79,7 @@ def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
     """One rung: as many full trainings as ``training`` holds.
 
     Raises:
-        SpecError: The budget does not even hold one final training.
+        SpecError: The budget is too small for one final training.
     """
     _check_budget(allowance, training)
     return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
@@ -112,7 +112,9 @@ class Trainer(Protocol):
         ...
 
 
-Propose = Callable[[int, Sequence[Observation], Sequence[Sequence[int]]], Rows]  # how many, trainings, taken -> rows
+Propose = Callable[
+    [int, Sequence[Observation], Sequence[Sequence[int]]], Rows
+]  # (number of candidates, trainings, taken rows) -> rows
 
 
 class Halving:
@@ -124,14 +126,14 @@ class Halving:
         chooser: Predicts the quality of candidates; it decides promotions.
         trainer: Runs trainings.
         measurer: Measures candidates before long trainings.
-        predict: Costs of a row as they are promised, for the notes of a new trial.
-        workers: Trainings side by side.
-        propose: Proposes first-rung candidates; the chooser unless given.
+        predict: Predicts the costs of a row, for the notes of a new trial.
+        workers: Parallel trainings.
+        propose: Proposes first-rung candidates. Default: the chooser.
         on_phase: Called with the name of each phase.
         score: Supernet scores of rows, for the notes of new trials; NaN if there are none.
-        penalty_factor: What one bit per byte of a candidate counts as: 1, and more past soft limits.
-        allowance: What trainings are charged in, and how much a full one is.
-        left: What of it is left for trainings; no limit unless given.
+        penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
+        allowance: The budget of trainings, its unit, and the length of a full one.
+        left: Remaining budget of trainings. Default: no limit.
     """
 
     def __init__(
@@ -156,13 +158,13 @@ class Halving:
         self._propose = propose or chooser.next
         self._score, self._penalty_factor = score, penalty_factor
         self._allowance, self._left = allowance, left
-        self._trained, self._used = 0.0, 0.0  # what finished trainings were charged, and what they took in all
+        self._trained, self._used = 0.0, 0.0  # charge of finished trainings, and their total cost
 
     def explore(self, references: Sequence[Candidate]) -> None:
-        """The first rung: batches of candidates, each chosen after the one before was trained.
+        """Runs the first rung: batches of candidates, each chosen after the previous one was trained.
 
-        Before them the reference designs have the same short training; the best of them is then trained for the full
-        budget next to the first batch, which is as long, so that later choices know what a full training gives.
+        First, the reference designs get the same short training. The best of them is then trained in full alongside the
+        first batch, so that later choices know the result of a full training.
         """
         self._on_phase("first trainings")
         first, last = self._plan[0], len(self._plan) - 1
@@ -198,7 +200,7 @@ class Halving:
             full = []
 
     def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
-        """The rungs after the first.
+        """Runs the rungs after the first.
 
         Returns:
             The finalists, trained for the full budget, most promising first; and the reference design, trained as long.
@@ -213,7 +215,7 @@ class Halving:
         finalists = [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
         if not finalists:
             raise Infeasible(ALL_FAILED)
-        if last == 0:  # nobody was measured yet: the best two that keep the limits
+        if last == 0:  # nothing was measured yet: the best two that keep the limits
             finalists = self._first_within(finalists, 2)
         finalists = [self._in_best_format(item, last) for item in finalists]
         trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
@@ -237,8 +239,8 @@ class Halving:
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
         """A finalist in the format with the fewest bits per byte (with penalties) within the limits.
 
-        The search tries each architecture in one form only: as images are drawn first, then by weight format. The
-        training exists, only the rounding or the drawing is new.
+        The search tries each architecture in one form only. Here the existing training is evaluated with other ways of
+        generating images, then with other weight formats.
         """
         for names in (DRAWN, ("weights",)):
             item = self._in_best_of(item, self._chooser.in_other_formats(item.row or (), names), rung)
@@ -268,7 +270,7 @@ class Halving:
         return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates to try where no finalist keeps the limits: finalists' other formats, then the most promising."""
+        """Candidates to try if no finalist keeps the limits: finalists in other formats, then promising others."""
         known, last = {item.number for item in finalists}, len(self._plan) - 1
         left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
         left = [item for item in left if item.alive and item.rungs and item.notes.within]
@@ -299,9 +301,9 @@ class Halving:
         return self._trials[min(counted)[1]] if counted else None
 
     def chosen(self, rung: int) -> list[Candidate]:
-        """The candidates that rung number ``rung`` trains: the most promising of the one before that keep the limits.
+        """The candidates for rung ``rung``: the most promising of the previous rung that keep the limits.
 
-        Where none does, it is the one that comes closest.
+        If none does, the one that comes closest is chosen.
 
         Raises:
             Infeasible: Every candidate failed.
@@ -311,7 +313,7 @@ class Halving:
         affordable = self._affordable(step, self._promotions(rung + 1))
         known = {item.number for item in found}
         before = [item for item in self._candidates() if self._trained_for(item, rung) and item.number not in known]
-        ahead = {item.number for item in before if item.trained_to(rung)}  # under an earlier plan
+        ahead = {item.number for item in before if item.trained_to(rung)}  # trained under an earlier plan
         least = 0 if any(item.number in ahead and self._keeps_limits(item) for item in before) else 1
         count = min(self._plan[rung].count, max(least, affordable))
         for item, belief in self._believed(before):
@@ -328,7 +330,7 @@ class Halving:
         return found or self._first_within([item for item in before if item.alive], 1)
 
     def _trained_for(self, item: Candidate, rung: int) -> bool:
-        """Whether a candidate can be promoted to ``rung``; to the second one, from a training of any length."""
+        """Whether a candidate can be promoted to ``rung``; for the second rung a training of any length is enough."""
         return item.trained_to(rung - 1) or (rung == 1 and bool(item.rungs))
 
     def _keeps_limits(self, item: Candidate) -> bool:
@@ -339,7 +341,7 @@ class Halving:
         self._run([Job(item, self._plan[rung].budget, rung) for item in candidates])
 
     def train_in_full(self, candidate: Candidate) -> Candidate:
-        """A candidate, or a reference design, trained as long as the finalists."""
+        """Trains a candidate or a reference design as long as the finalists."""
         self.train([candidate], len(self._plan) - 1)
         return self._fresh(candidate)
 
@@ -387,8 +389,7 @@ class Halving:
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
         """Trials with the predicted mean and standard deviation; None before the quality model is used.
 
-        What a training is worth is what it is worth in the number of steps in which it is best served: a denoiser that
-        was tried with one may win with eight.
+        A denoiser counts with its best number of steps: one that was tried with one step may win with eight.
         """
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()

@@ -1,8 +1,8 @@
-"""Kits of a run: which of its models are packed, and the results that come back into its folder.
+"""Kits of a run: which of its models are packed, and how results are stored in its folder.
 
-``RUN/kit/`` holds the kit (or, where it was written elsewhere, its ``kit.json``) and ``results/``, one file for each
-time that results were imported. Results are checked against the run as it is now whenever they are read: those of
-another run, or of a model that has changed since it was packed, do not count.
+``RUN/kit/`` holds the kit (or only its ``kit.json``, if it was written elsewhere) and ``results/``, with one file per
+import. Whenever results are read, they are checked against the current run: those of another run, or of a model that
+has changed since it was packed, are ignored.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.space.designs import design_of
 
 FOLDER, RESULTS = "kit", "results"
-FINALISTS = 2  # in addition to the winner, which is one of those that were trained longest
-LATENCIES = ("tpot_p50", "ttft_p50")  # by which the front is ordered; the first that a trial has
+FINALISTS = 2  # in addition to the winner, among the longest trained candidates
+LATENCIES = ("tpot_p50", "ttft_p50")  # metrics to order the front by; the first that a trial has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class FinishedRun:
         """The run in ``path``.
 
         Raises:
-            StudyError: It holds no run, or one without a record.
+            StudyError: The folder holds no run, or a run without a record.
         """
         folder = Path(path)
         if not holds_run(folder):
@@ -89,10 +89,10 @@ class FinishedRun:
         return None if winner is None else winner.design
 
     def chosen(self, candidates: int) -> list[RunModel]:
-        """Models to measure: winner and reference design, contenders for the winner's place, and part of the front.
+        """Models to measure: winner, reference design, the winner's rivals, and part of the front.
 
-        At most ``FINALISTS`` may take its place: the best of those that were trained longest. Of the front there are at
-        most ``candidates``, spread evenly over its latencies; with none, winner and reference design are alone.
+        Rivals are at most ``FINALISTS`` of the longest trained candidates. From the front, at most ``candidates`` are
+        added, spread evenly over latency; with 0, only winner and reference design are packed.
 
         Raises:
             StudyError: The run has nothing to measure yet.
@@ -114,7 +114,7 @@ class FinishedRun:
             if (design := self.design(number)) is not None
         ]
         if not models:
-            raise StudyError(f"{self.path}: the run has neither a winner nor a front yet; go on with --resume")
+            raise StudyError(f"{self.path}: the run has neither a winner nor a front yet; continue with --resume")
         return models
 
     def _finalists(self) -> list[int]:
@@ -166,25 +166,25 @@ def pack_run(
 ) -> tuple[Path, Kit]:
     """Packs models of a run; returns the kit's folder and the contents of its ``kit.json``.
 
-    Files that the run has exported are copied. Others are exported with random weights: what is measured does not
+    Exported files of the run are copied. Other models are exported with random weights, since measurements do not
     depend on the values.
 
     Args:
         path: The run's folder.
         out: Where to write; ``RUN/kit`` by default.
         device: The device's name, as the user calls it.
-        machine: The machine's name, where only one may run the kit.
-        runtimes: Which files to pack; the run's own runtime by default.
-        candidates: Most designs of the front in addition to winner and reference design.
+        machine: The machine's name, if only that machine may run the kit.
+        runtimes: Runtimes to pack files for. Default: the run's own.
+        candidates: Maximum number of designs from the front, in addition to winner and reference design.
         threads: Threads of the runtime; the run's own by default.
         gpu_layers: llama.cpp: layers on the GPU, -1 for all.
         created: ISO 8601.
         version: Of chipwise.
-        on_note: Told which models cannot be exported for a runtime, and why.
+        on_note: Called with the models that cannot be exported for a runtime, and why.
 
     Raises:
         StudyError: The folder holds no run, or one with nothing to measure.
-        Unsupported: The script does not measure one of ``runtimes``, or none of the models can be exported.
+        Unsupported: The script cannot measure in one of ``runtimes``, or none of the models can be exported.
     """
     run = FinishedRun.open(path)
     wanted = tuple(runtimes) or (run.spec.target.runtime,)
@@ -224,7 +224,7 @@ def check_runtimes(names: Sequence[str]) -> None:
     """Checks that a kit's script measures these runtimes.
 
     Raises:
-        Unsupported: It does not.
+        Unsupported: The script cannot measure in one of them.
     """
     for name in names:
         if name not in kits.RUNTIMES:
@@ -297,8 +297,8 @@ def file_results(
     for other, known in _filed(run.path):
         if known.device == results.device and known.machine.name != results.machine.name:
             raise SpecError(
-                f"measured on {results.machine.name}; the results of this run that are here ({other.name}) call "
-                f"{known.machine.name} by the same device name; give one of them a name of its own with: chipwise kit "
+                f"measured on {results.machine.name}; the results of this run that are here ({other.name}) use "
+                f"the same device name for {known.machine.name}; give one of them another name with: chipwise kit "
                 f"{run.path} --device NAME",
                 file=str(path),
                 field="machine.name",
@@ -315,10 +315,10 @@ def file_results(
 
 
 def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
-    """Checks that results are of this run.
+    """Checks that results belong to this run.
 
     Raises:
-        SpecError: They are not.
+        SpecError: They do not.
     """
     theirs = results.kit.run
     if theirs is None or theirs.identity != run.identity:
@@ -327,7 +327,7 @@ def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
 
 
 def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str | None:
-    """Why results of a model do not count any more: it has changed since it was packed. None if it has not."""
+    """Why results of a model no longer count: how it has changed since it was packed; None if it has not."""
     change = _changed(run, model)
     if change is None:
         return None
@@ -346,7 +346,7 @@ def _changed(run: FinishedRun, model: KitModel) -> str | None:
         return "it is another design now"
     for name, known in model.made_from.items():
         if name.startswith("winner/") and model.trial != run.record.winner:
-            continue  # another model is there now; this one is as it was
+            continue  # replaced by another model; this one is unchanged
         file = (run.path / name).resolve()
         if not file.is_relative_to(run.path.resolve()):
             return f"{name} is not a file of the run"
@@ -369,14 +369,14 @@ def kit_results(
     target: str | None = None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> dict[int, Measurement]:
-    """Measurements of a run's trials by imported kits, by number; the newest of several.
+    """Measurements of a run's trials from imported kits, by trial number; the newest if there are several.
 
     Args:
         run_folder: The run's folder.
         device: Only results under this device name.
-        runtime: Only this runtime; the run's own by default.
-        target: Only machines that can be this device, whatever name the kit gave them.
-        on_note: Told which results do not count any more, and why.
+        runtime: Only results in this runtime. Default: the run's own.
+        target: Only results of machines that can be this device, whatever name the kit used.
+        on_note: Called with the results that no longer count, and why.
 
     Raises:
         StudyError: The folder holds no run.

@@ -1,4 +1,4 @@
-"""Records measurements of kits for a finished run, teaches them to the target, and predicts every trial again."""
+"""Records kit measurements for a finished run, updates the target with them, and predicts every trial again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kit_notes(
 def record(trials: Trials, target: Target, notes: dict[int, dict[str, object]]) -> None:
     """Records measurements, teaches the target, and notes its new predictions for every trial.
 
-    Promises stay as they were made.
+    The predictions that were stored before the measurement do not change.
     """
     for number, each in notes.items():
         trials.note(number, **each)

@@ -1,7 +1,7 @@
 """A search without trainings: designs are ranked by a scaling law, and the best one gets a training plan.
 
-The tokens in the run file's budget are those that the chosen design will be trained on. Limits hold as the target
-predicts, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
+The tokens in the run file's budget are the training tokens of the chosen design. Limits are checked by the target's
+predictions, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
 within the same limits, so that the gain is due to the shape, not the size.
 """
 
@@ -44,7 +44,7 @@ from chipwise.training.laws.laws import Law, shipped
 from chipwise.training.tasks.references import llama_proportions
 
 RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see training/tasks/text/references.py
-MOST_TRIALS = 24  # designs of the front that are recorded, the best of them first
+MOST_TRIALS = 24  # designs of the front to record, best first
 
 
 class LawRun:
@@ -75,10 +75,10 @@ class LawRun:
     def run(self) -> RunRecord:
         """Searches, or reads the earlier result; writes the winner's folder, its plan and the report.
 
-        A search that is refused before it has recorded a design leaves no run in its folder.
+        If the search fails before a design is recorded, the folder holds no run.
 
         Raises:
-            Infeasible: No design is predicted within the limits with the confidence that is wanted.
+            Infeasible: No design is predicted to keep the limits with the run's confidence.
         """
         try:
             self._phase("preparing the target")
@@ -137,7 +137,7 @@ class LawRun:
         return found
 
     def _law(self) -> Law:
-        """The shipped law, updated by the user's own trainings if there are any."""
+        """The bundled law, updated by the user's own trainings if there are any."""
         own = self.spec.quality.law
         if own is None:
             return shipped()
@@ -170,7 +170,7 @@ class LawRun:
     def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
         """Records designs of the front that keep the limits by their own estimates; returns the number of the best.
 
-        What a run has recorded before it was stopped, or under other limits, is not recorded again.
+        Designs that were recorded before an interruption or under other limits are not recorded again.
         """
         known = {item.row: item for item in self.trials.all()}
         fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
@@ -198,10 +198,10 @@ class LawRun:
         return next(iter(recorded))
 
     def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
-        """The Llama-proportioned design of least expected loss within the limits.
+        """The Llama-proportioned design with the lowest expected loss within the limits.
 
-        Designs of like proportions are ordered by size, and costs grow with it: the largest within the limits is found
-        by bisection for each proportion.
+        For equal proportions, costs grow with size, so the largest design within the limits is found by bisection for
+        each proportion.
         """
         before = [item for item in self.trials.all() if item.is_reference]
         if known := [item.number for item in before if not item.notes.earlier]:
@@ -246,7 +246,7 @@ class LawRun:
         io.save(item.design.arch, folder / "model.json")
         try:
             write_json(folder / "config.json", to_config(item.design.arch))
-        except ChipwiseError:  # designs that no family in transformers computes have no config of theirs
+        except ChipwiseError:  # no transformers config exists for designs that transformers cannot compute
             (folder / "config.json").unlink(missing_ok=True)
         promises = promises_of(self.spec, item) | {"trained": False}
         write_json(folder / PROMISES, promises)

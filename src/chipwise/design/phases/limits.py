@@ -1,4 +1,4 @@
-"""The limits of a run: headroom for tails, penalties of soft limits, the reference design's pace."""
+"""Limits of a run: headroom for tails, penalties of soft limits, the reference design's latency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
-HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training; tails differ from day to day
+HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training, since tails vary from day to day
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
@@ -33,10 +33,10 @@ def no_slower_than(
     measured: bool = True,
     pace: str = "tpot_p50",
 ) -> tuple[Constraint, ...]:
-    """The limit that a winner is no slower than the slowest of the reference designs, by the metric ``pace``.
+    """The limit that a winner is no slower than the slowest reference design, by the latency ``pace``.
 
-    There is none if a soft limit allows exceeding that time. Where nothing is
-    ``measured``, predicted times are compared.
+    There is none if a soft limit trades that time for quality. If nothing is ``measured``, predicted times are
+    compared.
     """
     times = [item.costs[pace] for item in references if item.measured or not measured]
     if soft_limit_on_latency(limits) or not times:
@@ -51,7 +51,7 @@ def penalty_factor(
 ) -> Callable[[Candidate], float]:
     """Factor on a candidate's bits per byte: 1, or more where soft limits are exceeded, here or on other devices.
 
-    Costs are as measured, else as predicted; ``elsewhere`` predicts those on other devices.
+    Costs are measured if possible, else predicted; ``elsewhere`` predicts costs on other devices.
     """
     here = [item for item in spec.limits if not item.hard]
     there = [item for item in spec.limits_elsewhere if not item.hard]

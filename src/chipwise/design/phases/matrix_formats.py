@@ -1,8 +1,8 @@
-"""The format of each matrix of a finalist, by measured time and loss, where its task asks for that.
+"""Chooses a format for each matrix of a finalist by measured time and loss, if the task asks for it.
 
-Searched are formats of whole models. A finalist of a task with ``per_matrix`` is then exported with those of its
-matrices narrow that make its passes faster, in turns with FP32, and lose at most a thousandth of what FP32 gains on
-validation data. That file is measured, decides and ships; where it breaks a limit, the format as searched is kept.
+The search tries formats of whole models. For a task with ``per_matrix``, a matrix of a finalist is then exported in a
+narrow format if this makes passes faster (timed in turns with FP32) and costs at most a thousandth of FP32's validation
+score. That file is measured and shipped; if it breaks a limit, the format chosen by the search is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chipwise.training.tasks.protocol import Exported, TaskData
 from chipwise.training.tasks.selective_precision import select
 
 Predict = Callable[[Design], Mapping[str, Bounds]]
-CPU_S = 5.0  # of choosing for one finalist, to set aside
+CPU_S = 5.0  # CPU seconds reserved for one finalist
 
 
 def narrow_forms(space: SpaceSpec) -> Sequence[str]:
@@ -62,7 +62,7 @@ def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
 
 
 def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
-    """A file in the run's runtime, with its threads, and a request of its workload."""
+    """Opens a file in the run's runtime with its threads, for a request of its workload."""
     workload = spec.workload
     room = workload.prompt_tokens + workload.new_tokens
     runtime = RUNTIMES.load(spec.target.runtime)()
@@ -77,9 +77,9 @@ def select_formats(
     """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as a trial's notes
     hold it.
 
-    Operators are fused as ``predict`` says is fastest.
+    Uses the operator fusion that ``predict`` finds fastest.
     """
-    clock: Callable[[], float] = time.process_time  # what else the machine does does not count
+    clock: Callable[[], float] = time.process_time  # process time excludes other programs
 
     def opened(path: Path) -> Callable[[], object]:
         nonlocal clock

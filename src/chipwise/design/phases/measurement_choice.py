@@ -1,11 +1,10 @@
-"""Chooses which candidates to measure: those where it decides a limit, may move the front, or the model is novelty.
+"""Chooses candidates to measure: those near a limit, those that may improve the front, and novel ones.
 
 ``simulated`` trusts the cost model until the finalists are measured; ``measured`` measures every candidate that is
 trained; ``hybrid`` measures where a measurement can change a decision. Along the front, the objectives are quality
-after the first training, which all candidates had for equally long and which counts as more where soft limits are
-broken, and latency and memory as measured, or within the interval that the cost model gives. A measurement is taken
-where the optimistic end of an interval would move the front of what was measured, the largest move first; each one
-teaches the cost model, so intervals shrink and fewer are worth it.
+after the first training (of equal length for all candidates, including penalties), and measured or predicted latency
+and memory. A candidate is measured if the optimistic end of its interval would improve the measured front, the largest
+improvement first; each measurement teaches the cost model, so intervals shrink and fewer measurements are worthwhile.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, value_of
 
-NOVEL = 0.6  # share of the residual's whole spread; above it, few measured designs are similar
-MOST_SHARE = 0.25  # of the trained candidates that are measured along the front
-Predict = Callable[[Candidate], Mapping[str, Bounds]]  # by metric the value and its bounds
+NOVEL = 0.6  # novelty above which no similar design was measured
+MOST_SHARE = 0.25  # largest share of the trained candidates measured along the front
+Predict = Callable[[Candidate], Mapping[str, Bounds]]  # metric -> value and bounds
 
 
 def worth_measuring(
@@ -32,10 +31,10 @@ def worth_measuring(
 
     Args:
         mode: ``simulated``, ``measured`` or ``hybrid``.
-        predicted: By metric the predicted value, and the bounds of its interval.
-        limits: What it must keep.
-        novelty: How little the model knows of candidates like it, 0 to 1.
-        headroom: Share of a tail's limit that it may take.
+        predicted: The predicted value of each metric with the bounds of its interval.
+        limits: The hard limits.
+        novelty: Novelty of the candidate for the cost model, 0 to 1.
+        headroom: Share of a limit on a tail that it may use.
     """
     if mode == "simulated":
         return None
@@ -66,11 +65,11 @@ def measure_front(
     A candidate that was measured on a busy machine is measured once more after all others.
 
     Args:
-        trained: The candidates that had their first training, as they stand now.
-        predict: Each metric of a candidate with the bounds of its interval, as believed now.
+        trained: The candidates after their first training.
+        predict: Current prediction of each metric of a candidate with its bounds.
         goals: The run's objectives.
-        limits: What a candidate must keep.
-        measure: Measures a candidate, records what was found and learns from it.
+        limits: The hard limits.
+        measure: Measures a candidate, records the result and learns from it.
     """
     done: list[int] = []
     while True:
@@ -114,7 +113,7 @@ def next_of(
 def _ends(
     item: Candidate, goal: Objective, predicted: Mapping[str, Bounds], limits: Sequence[Constraint]
 ) -> tuple[float, float]:
-    """Interval of a goal, less being better; equal ends where it is known."""
+    """Interval of a goal to minimise; both ends are equal if it is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
     if not is_cost(goal.metric):
         first = item.after(0)
@@ -140,7 +139,7 @@ def _ends_of(bounds: Bounds) -> tuple[float, float]:
 
 
 def _tightest(goal: Objective, limits: Sequence[Constraint]) -> float:
-    """The tightest hard limit on a goal's own metric, less being better; infinity where there is none."""
+    """The tightest hard limit on a goal's metric, to minimise; infinity if there is none."""
     op = "<=" if goal.direction == "minimize" else ">="
     held = [item for item in limits if item.hard and item.metric == goal.metric and item.op == op]
     found = [item.limit if op == "<=" else -item.limit for item in held]
@@ -158,16 +157,16 @@ def next_to_measure(
 ) -> int | None:
     """The candidate whose measurement may add most to the measured, feasible front; None if none adds enough.
 
-    Everything is to be minimised. A candidate may turn out as good as the low ends of its intervals, so what it may
-    add is the hypervolume gained at those: large for candidates near the front, for those whose interval a limit
-    splits, and for those of which little is known. Of candidates that may add equally much, the one with the lowest
-    high ends is taken. As measurements teach the model, intervals shrink and fewer can add anything.
+    All objectives are minimised. The value of a measurement is the hypervolume gained at the low ends of the intervals:
+    large for candidates near the front, for those whose interval contains a limit, and for uncertain ones. Among equal
+    candidates, the one with the lowest high ends is chosen. As measurements teach the model, intervals shrink and fewer
+    can add anything.
 
     Args:
         low: Low ends of the objectives' intervals, (n, m).
-        high: High ends, (n, m); what is known exactly has both alike.
+        high: High ends, (n, m); equal to the low ends if known exactly.
         measured: Measured objectives, (n, m), NaN if not measured.
-        limits: Most of each objective, (m,); infinity where there is none.
+        limits: Upper limit of each objective, (m,); infinity if there is none.
         reference: The corner of the hypervolume, (m,).
         tolerance: Share of the front's hypervolume that a measurement must be able to add.
     """
@@ -177,7 +176,7 @@ def next_to_measure(
     front = front[non_dominated(front)] if len(front) else front
     corner = np.minimum(reference, limits)
     held = hypervolume(front, reference) if len(front) else 0.0
-    hopeful = np.flatnonzero(~done & (low < corner).all(axis=1))  # within the limits, too
+    hopeful = np.flatnonzero(~done & (low < corner).all(axis=1))  # also within the limits
     if not len(hopeful):
         return None
     gains = np.array([hypervolume(np.vstack([front, low[i]]), reference) - held for i in hopeful])

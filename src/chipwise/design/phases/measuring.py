@@ -31,7 +31,7 @@ class Measurer(Protocol):
     """Decides by measurement whether candidates keep the limits."""
 
     def within_limits(self, item: Candidate) -> bool:
-        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        """Whether a candidate keeps the limits; measures it first if that is worthwhile and was not done yet."""
         ...
 
     def beyond(self, item: Candidate) -> float:
@@ -40,16 +40,16 @@ class Measurer(Protocol):
 
 
 class CandidateMeasurer:
-    """Decides whether candidates keep the limits: by measurement where that is possible and worth it.
+    """Decides whether candidates keep the limits, by measurement if that is possible and worthwhile.
 
-    What is found is recorded, and the target learns from it.
+    Measurements are recorded, and the target learns from them.
 
     Args:
         trials: The run's trials.
         spec: The run.
         folder: Its folder.
-        target: Predicts, measures where it can, and learns from every measurement.
-        on_progress: Called with what is being done.
+        target: Predicts, measures if it can, and learns from every measurement.
+        on_progress: Called with a description of the current step.
     """
 
     def __init__(
@@ -66,9 +66,11 @@ class CandidateMeasurer:
         self._learn()
 
     def within_limits(self, item: Candidate) -> bool:
-        """Whether a candidate keeps the limits; it is measured where that is worth it and was not done yet."""
+        """Whether a candidate keeps the limits; measures it first if that is worthwhile and was not done yet."""
         now = self._trials[item.number]
-        if now.notes.within is None and now.measured is not None and self._target.measures:  # under other limits
+        if (
+            now.notes.within is None and now.measured is not None and self._target.measures
+        ):  # measured under other limits
             return self._judge(now.number)
         return self.measure(item) if now.notes.within is None else now.notes.within
 
@@ -78,10 +80,10 @@ class CandidateMeasurer:
         return worst_excess(limits, self._trials[item.number].costs)
 
     def _judge(self, number: int) -> bool:
-        """Whether a candidate keeps the limits of today, as measured or, where it was not, as predicted.
+        """Whether a candidate keeps the current limits, by measurement or else by prediction.
 
-        A final measurement is evaluated without headroom. A busy machine proves nothing against a candidate: the final
-        measurement decides.
+        A final measurement is evaluated without headroom. A measurement on a busy machine does not exclude a candidate:
+        the final measurement decides.
         """
         item = self._trials[number]
         limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
@@ -96,16 +98,16 @@ class CandidateMeasurer:
         return self._target.predict(item.design)
 
     def measure(self, item: Candidate, because: str | None = None) -> bool:
-        """Whether a candidate keeps the limits, measured where that is worth it, or ``because`` it is wanted.
+        """Whether a candidate keeps the limits; measures it if that is worthwhile, or for the reason ``because``.
 
-        A measurement is recorded where it is the first or quieter than the one before. The promise is not touched:
-        what is predicted now, which may have learnt from this very candidate, is recorded as ``believed_now``.
+        A measurement is recorded if it is the first or quieter than the previous one. The stored first prediction is
+        not changed: the current prediction, which may have learnt from this candidate, is recorded as ``believed_now``.
         """
         believed = self.predict(item)
         limits, pace = (*self._spec.limits, *self._target.limits), self._pace_of(item)
         if not self._target.measures:
             good = kept(limits, believed, item.measured or {}, self._spec.confidence_share)
-            good = good and within(pace, values_of(believed))  # what is not known of the device is of both designs
+            good = good and within(pace, values_of(believed))  # the device's error is common to both designs
             self._trials.note(item.number, believed_now=believed, within=good)
             return good
         mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
@@ -130,7 +132,7 @@ class CandidateMeasurer:
         return good
 
     def _pace_of(self, item: Candidate) -> tuple[Constraint, ...]:
-        """The limit that a candidate is no slower than the reference design; nothing for that itself."""
+        """The limit that a candidate is no slower than the reference design; empty for the reference design itself."""
         if item.is_reference:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
@@ -152,7 +154,7 @@ class CandidateMeasurer:
 def metrics_of(
     measurement: Measurement, reading: Callable[[Measurement, str], float] = Measurement.metric
 ) -> dict[str, float]:
-    """Every metric that could be measured, as ``reading`` gives it: as taken, corrected for drift, or settled."""
+    """Every measured metric in the form ``reading``: as taken, corrected for drift, or at the machine's own speed."""
     found = {}
     for name in sorted(MEASURED_METRICS):
         try:
@@ -163,7 +165,7 @@ def metrics_of(
 
 
 def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
-    """The 95 % interval of each percentile, on the footing of ``measured``; None if samples do not bound it."""
+    """The 95 % interval of each percentile, scaled like ``measured``; None if samples do not bound it."""
     found: dict[str, list[float | None]] = {}
     for name in PERCENTILES:
         try:
@@ -180,9 +182,9 @@ def measurement_notes(
 ) -> dict[str, object]:
     """Notes of a measurement in its trial.
 
-    ``measured`` is as taken where it is final, and corrected for drift before; ``settled`` is what is learnt. Energy is
-    measured where the processor counts joules; dollars are the measured medians at the stated price. ``request``
-    is what derived metrics need to know of a request.
+    ``measured`` is uncorrected for final measurements and corrected for drift before; ``settled`` is used for learning.
+    Energy is measured if the processor counts joules; dollars are measured medians times the stated price. ``request``
+    contains the facts that derived metrics need.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
@@ -207,7 +209,7 @@ def measurement_notes(
 
 
 def loudness_of(notes: Mapping[str, object]) -> float:
-    """How loud the machine was in a measurement that is noted so; below 1 is clean."""
+    """How disturbed the machine was in a recorded measurement; below 1 is clean."""
     return Record(notes).get("loudness", float)
 
 

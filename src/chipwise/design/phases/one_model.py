@@ -1,7 +1,7 @@
-"""Trains or evaluates one model on the data of a run file, without a search, for any task but text.
+"""Trains or evaluates one model on the data of a run file, without a search, for any task except text.
 
-Text has loops of its own (``training/loop/train_model.py``, ``training/evaluations/folder.py``), which know
-tokenizers and GPUs.
+Text has separate loops (``training/loop/train_model.py``, ``training/evaluations/folder.py``) that support tokenizers
+and GPUs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 if TYPE_CHECKING:
     from chipwise.training.loop.progress import Update
 
-FORMAT = "fp32"  # of what a training leaves
+FORMAT = "fp32"  # weight format of the trained model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,13 @@ class TaskScore:
     """Score of an exported file on a part of a task's data, in the task's metric."""
 
     task: str
-    metric: str  # its title, such as accuracy
+    metric: str  # title, such as accuracy
     split: str  # validation or test
-    value: float  # as shown: an accuracy, not a share of errors
-    low: float | None  # ends of the 95 % interval over entries; None of one entry
+    value: float  # as displayed: an accuracy instead of an error rate
+    low: float | None  # ends of the 95 % interval over entries; None for a single entry
     high: float | None
-    entries: int  # that count as independent: images, speakers, series
-    shown: str  # value and interval with their unit
+    entries: int  # number of independent entries: images, speakers, series
+    shown: str  # value and interval as text
 
     @classmethod
     def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
@@ -79,7 +79,7 @@ class TaskScore:
 class TaskTrained:
     """A model trained on a task's data."""
 
-    folder: Path  # what the task's ecosystem loads, with ``model.onnx``
+    folder: Path  # the model in its ecosystem's format, with ``model.onnx``
     steps: int
     tokens: int
     cpu_s: float
@@ -88,7 +88,7 @@ class TaskTrained:
 
 
 def other_than_text(data: object) -> RunSpec | None:
-    """The run of the file ``data``, if its task is not text; None otherwise."""
+    """The run spec in the file ``data`` if its task is not text; None otherwise."""
     given = data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
     if not isinstance(given, str | Path) or Path(given).suffix not in (".yaml", ".yml") or not Path(given).is_file():
         return None
@@ -99,7 +99,7 @@ def other_than_text(data: object) -> RunSpec | None:
 
 
 def run_of(folder: str | Path, data: object) -> RunSpec | None:
-    """The run whose data a folder's model is cut on: the one in ``data``, else the one that it won.
+    """The run whose data is used to cut a folder's model: the run in ``data``, else the run that the model won.
 
     None if that is text, or ``data`` names no run file of another task and the folder is not a winner of one.
     """
@@ -129,9 +129,9 @@ def train_on_task(
     """Trains ``model`` on the data of ``run``; writes the ecosystem's files, the exported file and scores.
 
     Raises:
-        InputError: The model does not fit the task's data, or there is not one budget.
+        InputError: The model does not fit the task's data, or not exactly one budget is given.
         StudyError: The folder holds a training and ``resume`` is not given.
-        Unsupported: The model has blocks that are not built here.
+        Unsupported: The model has blocks that cannot be built.
     """
     from chipwise.training.loop.evaluate import read
 
@@ -191,7 +191,7 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
     Args:
         model: The folder.
         run: The run file's spec.
-        cache: Where the data is kept; that of the run which the folder belongs to, else ``runs/data-<name>``.
+        cache: Folder of the data. Default: that of the folder's run, else ``runs/data-<name>``.
 
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.
@@ -246,7 +246,7 @@ def _folder_of(model: str | Path) -> Path:
     """The folder of a model with weights.
 
     Raises:
-        InputError: There is none.
+        InputError: There is no such folder.
     """
     folder = Path(model)
     if not has_weights(folder):
@@ -256,7 +256,7 @@ def _folder_of(model: str | Path) -> Path:
 
 
 def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
-    """The architecture, and the file of its weights where it has some under the names of the torch module."""
+    """The architecture, and its weights file if that has the torch module's names."""
     folder = Path(model)
     if not has_weights(folder):
         return resolve_untrained(model), None
@@ -280,7 +280,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
 
 
 def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, object]:
-    """``chipwise.json`` of a model that no search measured, so that other commands know its design and task."""
+    """Contents of ``chipwise.json`` for a model outside a search, so that other commands know its design and task."""
     return {
         "schema": "chipwise.winner/1",
         "task": run.task,

@@ -1,8 +1,8 @@
 """Costs of one architecture on several devices, and how far choices carry over between them.
 
-Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device over that of the
-device's typical candidate, the median of a sample of the space that is the same for all. The worst share is that of the
-device that a candidate suits least.
+Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device divided by that
+of a typical candidate there (the median of a common sample of the space). The worst share belongs to the device that
+suits the candidate least.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 ACROSS = "across."  # prefix of a metric's name: its value across several devices
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
-LOCAL = "local"  # the device that a run is for
-_TYPICAL = 4_096  # candidates drawn for the typical cost of each device
+LOCAL = "local"  # name of the run's own device
+_TYPICAL = 4_096  # random candidates for the typical cost of each device
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Loss of using one device's choices on another; (devices, devices) each, rows are the devices chosen for.
+    """How well one device's choices transfer to another, each (devices, devices); rows are the devices chosen for.
 
     Attributes:
-        devices: Their names.
-        costs: Kendall's rank correlation of what random candidates cost on the two.
-        fronts: Of the hypervolume that the column's own front has there, the share that the row's front reaches.
+        devices: Names of the devices.
+        costs: Kendall's rank correlation of random candidates' costs on the two devices.
+        fronts: Share of the hypervolume of the column's own front that the row's front reaches there.
     """
 
     devices: tuple[str, ...]
@@ -56,8 +56,8 @@ class Targets:
     Args:
         space: The space.
         metrics: Predicted metrics of rows by device; every device has metrics of the same names.
-        weights: Of each device, where costs are weighted; 1 unless given.
-        seed: Of the sample that defines what is typical.
+        weights: Weight of each device, if costs are weighted. Default: 1.
+        seed: Seed of the sample of typical candidates.
 
     Raises:
         InputError: There is no device.
@@ -116,7 +116,7 @@ class Targets:
         }
 
     def transfer(self, rows: Rows, quality: Float64Array, metric: str) -> Transfer:
-        """Transfer of costs and fronts between devices; fronts are those of the trials ``rows``."""
+        """Transfer of costs and fronts between devices; fronts are computed from the trials ``rows``."""
         count = len(self.devices)
         drawn = self.costs(self._sample[:1_000], metric)
         ranks = np.ones((count, count))
@@ -137,7 +137,7 @@ class Targets:
 
 
 class OtherDevices:
-    """The other devices of a run, each in the runtime that would serve there, predicted as ``chipwise estimate`` does.
+    """The other devices of a run, each in its own runtime, predicted like ``chipwise estimate``.
 
     Args:
         spec: The run.
@@ -159,7 +159,7 @@ class OtherDevices:
                 check_space(space, served.runtime)
             except Unsupported as error:
                 able = ", ".join(name for name in runtimes_for(sheet) if name != served.runtime)
-                told = f"{error}; {served.runtime} is the runtime there, others that {sheet.name} has: {able}"
+                told = f"{error}; the runtime there is {served.runtime}, and {sheet.name} also has: {able}"
                 raise SpecError(told, field=f"targets[{i}].runtime") from None
             self.sheets[sheet.name] = SheetTarget(
                 space,
@@ -181,7 +181,7 @@ class OtherDevices:
         return tuple(found)
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric there, called ``metric@device``, and the ends of its 90 % interval."""
+        """Each metric on the other devices, named ``metric@device``, with the ends of its 90 % interval."""
         return {
             f"{metric}@{name}": bounds
             for name, target in self.sheets.items()
@@ -189,12 +189,12 @@ class OtherDevices:
         }
 
     def chances(self, design: Design) -> dict[str, float | None]:
-        """Probability that each hard limit on the other device holds, by metric; None if unknown."""
+        """Probability that each hard limit on another device holds, by metric; None if unknown."""
         hard = [limit for limit in self._each_limit() if limit.hard]
         return chances_of(hard, self.predict(design)) if hard else {}
 
     def keeps_limits(self, design: Design) -> bool:
-        """Whether all hard limits there are predicted to hold, as surely as is wanted."""
+        """Whether all hard limits on other devices are predicted to hold with the run's confidence."""
         limits = self._each_limit()
         return not limits or kept(limits, self.predict(design), {}, self._confidence)
 
@@ -213,7 +213,7 @@ class AcrossDevices:
         spec: The run.
         space: Its space.
         others: Its other devices.
-        local: Predicted metrics on the device that it is for; they change as measurements correct them.
+        local: Predicted metrics on the run's own device; they change as measurements correct them.
     """
 
     def __init__(self, spec: RunSpec, space: SearchSpace, others: OtherDevices, local: Metrics) -> None:
@@ -224,8 +224,8 @@ class AcrossDevices:
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
         """Predicted metrics of rows: on the run's own device, on others, and combined for objectives across devices.
 
-        An objective in seconds, tokens per second, watts, joules or dollars counts as the share across devices, in the
-        unit of the device that the run is for.
+        Objectives in seconds, tokens per second, watts, joules or dollars are the share across devices, in the unit of
+        the run's own device.
         """
         known = dict(self._local(rows))
         self.targets.refresh_typical(LOCAL)

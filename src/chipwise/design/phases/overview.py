@@ -35,9 +35,9 @@ from chipwise.training.tasks.protocol import task_named
 Progress = Callable[[str, float], None]
 Predict = Callable[[Design], Mapping[str, Bounds]]
 MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
-_STARTS = 4  # of the drawn candidates, how many each extreme is climbed from
-_CLIMB = 60  # steps at most: each changes the one choice that helps most
-_CLIMB_ROWS = 40_000  # priced for one extreme, about; a space of many choices gets fewer starts and steps
+_STARTS = 4  # starting points of hill climbing for each extreme
+_CLIMB = 60  # most steps, each changing the choice that helps most
+_CLIMB_ROWS = 40_000  # approximate rows priced per extreme; large spaces get fewer starts and steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extreme:
-    """The least and the most that any design was found to have of one metric."""
+    """The smallest and the largest value of a metric that was found."""
 
     metric: str
     least: Example
@@ -63,8 +63,8 @@ class Extreme:
 class Overview:
     """Overview of a search space. ``feasible_share`` refers to ``drawn`` candidates with uniform choices.
 
-    ``unjudged`` are the limits on metrics that nothing here predicts; ``closest`` says what is in the way where no
-    candidate holds the others.
+    ``unjudged`` are the limits on metrics that cannot be predicted; ``closest`` explains which limits are out of reach
+    if no candidate keeps the others.
     """
 
     size: int
@@ -94,14 +94,14 @@ def overview(
 
     Args:
         space: The space.
-        metrics: What is known of candidates without training, by name, for rows.
-        constraints: The limits; those on metrics that are not known are named, not evaluated.
-        priced_by: What the metrics come from.
-        seed: Of what is drawn.
-        draws: Candidates drawn for the share and the extremes.
-        samples: Designs shown.
-        predict: Each metric of one design with the ends of its interval, for the designs that are shown.
-        progress: Called with the phase and the share done.
+        metrics: Metrics of rows that are known without training, by name.
+        constraints: The limits; those on unknown metrics are listed but not checked.
+        priced_by: Source of the metrics.
+        seed: Random seed.
+        draws: Random candidates for the share and the extremes.
+        samples: Number of designs to show.
+        predict: Each metric of one design with the ends of its interval, for the designs shown.
+        progress: Called with the phase and the finished share.
     """
     rng = np.random.default_rng(seed)
     progress("counting", 0.0)
@@ -114,10 +114,10 @@ def overview(
     share = float((worst <= 0).mean()) if judged else None
     closest = None
     if share == 0.0:
-        progress("looking for any candidate within the limits", 0.3)
+        progress("looking for a candidate within the limits", 0.3)
         try:
             screen(space, metrics, judged, seed=seed, draws=draws, wanted=1)
-            closest = f"none of {draws:,} drawn candidates holds the limits, but breeding found some that do"
+            closest = f"none of {draws:,} random candidates keeps the limits, but evolution found some that do"
         except Infeasible as error:
             closest = str(error)
     extremes = []
@@ -183,7 +183,7 @@ def _climbed(
 
 
 def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
-    """Every row that differs in one choice; for choices of single layers, also with the choice shared by all layers."""
+    """Every row that differs in one choice; for choices per layer, also with one value for all layers."""
     found = []
     for column, cardinality in enumerate(space.cardinalities.tolist()):
         around = np.repeat(row[None], cardinality, axis=0)
@@ -207,14 +207,14 @@ def overview_of(
 
     Args:
         file: The file.
-        profile: A calibrated profile of this machine, where there is one.
-        device: A data sheet by which candidates are priced instead, as ``chipwise estimate`` prices each of them. The
-            target's own, where the file names one.
-        runtime: The runtime there; the device's own unless given.
-        seed: Of what is drawn.
-        draws: Candidates drawn.
-        samples: Designs shown.
-        progress: Called with the phase and the share done.
+        profile: A calibrated profile of this machine, if there is one.
+        device: Price candidates by this data sheet instead, like ``chipwise estimate``. Default: the target of the
+            file.
+        runtime: The runtime on that device. Default: its own.
+        seed: Random seed.
+        draws: Number of random candidates.
+        samples: Number of designs to show.
+        progress: Called with the phase and the finished share.
 
     Raises:
         SpecError: The file is wrong, or its space is empty or contradicts itself.
@@ -242,7 +242,7 @@ def overview_of(
     if device is None and target.sheet is not None:
         device = target.device
     if runtime is not None and device is None:
-        raise InputError("name the device that the runtime is of (--device)")
+        raise InputError("name the device for the runtime (--device)")
     metrics, predict, priced_by = _metrics(space, workload, profile, device, runtime, target, seed=seed)
     return overview(
         space,
@@ -258,7 +258,7 @@ def overview_of(
 
 
 def _read(file: str | Path) -> tuple[Mapping[str, object], bool]:
-    """A search's fields, and whether the file states a space alone."""
+    """The fields of a run file, and whether the file has only a space."""
     data = read_yaml(file)
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=str(file), field="start_from")
@@ -324,7 +324,7 @@ def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datas
 
 
 class _Counting:
-    """Prices nothing: where no machine is known, parameters are still counted."""
+    """A pricer without costs: without a machine, only parameters are counted."""
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> NDArray[np.float64]:
         return np.zeros(1)

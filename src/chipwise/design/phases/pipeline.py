@@ -47,7 +47,7 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
-REMEMBERED_S = 1.0  # CPU seconds after which what was spent is written down
+REMEMBERED_S = 1.0  # interval, in CPU seconds, for saving the spent budget
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class Search:
         self.status = Status(
             unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.task_settings.metric
         )
-        self.target: Target | None = None  # once it is open
+        self.target: Target | None = None  # None until it is open
 
     def run(self) -> RunRecord:
         """Runs all phases, or those still missing; returns the record of the finished run.
 
-        A search that is refused before it has calibrated or tried anything leaves no run in its folder. One whose
-        winner does not keep its limits measures the finalists again.
+        A search that fails before calibrating or trying anything leaves no run in its folder. If the winner of a
+        finished run does not keep the limits, the finalists are measured again.
         """
         try:
             if "winner" not in self.study.memory or "unmet" in self.study.memory:
@@ -198,7 +198,7 @@ class Search:
         self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
 
     def _prepare(self) -> Prepared:
-        """Data, calibration, screening, reference designs, and the plan of trainings."""
+        """Prepares data, calibration, screening, reference designs, and the plan of trainings."""
         self.budget.require(ahead_s=least_calibration_s(self.spec, self.folder))
         data = self._read_data()
         tasks = load_tasks(self.spec)
@@ -219,7 +219,9 @@ class Search:
         except OutOfReach as error:
             if not any(item.rungs for item in self._candidates()):
                 raise
-            limits = loosened(limits, error.beyond)  # what is trained is to end with the design that comes closest
+            limits = loosened(
+                limits, error.beyond
+            )  # continue with loosened limits, to end with the design that comes closest
             screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
@@ -238,7 +240,7 @@ class Search:
             law=spec.task_settings.law,
             seed=spec.seed,
         )
-        if spec.quality.chosen == "proxy":  # every training is a full one: the law alone chooses the reference design
+        if spec.quality.chosen == "proxy":  # all trainings are full ones, so only the law chooses the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
@@ -262,7 +264,7 @@ class Search:
         self.budget.require()
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
-        """Candidates and reference design for the final choice; a resumed search keeps its own."""
+        """Candidates and reference design for the final choice; a resumed search keeps them."""
         if known := Record(self.study.memory).sequence("finalists", list[int]):
             finalists, reference = ([self.trials[number] for number in part] for part in known)
             return finalists, reference[0] if reference else None
@@ -276,7 +278,7 @@ class Search:
         return finalists, best
 
     def _earlier_reference(self, ready: Prepared) -> Candidate | None:
-        """The largest earlier reference design within the limits that was trained in full; where none of today's was.
+        """The largest earlier reference design within the limits that was trained in full, if no current one was.
 
         Under looser limits it is no longer the largest within them, and the budget may be too small for that one.
         """
@@ -291,7 +293,7 @@ class Search:
         return max(good, key=lambda item: item.design.arch.parameters(), default=None)
 
     def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
-        """Chooses and trains candidates; the supernet is trained first where the run wants one."""
+        """Chooses and trains candidates, after training the supernet if the run uses one."""
         spec, chooser, target = self.spec, ready.chooser, ready.target
         propose: Propose | None = None
         if spec.search.strategy != "auto":
@@ -323,7 +325,7 @@ class Search:
         )
 
     def _measure_candidates(self, ready: Prepared) -> None:
-        """Measurements between first trainings and promotions: of all that was trained, or along the front."""
+        """Measures between first trainings and promotions: all trained candidates, or those along the front."""
         spec = self.spec
         if not ready.target.measures:
             return
@@ -341,7 +343,7 @@ class Search:
                 ready.measurer.predict,
                 spec.goals,
                 ready.limits,
-                lambda item: ready.measurer.measure(item, because="it may move the front"),
+                lambda item: ready.measurer.measure(item, because="it may improve the front"),
             )
 
     def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
@@ -379,8 +381,8 @@ class Search:
     ) -> tuple[Candidate, Candidate | None]:
         """Winner, and a reference design that was measured within the limits next to it.
 
-        Where the reference design breaks a limit in its final form, the next largest that keeps them is trained as long
-        and takes its place, while the budget allows.
+        If the reference design breaks a limit in its final form, the next largest that keeps the limits is trained as
+        long and replaces it, if the budget allows.
         """
         while reference is not None and not finals.keeps_limits(self.trials[reference.number]):
             if self.budget.left < self.allowance.final * halving.overhead:
@@ -420,11 +422,11 @@ class Search:
         self.status.priced = screened.priced
 
     def _candidates(self) -> list[Candidate]:
-        """All candidates but the reference designs."""
+        """All candidates except the reference designs."""
         return [item for item in self.trials.all() if not item.is_reference]
 
     def _close(self, item: Candidate) -> None:
-        """Ends a trial that is still open: with its values where it was trained, as set aside where not."""
+        """Ends a trial that is still open: with its values if it was trained, otherwise as set aside."""
         if item.loss is None:
             self.trials.fail(item.number, "set aside before training")
             return
@@ -461,13 +463,13 @@ class Search:
         return self.target
 
     def _save_partial(self, error: BaseException) -> None:
-        """Writes the record of a search that stops early, with the reason where it is no Ctrl-C."""
+        """Writes the record of a search that stops early, with the reason unless it is Ctrl-C."""
         try:
             stopped = str(error) if isinstance(error, ChipwiseError) else None
             self.study.remember(spent=self.ledger.save(), stopped=stopped)
             save(self._record(), self.folder.record)
         except (ChipwiseError, OSError):
-            return  # the reason for which the search stopped is what the user must see
+            return  # the user must see the reason why the search stopped
 
     def _phase(self, name: str) -> None:
         self.ledger.begin(name)

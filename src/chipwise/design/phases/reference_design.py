@@ -1,10 +1,9 @@
 """The reference design of a run: the strongest model that a careful engineer would choose for the same limits.
 
 Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
-predicts within
-the limits, the largest is taken that its training can still fill. For each family (such as a vocabulary) the largest
-one that is measured within the limits gets the same first training as every candidate, and the best of them the same
-full training as the finalists.
+predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
+vocabulary) the largest one that is measured within the limits gets the same first training as every candidate, and the
+best of them the same full training as the finalists.
 """
 
 from __future__ import annotations
@@ -23,16 +22,18 @@ from chipwise.design.targets.chance import Bounds, kept, values_of
 from chipwise.design.targets.target import Target
 from chipwise.model.space.designs import design_of
 
-LEAST_TOKENS = 0.25  # a parameter
-TRAINED_FLOPS = 1.5e11  # a CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
+LEAST_TOKENS = 0.25  # least training tokens per parameter
+TRAINED_FLOPS = (
+    1.5e11  # FLOPs per CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
+)
 MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
 
 
 def most_parameters(allowance: Allowance) -> float:
     """Most parameters that one final training can train: at least a quarter of a token for each.
 
-    Where limits are loose, the largest design within them would be a poor rival. Of trainings on a GPU nothing is
-    known beforehand, so nothing is left out.
+    If limits are loose, the largest design within them would be undertrained. The speed of GPU trainings is not known
+    in advance, so no design is left out there.
     """
     if allowance.unit == "tokens":
         return allowance.final / LEAST_TOKENS
@@ -46,7 +47,7 @@ def reference_designs(
 ) -> list[Candidate]:
     """The largest reference design of each family (such as a vocabulary) that is measured within the limits.
 
-    Begun ones are continued.
+    Trials that have already started are continued.
     """
     asked = spec.task_settings
     families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
@@ -63,12 +64,12 @@ def largest_within(
     measurer: Measurer,
     others: OtherDevices | None = None,
 ) -> Candidate | None:
-    """The largest reference design of one family that is measured within the limits, and that training can fill.
+    """The largest reference design of one family that is measured within the limits and can be trained well enough.
 
-    It is given with what was measured of it just now, so that a search continues alike when it is resumed.
+    It is returned with its current measurement, so that a resumed search continues in the same way.
 
-    One that broke a limit in an earlier measurement, also as an exported model at the end of a run, is passed over, and
-    so is one that is predicted to break one on ``others``.
+    Designs that broke a limit in an earlier measurement (also as exported models at the end of a run) are skipped, and
+    so are those that are predicted to break one on ``others``.
     """
 
     def tried() -> list[Candidate]:
@@ -105,9 +106,9 @@ def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
 def _largest_first(
     spec: RunSpec, target: Target, family: Hashable
 ) -> list[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
-    """Designs predicted within the limits, most parameters first; of equals the one predicted to be fastest.
+    """Designs predicted within the limits, most parameters first; among equal ones the fastest first.
 
-    Those that keep the soft limits too come before all others; those too large for their training come last, the
+    Designs that also keep the soft limits come before all others; those too large for their training come last, the
     smallest first. Each measurement corrects later predictions.
     """
     most = most_parameters(spec.allowance)

@@ -23,9 +23,9 @@ from chipwise.errors import SpecError
 from chipwise.training.evaluations.data import Task
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
-ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for what comes after that: test text, explanations, report
-FINALS_S = 60.0  # CPU seconds for measuring the finalists, where the budget is of trainings alone
-ROUND_S = 10.0  # a budget that is advised is a multiple of it
+ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for the end of the run: test text, explanations, report
+FINALS_S = 60.0  # CPU seconds for measuring the finalists, if the budget covers only trainings
+ROUND_S = 10.0  # advised budgets are multiples of this
 
 
 class RunBudget:
@@ -39,8 +39,8 @@ class RunBudget:
 
     def __init__(self, spec: RunSpec, trials: Trials, ledger: Ledger) -> None:
         self._spec, self._trials, self._ledger = spec, trials, ledger
-        self.allowance = spec.allowance  # of trainings
-        self._measuring_s = self._reserve_s = 0.0  # of a budget that counts everything, what trainings leave
+        self.allowance = spec.allowance  # budget of trainings
+        self._measuring_s = self._reserve_s = 0.0  # shares of a total budget reserved for the end
 
     @property
     def supernet_s(self) -> float:
@@ -73,7 +73,7 @@ class RunBudget:
         """Refuses a budget as soon as it is known to be too small, unless a plan or a training exists.
 
         Raises:
-            SpecError: It is; what is calibrated so far is kept.
+            SpecError: The budget is too small; calibration results so far are kept.
         """
         if "plan" in self._trials.study.memory or any(item.rungs for item in self._trials.all()):
             return
@@ -83,7 +83,7 @@ class RunBudget:
     def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
         """Distribution of the remaining budget over trainings; a resumed search has the same.
 
-        Under another budget there is another plan, in which all that is trained counts.
+        With another budget there is another plan, in which finished trainings count.
         """
         study = self._trials.study
         if known := stored_plan(study):
@@ -98,7 +98,7 @@ class RunBudget:
         """The remaining budget for new candidates, after the needs of the reference designs.
 
         Raises:
-            SpecError: It does not even hold one final training.
+            SpecError: It is too small for one final training.
         """
         done = [charge_of(item, self.allowance) for item in references]
         supernet_s = (
@@ -116,26 +116,26 @@ class RunBudget:
 
 
 def measuring_s(total_s: float, *, by_matrix: bool = False) -> float:
-    """CPU seconds of a budget for measuring the finalists and, where they get one, choosing each matrix's format."""
+    """CPU seconds reserved for measuring the finalists and, if used, for choosing each matrix's format."""
     return MEASURING_S + MEASURING_SHARE * total_s + (task_evaluation.CONTENDERS * CPU_S if by_matrix else 0.0)
 
 
 def set_aside_s(total_s: float, *, by_matrix: bool = False) -> float:
-    """CPU seconds of a budget that trainings leave to measurements and report."""
+    """CPU seconds of a budget reserved for measurements and report."""
     return measuring_s(total_s, by_matrix=by_matrix) + ENDING_S + ENDING_SHARE * total_s
 
 
 def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: int) -> None:
-    """Checks that a budget of CPU time still holds ``trainings`` in full.
+    """Checks that a CPU budget still allows ``trainings`` full trainings.
 
     Args:
         spec: The run.
-        spent_s: CPU seconds that are spent.
-        ahead_s: What the preparation still takes at least.
-        trainings: Full trainings that a search needs at least: a candidate's and the reference design's.
+        spent_s: CPU seconds already spent.
+        ahead_s: Least CPU seconds that the preparation still takes.
+        trainings: Least number of full trainings: a candidate's and the reference design's.
 
     Raises:
-        SpecError: It does not; the message says what would be enough.
+        SpecError: The budget is too small; the message says what would be enough.
     """
     if not spec.allowance.whole or _holds(spec, spent_s + ahead_s, trainings):
         return

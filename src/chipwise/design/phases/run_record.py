@@ -31,7 +31,7 @@ from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.model import CostEstimate, OpCost
 
-Factor = Callable[[Candidate], float]  # what one bit per byte counts as
+Factor = Callable[[Candidate], float]  # factor on a candidate's bits per byte
 
 
 def make_record(
@@ -191,7 +191,7 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
 
 
 def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, rec.Interval]:
-    """Recorded predictions, by metric a value and its bounds, as the record holds them."""
+    """Stored predictions in the record's form: a value and its bounds by metric."""
     return {
         metric: rec.Interval(value=value, low=low, high=high)
         for metric, (value, low, high) in noted.items()
@@ -200,7 +200,7 @@ def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, rec.I
 
 
 def score_of(result: Mapping[str, object]) -> rec.TaskScore:
-    """A recorded result as the record holds it."""
+    """A stored result in the record's form."""
     if "failed" in result:
         return rec.TaskScore(failed=str(result["failed"]))
     known = {item.name: result[item.name] for item in fields(rec.TaskScore) if item.name in result}
@@ -221,7 +221,7 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, object]) ->
 def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Float64Array]:
     """Feasible candidates of known quality and their objectives to minimise, (n, m), with penalties.
 
-    Quality is what was trained, or where nothing was, the loss that the law expects.
+    Quality is the loss after training, or the law's expectation if nothing was trained.
     """
     by_law, metric = spec.quality.chosen == "law", spec.task_settings.metric
     kept, rows = [], []
@@ -330,7 +330,7 @@ def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
 
 
 def _memory(cost: CostEstimate, item: Candidate) -> tuple[rec.MemoryPart, ...]:
-    if cost.profile is None:  # a data sheet's estimate; candidates of a run have the parts of a calibrated one
+    if cost.profile is None:  # an estimate from a data sheet
         return ()
     return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in cost.memory_bytes.items())
 

@@ -1,4 +1,4 @@
-"""Screening: prices very many candidates, keeps those within the limits, and explains if there are none."""
+"""Screening: prices many candidates, keeps those within the limits, and explains if there are none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.errors import OutOfReach
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-STALE_ROUNDS = 8  # of breeding that bring no candidate nearer to limits that none keeps
+STALE_ROUNDS = 8  # rounds without progress after which evolution towards the limits stops
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
 
 
@@ -27,7 +27,7 @@ class Screened:
     metrics: Mapping[str, Float64Array]
     priced: int
     priced_per_s: float  # distinct candidates
-    feasible_share: float  # of the distinct candidates that were drawn first
+    feasible_share: float  # share of the first random candidates
     cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
 
 
@@ -50,10 +50,10 @@ def screen(
     draws: int = 200_000,
     wanted: int = 2_000,
 ) -> Screened:
-    """Samples and prices candidates, and breeds the nearest ones while too few are within the limits.
+    """Samples and prices candidates, and evolves the closest ones while too few are within the limits.
 
     Raises:
-        OutOfReach: No candidate was found; the message says which limit is out of reach and how near one comes.
+        OutOfReach: No candidate was found; the message says which limit is out of reach and the closest value.
     """
     rng = np.random.default_rng(seed)
     draws = int(min(draws, 4 * space.size() + 64))
@@ -95,7 +95,7 @@ def screen(
 
 
 def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constraint, ...]:
-    """Hard limits loosened so that candidates pass which exceed each by at most the share ``beyond``."""
+    """Loosens hard limits by the share ``beyond``."""
     return tuple(
         replace(item, limit=item.limit * (1 + beyond * (1.001 if item.op == "<=" else -1.001))) if item.hard else item
         for item in constraints
@@ -128,7 +128,7 @@ def _why(
     constraints: tuple[Constraint, ...],
     worst: Float64Array,
 ) -> str:
-    """Text on the limits that are out of reach, separately or together, with the nearest candidate."""
+    """Explains which limits are out of reach, separately or together, with the closest candidate."""
     alone = []
     judged = [item for item in constraints if item.hard and item.metric in known]
     for item in judged:

@@ -1,8 +1,8 @@
 """The supernet of a run: trained once over designs within the limits; its scores are a prior that trainings correct.
 
-Training and scores are kept in ``supernet/`` of the run's folder and are continued. The quality of a candidate is what
-the scaling law predicts, times what the supernet adds to it as far as it deserves trust, times what is left for the
-quality model. Trust begins at a stated value and follows the run's own trainings.
+Training and scores are stored in ``supernet/`` of the run's folder and can be resumed. The quality of a candidate is
+the scaling law's prediction, times the supernet's correction weighted by a trust, times the quality model's correction.
+The trust starts at a fixed value and is updated by the run's own trainings.
 
 References:
     An expensive quantity as a scaled cheap one and a difference: Kennedy & O'Hagan 2000, Biometrika 87:1.
@@ -33,24 +33,24 @@ from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Trainer
 
 TRAINED = 512  # designs that share the supernet's weights, at most
-FEWEST_SCORED, MOST_SCORED = 12, 160  # of them, how many are scored before anything else is trained
-SCORING_SHARE = 0.2  # of the training's budget, for that
-SCORE_BYTES = 30_000  # of the validation text that a design is scored on
-SCORING_S = 0.25  # CPU seconds that one score is planned with
-TRUST = 0.5  # in the supernet before any training shows how much it is worth
-WEIGHT = 2.0  # trainings that this trust counts for
-_NEGLIGIBLE = 1e-12  # variance of scores that do not tell candidates apart
+FEWEST_SCORED, MOST_SCORED = 12, 160  # number of designs scored before other trainings
+SCORING_SHARE = 0.2  # share of the training's budget for scoring
+SCORE_BYTES = 30_000  # bytes of validation text for scoring a design
+SCORING_S = 0.25  # planned CPU seconds per score
+TRUST = 0.5  # prior trust in the supernet
+WEIGHT = 2.0  # weight of the prior trust, in trainings
+_NEGLIGIBLE = 1e-12  # variance below which scores do not distinguish candidates
 
 
 class Supernet:
     """One training of a supernet, and the scores of designs with inherited weights.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         data: The run's text.
         archs: The designs that are trained together; one that is listed twice is trained twice as often.
         budget_s: CPU seconds of the training.
-        seed: Of weights, text and steps.
+        seed: Random seed of weights, text and steps.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Supernet:
         self._weights: str | None = None
 
     def train(self, trainer: Trainer, on_progress: Callable[[float], None]) -> None:
-        """Trains, or continues. ``on_progress`` gets the share that is done about once a second.
+        """Trains, or continues training. ``on_progress`` is called with the finished share about once a second.
 
         Raises:
             WorkerError: The training failed; the message says why.
@@ -83,7 +83,7 @@ class Supernet:
             self._weights = str(event.data["weights"])
 
     def scores(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> Float64Array:
-        """Bits per byte with inherited weights, (n,); NaN of designs that are no part of the supernet."""
+        """Bits per byte with inherited weights, (n,); NaN for designs outside the supernet."""
         import torch
 
         from chipwise.training.supernet.score import read_weights, score
@@ -127,10 +127,9 @@ class SupernetPrior:
 
     Args:
         problem: The search.
-        encoder: Of its rows.
-        rows: Those that were scored, (n, d).
-        residuals: log(score / law) of each, (n,).
-        seed: Of the model that interpolates to other rows.
+        encoder: Encoder of rows.
+        rows: Scored rows, (n, d). residuals: log(score / law) of each, (n,).
+        seed: Seed of the model that interpolates to other rows.
     """
 
     def __init__(self, problem: Problem, encoder: Encoder, rows: Rows, residuals: ArrayLike, *, seed: int) -> None:
@@ -145,7 +144,7 @@ class SupernetPrior:
     def trust(self, rows: Rows, residuals: ArrayLike) -> float:
         """Trust in the prior from trainings of ``rows``: the slope of ``residuals`` on it, at least 0.
 
-        It is shrunken towards ``TRUST`` as if ``WEIGHT`` trainings with the scores' own variance had shown that.
+        It is shrunk towards ``TRUST`` with the weight of ``WEIGHT`` trainings.
         """
         if self._variance < _NEGLIGIBLE:
             return 0.0

@@ -1,7 +1,7 @@
 """Evaluates the user's tasks at the end of a run: each contender is fine-tuned, and evaluated as deployed.
 
-A contender's classifier is left in ``trials/<number>/tasks/<task>/``; its result is recorded in its trial, so that a
-run that was killed evaluates nothing twice. Tunings run side by side in processes of their own.
+A contender's classifier is stored in ``trials/<number>/tasks/<task>/`` and its result in the trial, so that a resumed
+run evaluates nothing twice. Contenders are tuned in parallel processes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from chipwise.training.evaluations.classifier import FOLDER, copy_classifier
 from chipwise.training.evaluations.data import Task, load_task
 from chipwise.training.evaluations.worker import TaskJob
 
-BAR_SHARE = 0.1  # CPU seconds of the bag of words beside those of one model's tuning
+BAR_SHARE = 0.1  # CPU time of the bag of words relative to tuning one model
 CONTENDERS = 3  # two finalists and the baseline
-SPARE = 3  # candidates beyond the finalists that are evaluated where no finalist reaches a floor
+SPARE = 3  # further candidates to evaluate if no finalist reaches the minimum scores
 COMMAND = [sys.executable, "-m", "chipwise.training.evaluations.worker"]
 _POLL_S = 0.1
 
@@ -36,16 +36,16 @@ def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
     """The tasks of a run by their names in it.
 
     Raises:
-        DataError: A task's file is missing, or a label in it is; the line is named.
-        SpecError: A floor is on a metric that the task does not have.
-        MissingExtra: The package that a shipped task is built from is not installed.
+        DataError: A task's file or a label is missing; the message names the line.
+        SpecError: A limit is on a metric that the task does not have.
+        MissingExtra: The package for a built-in task is not installed.
     """
     tasks = {item.label: load_task(item.where(spec.folder), kind=item.kind) for item in spec.tasks}
     for floor in spec.floors:
         task = tasks[str(floor.task)]
         if floor.metric.partition("@")[0] != task.metric:
             raise SpecError(
-                f"{floor.task} is {task.kind}; its floor is on {task.metric}@{floor.task}",
+                f"{floor.task} is {task.kind}; limit {task.metric}@{floor.task} instead",
                 field=f"constraints.{floor.metric}",
             )
     return tasks
@@ -66,8 +66,7 @@ class TaskEvaluation:
         tasks: See :func:`load_tasks`.
         trials: Where results are recorded.
         folder: The run's folder.
-        on_progress: Called with what is being done.
-    """
+        on_progress: Called with a description of the current step."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class TaskEvaluation:
         self._folder, self._on_progress = folder, on_progress
 
     def evaluate(self, contenders: Sequence[Candidate]) -> None:
-        """Evaluates every contender on every task, where that is not known yet.
+        """Evaluates every contender on every task, unless the result is already known.
 
         Raises:
             StorageError: The disk is full.
@@ -104,7 +103,7 @@ class TaskEvaluation:
         return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
     def missed(self, item: Candidate) -> list[Constraint]:
-        """The floors that a contender breaks, including those of tasks that could not be evaluated."""
+        """The minimum scores that a contender misses, including those of tasks that could not be evaluated."""
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
@@ -142,7 +141,7 @@ class TaskEvaluation:
 def bag_of_words(
     tasks: Mapping[str, Task], known: Mapping[str, object], *, on_progress: Callable[[str], None] = lambda detail: None
 ) -> dict[str, object]:
-    """Results of a bag of words by task, or why there are none; those in ``known`` are not computed again."""
+    """Results of a bag of words by task, or the reason for failure; those in ``known`` are not computed again."""
     from chipwise.training.evaluations.baseline import baseline
 
     found: dict[str, object] = dict(known)

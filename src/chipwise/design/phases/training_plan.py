@@ -2,7 +2,7 @@
 
 The recipe is that of ``chipwise train``, whose rates fall with the root of the width (measured over widths from 64 to
 256: docs/notes/training.md), so the rates of a wide model are transferred, not tuned. Hours come from the estimate of
-one training step, the loss from the law; each has the interval of what it comes from.
+one training step, the loss from the law, each with its interval.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.training_step import TrainingEstimate, training_step
 from chipwise.training.laws.laws import ExpectedQuality, Law, published_quality
 
-TOKENS_PER_PARAMETER = 20.0  # where compute is spent best: Hoffmann et al. 2022, table 3
-STEP_TOKENS = 2**19  # of one optimiser step
-MOST_LOCAL = 64  # sequences that one device runs at once, at most
-MOST_IN_NODE = 8  # devices of one machine, as servers are built
+TOKENS_PER_PARAMETER = 20.0  # compute-optimal: Hoffmann et al. 2022, table 3
+STEP_TOKENS = 2**19  # tokens per optimiser step
+MOST_LOCAL = 64  # maximum sequences per device
+MOST_IN_NODE = 8  # devices per server
 TUNED_WIDTHS = (64, 256)
 
 
@@ -47,22 +47,22 @@ class TrainingPlan(Result):
     accumulate: int  # batches of each device in one optimiser step
     recompute: bool  # whether activations are recomputed
     matrix_rate: float  # learning rate of the layers' matrices (Muon)
-    table_rate: float  # of tables, head and norms (AdamW)
+    table_rate: float  # learning rate of tables, head and norms (AdamW)
     warmup_steps: int
-    decay_share: float  # of the training, at its end
+    decay_share: float  # share of the training with decaying rate, at its end
     weight_decay: float
     device: str
     devices: int
     step: Predicted  # seconds of an optimiser step
     mfu: float
-    memory_bytes: float  # of the fullest device
+    memory_bytes: float  # on the fullest device
     device_hours: Predicted
     usd: Predicted | None  # None if the data sheet states no price
     loss: ExpectedQuality
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """Tokens, hours and price, and the loss to expect."""
+        """Tokens, hours, price, and expected loss."""
         days = self.device_hours.value / self.devices / 24
         price = "price unknown" if self.usd is None else f"${self.usd.value:,.0f}"
         return (
@@ -94,19 +94,19 @@ def training_plan(
     """The training of ``design``; the largest batch that fits the memory, with activations recomputed only if needed.
 
     Args:
-        design: What is trained.
+        design: The design to train.
         device: A data sheet, or its name.
-        devices: How many of them share each batch.
-        tokens: Of one pass over the text; twenty a parameter by default.
-        step_tokens: Of an optimiser step, over all devices; rounded to what divides.
-        window_tokens: Of a sequence; the model's longest, up to 2,048, by default.
-        law: One's own law of loss; the shipped one by default.
+        devices: Number of devices that share each batch.
+        tokens: Training tokens, in one pass over the text. Default: twenty per parameter.
+        step_tokens: Tokens of an optimiser step over all devices, rounded to divide evenly.
+        window_tokens: Tokens of a sequence. Default: the model's maximum, up to 2,048.
+        law: Law of the loss. Default: the bundled one.
 
     Raises:
-        SpecError: Numbers that are not positive.
-        DoesNotFit: One sequence is too much for the device's memory even with activations recomputed.
+        SpecError: A number is not positive.
+        DoesNotFit: One sequence does not fit in the device's memory even with recomputed activations.
         Unsupported: The law or the device does not cover the model.
-        InputError: Too small a model or too little text for the law.
+        InputError: The model is too small or the text too short for the law.
     """
     arch = design.arch if isinstance(design, Design) else design
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(device)
@@ -121,7 +121,7 @@ def training_plan(
         if not 0 < value < math.inf:
             raise SpecError(f"must be positive, not {value}", field=name)
     expected = published_quality(arch, tokens=wanted, law=law)
-    share = max(1, round(step_tokens / (devices * window)))  # sequences of each device in a step
+    share = max(1, round(step_tokens / (devices * window)))  # sequences per device and step
     local, recompute, found = _largest(arch, sheet, devices=devices, window=window, share=share)
     accumulate = share // local
     seconds = found.step
@@ -149,13 +149,13 @@ def write_training_plan(
     """Writes ``training.json``, ``model.json`` and ``train.sh`` into ``folder``; returns their paths.
 
     Args:
-        design: What is trained.
-        folder: Made if it is missing.
-        plan: Its training.
+        design: The design to train.
+        folder: The folder; created if it is missing.
+        plan: The plan of its training.
         data: Text files or a text source for the script; without it the script asks for them in ``DATA``.
 
     Raises:
-        StorageError: The disk refused.
+        StorageError: The files cannot be written.
     """
     arch = design.arch if isinstance(design, Design) else design
     target = Path(folder)
@@ -205,9 +205,9 @@ def _notes(arch: ArchSpec, steps: int, usd: Predicted | None, *, built: bool) ->
     if usd is None:
         found.append("the data sheet states no price; add price with its source to it")
     if not built:
-        found.append("chipwise builds no such model: train.sh says what another trainer needs")
+        found.append("chipwise cannot build this model: train.sh lists what another trainer needs")
     if steps < 1_000:
-        found.append(f"{steps} steps are few; fewer tokens a step (step_tokens) use the text better")
+        found.append(f"{steps} steps are few; fewer tokens per step (step_tokens) use the text better")
     return found
 
 

@@ -21,10 +21,10 @@ DISK_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
 
 def require_disk(message: str, folder: Path) -> None:
-    """Ends the search where a child process failed because the disk is full, which is not a candidate's fault.
+    """Ends the search if a child process failed because the disk is full, which is not a candidate's fault.
 
     Raises:
-        DiskFull: The message is of a full disk.
+        DiskFull: The message reports a full disk.
     """
     if any(sign in message for sign in DISK_FULL):
         raise DiskFull(folder, resumable=True)
@@ -34,13 +34,13 @@ class Trainings:
     """The trainings of one run's candidates, done by its trainer.
 
     Args:
-        trainer: Where they run.
-        folder: The run's folder; what an architecture's trainings leave is kept in it and continued.
-        data: What the run asks of models, with its data.
-        seed: Of initialisation and data order, the same for all candidates unless it was changed on the way.
-        allowance: What trainings are charged in; those of the full budget are evaluated on all of the validation data.
-        train: The run's choice of device and precision.
-        on_progress: Called with the running trials and the share that is done of each, about once a second.
+        trainer: Runs the trainings.
+        folder: The run's folder, which keeps the state of each architecture's training.
+        data: The run's task with its data.
+        seed: Seed of initialisation and data order, the same for all candidates unless it was changed on resuming.
+        allowance: The budget and its unit; full trainings are evaluated on all validation data.
+        train: The run's device and precision.
+        on_progress: Called about once a second with the running trials and the finished share of each.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Trainings:
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
         """Each job with its result or its error, in the order of completion.
 
-        Jobs that differ only in weight format, or in a denoiser's steps, share one training: the second finds it done.
+        Jobs that differ only in weight format, or in a denoiser's steps, share one training.
 
         Raises:
             StorageError: The disk is full.

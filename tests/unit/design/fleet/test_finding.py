@@ -199,5 +199,5 @@ def test_machines_of_a_cloud_are_paid_whole_and_hold_their_replicas() -> None:
     assert (small.device, small.devices, small.usd_per_h) == ("g6.xlarge", 1, pytest.approx(0.8048))
     assert (large.devices, large.usd_per_h) == (1, pytest.approx(16.0)), "one of eight chips costs all eight"
     assert large.label.startswith("1 x p5.48xlarge (1 of 8 chips)")
-    with pytest.raises(Infeasible, match=r"g6\.xlarge has 1 chip; a replica over several is not priced"):
+    with pytest.raises(Infeasible, match=r"g6\.xlarge has 1 chip; replicas over several machines are not supported"):
         planned(asked(devices=("g6.xlarge",), tp=(2,)))

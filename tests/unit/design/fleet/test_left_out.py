@@ -35,7 +35,7 @@ def test_every_device_that_was_named_is_in_the_answer_or_has_its_reason() -> Non
     reasons = {each.device: each.reason for each in found.left_out}
     assert {option.device for option in found.options} | set(reasons) == {"h100-sxm", "l4", "a100-sxm-80gb"}
     assert not {option.device for option in found.options} & set(reasons)
-    assert "no arrangement holds tpot_p99 <= 12 ms (closest: predicted" in reasons["l4"]
+    assert "no arrangement keeps tpot_p99 <= 12 ms (closest: predicted" in reasons["l4"]
     assert "the closest is TP 1, FP8" in reasons["l4"]
     assert "BF16 TP 1 cannot run the model" in reasons["l4"]
 

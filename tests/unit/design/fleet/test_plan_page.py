@@ -51,7 +51,7 @@ def test_a_plans_page_states_the_question_and_how_to_serve_the_answer(tmp_path: 
         "vllm serve Qwen/Qwen3-8B --max-model-len",
     ):
         assert part in shown
-    assert "l4 no arrangement holds tpot_p99" in shown
+    assert "l4 no arrangement keeps tpot_p99" in shown
     front = figures_of(page)["front"][0]["data"][0]
     assert front["text"] == [f"{option.devices} x {option.device}" for option in plan.options]
     state = figures_of(page)["state"][0]["layout"]

@@ -75,7 +75,7 @@ def all_refuse(good: Path, bad: Path, message: str) -> None:
         ("answer.options.0.times", None, r"answer\.options\[0\]\.times: must be a mapping"),
         ("answer.options.0.times.ttft_p99", "x", r"options\[0\]\.times\.ttft_p99: must be a mapping"),
         ("answer.options.0.times.ttft_p99", {"value": "x"}, r"times\.ttft_p99.*value: must be a number"),
-        ("answer.options.0.times.ttft_p99", {"value": -1.0, "low": -2.0, "high": 0.0}, r"must be a time from 0 on"),
+        ("answer.options.0.times.ttft_p99", {"value": -1.0, "low": -2.0, "high": 0.0}, r"must be a time of at least 0"),
         ("answer.options.0.times.ttft_p99", {"value": 1.0, "low": 2.0, "high": 3.0}, r"its 90 % interval around it"),
         ("answer.options.0.replicas", -1, r"options\[0\]\.replicas: must be at least 1"),
         ("answer.options.0.chance", 7, r"options\[0\]\.chance: must be from 0 to 1"),

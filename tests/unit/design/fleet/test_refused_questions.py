@@ -187,7 +187,7 @@ def test_degrees_are_named_as_on_the_command_line_and_their_former_names_are_rea
     assert (today.tp, today.pp, today.ep, today.dp) == ((1, 2), (2,), (4,), (1, 8))
     former = {"degrees": [1, 2], "stages": [2], "experts": [4], "copies": [1, 8]}
     assert question_from({**words, **former}) == today
-    with pytest.raises(SpecError, match="degrees: is what tp says; leave it out"):
+    with pytest.raises(SpecError, match="degrees: is the former name of tp"):
         question_from({**words, "degrees": [1], "tp": [1]})
 
 

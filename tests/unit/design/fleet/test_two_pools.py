@@ -201,7 +201,7 @@ def test_each_stack_says_experts_copies_and_drafts_in_its_own_words() -> None:
     [
         ({"classes": (RequestClass(prompt_tokens=60_000),)}, r"prompt: 60,000 \+ 128 tokens exceed the context"),
         ({"speculation": (Speculation(drafted=2, acceptance=0.5, draft="gpt2"),)}, r"draft: gpt2 has 50,257 tokens"),
-        ({"model": "bert-base-uncased", "fleets": ("apart",)}, "fleets: .* generates nothing"),
+        ({"model": "bert-base-uncased", "fleets": ("apart",)}, "fleets: .* does not generate text"),
     ],
 )
 def test_what_cannot_be_asked_of_a_model_is_said_once(fields: dict[str, object], message: str) -> None:

@@ -346,7 +346,7 @@ def test_notes_of_a_plan(width: int, transferred: bool) -> None:
     assert bool(notes(1000, price)) == transferred
     assert notes(999, price)[-1].startswith("999 steps are few")
     assert any("states no price" in note for note in notes(1000, None))
-    assert any("builds no such model" in note for note in notes(1000, price, built=False))
+    assert any("cannot build this model" in note for note in notes(1000, price, built=False))
 
 
 def test_a_plan_shares_its_steps_over_devices() -> None:

@@ -177,7 +177,7 @@ def test_tasks_are_read_by_name_and_a_floor_is_on_the_metric_that_a_task_has(tmp
     found = task_evaluation.load_tasks(tasks_of(*files, constraints={"accuracy@mine": ">= 0.7"}))
     assert list(found) == ["mine", "other"]
     assert found["mine"].metric == "accuracy"
-    with pytest.raises(SpecError, match="its floor is on accuracy@other") as raised:
+    with pytest.raises(SpecError, match="limit accuracy@other instead") as raised:
         task_evaluation.load_tasks(tasks_of(*files, constraints={"spearman@other": ">= 0.7"}))
     assert raised.value.field == "constraints.spearman@other"
 

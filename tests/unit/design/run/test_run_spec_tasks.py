@@ -79,7 +79,7 @@ def test_a_missing_label_is_named_before_anything_is_trained(tmp_path) -> None:
 def test_a_floor_on_a_metric_that_the_task_does_not_have_is_refused(tmp_path) -> None:
     write_task(tmp_path)
     asked = spec(tasks=["mine.csv"], constraints={"spearman@mine": ">= 0.5"}, folder=str(tmp_path))
-    with pytest.raises(SpecError, match="mine is classification; its floor is on accuracy@mine"):
+    with pytest.raises(SpecError, match="mine is classification; limit accuracy@mine instead"):
         load_tasks(asked)
 
 

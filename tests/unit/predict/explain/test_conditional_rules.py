@@ -103,8 +103,8 @@ def test_without_a_measurement_the_ends_stay_wide() -> None:
 def test_gains_lie_between_none_and_all_layers_narrow() -> None:
     told = {each.proposal.title: each for each in advise(case(LLAMA3, device="h100-sxm"), every=True)}
     whole = told["weights in fp8"].headline.ratio.value
-    some = told["weights in fp8, but for 3 of 32 layers"].headline.ratio.value
-    fewer = told["weights in fp8, but for 8 of 32 layers"].headline.ratio.value
+    some = told["weights in fp8, except for 3 of 32 layers"].headline.ratio.value
+    fewer = told["weights in fp8, except for 8 of 32 layers"].headline.ratio.value
     assert 1 < fewer < some < whole
 
 
@@ -114,7 +114,9 @@ def test_a_sensitivity_that_is_no_list_of_numbers_is_refused(given: object) -> N
         read_sensitivity(given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("content", "said"), [("[1, 2]", "needs a loss for each of 12 layers, got 2"), ("{}", "list")])
+@pytest.mark.parametrize(
+    ("content", "said"), [("[1, 2]", "needs a loss for each of the 12 layers, got 2"), ("{}", "list")]
+)
 def test_a_file_of_losses_that_does_not_suit_is_named(content: str, said: str, tmp_path) -> None:
     (tmp_path / "losses.json").write_text(content)
     with pytest.raises(SpecError, match=rf"losses\.json: sensitivity: .*{said}"):
