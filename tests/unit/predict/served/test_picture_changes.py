@@ -44,7 +44,7 @@ def test_commands_answer_for_pictures() -> None:
     both = run("compare", "flux.1-dev", "pixart-sigma", "--device", "h100-sxm,b200-sxm")
     assert both.count("flux.1-dev") == 2
     for arguments, word in (
-        (["compare", "flux.1-dev", "gpt2", "--device", "l4"], "one sort"),
+        (["compare", "flux.1-dev", "gpt2", "--device", "l4"], "one kind"),
         (["compare", "flux.1-dev", "pixart-sigma"], "name the devices"),
         (["explain", "flux.1-dev", "--prompt", "10"], "language models"),
     ):
