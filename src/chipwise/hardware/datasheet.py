@@ -12,95 +12,26 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from chipwise.core import files, units
 from chipwise.core.dtypes import DType
-from chipwise.core.fields import convert, later
-from chipwise.core.record import Record
-from chipwise.core.typed import words_of
+from chipwise.core.fields import later
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
-from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
+from chipwise.hardware.engines import LEVELS, Engine, Link, MemoryLevel
+from chipwise.hardware.facts import Count, Fact, Frequency, Power, PriceRate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
+from chipwise.hardware.typed import DATA
+from chipwise.hardware.typed import names as names
 
-DATA = Path(__file__).parent / "data"
-_DTYPES = frozenset(DType)
 GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
 """Share of a Mac's memory that macOS lets its GPU use, up to each size of memory in bytes:
 ``recommendedMaxWorkingSetSize`` as llama.cpp logs it (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
 1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl
 iogpu.wired_limit_mb=N`` sets it."""
-LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the inside out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
-
-    ``units`` and ``fma_per_clock`` (for one unit, dense) are given if published; ``clock`` is the clock at which the
-    stated peaks hold. If all three are known, the peak follows from them.
-    """
-
-    name: str
-    kind: Literal["matrix", "vector"]
-    part: Literal["gpu", "npu", "cpu", "tpu"]
-    unit: str = ""
-    units: Count | None = None
-    clock: Frequency | None = None
-    fma_per_clock: dict[str, Count] = field(default_factory=dict)
-    peak: dict[str, Rate] = field(default_factory=dict)
-    tile: dict[str, Tile] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for table in ("fma_per_clock", "peak", "tile"):
-            for dtype in getattr(self, table):
-                if dtype not in _DTYPES:
-                    names = ", ".join(item.value for item in DType)
-                    raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
-
-    def derived(self, dtype: str) -> float | None:
-        """Units × multiply-adds per clock × 2 × clock, or None if one of them is not published."""
-        fma = self.fma_per_clock.get(dtype)
-        if fma is None or self.units is None or self.clock is None:
-            return None
-        return self.units.number * fma.number * 2 * self.clock.number
-
-    def rate(self, dtype: str) -> float | None:
-        """Dense peak in operations per second: as stated, else as derived, else None."""
-        stated = self.peak.get(dtype)
-        return stated.number if stated is not None else self.derived(dtype)
-
-    def dtypes(self) -> list[DType]:
-        """The formats that this engine has a rate for, widest first."""
-        return [dtype for dtype in DType if self.rate(dtype) is not None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLevel:
-    """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
-
-    The bandwidth is for all instances together; ``bytes_per_clock`` (for one instance) is given instead if vendors
-    publish that.
-    """
-
-    name: Literal["registers", "l1", "l2", "l3", "dram", "host"]
-    technology: str = ""
-    per: Literal["unit", "device"] = "device"
-    capacity: Size | None = None
-    bandwidth: Bandwidth | None = None
-    bytes_per_clock: Count | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A link to another device, the host or the network. The bandwidth is one way, over all lanes."""
-
-    name: str
-    to: Literal["device", "host", "network"]
-    bandwidth: Bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,16 +266,6 @@ def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
             yield from _facts(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
 
 
-def names() -> list[str]:
-    """The names of all bundled devices, sorted."""
-    return sorted(_stems())
-
-
-@functools.cache
-def _stems() -> frozenset[str]:
-    return frozenset(path.stem for path in DATA.glob("*.yaml"))
-
-
 def load(name: str) -> DeviceProfile:
     """Loads the device ``name``: a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
 
@@ -367,8 +288,8 @@ def load(name: str) -> DeviceProfile:
             "as --device"
         )
     whole, _, part = name.partition(":")
-    key = _key(whole)
-    stem = key if key in _stems() else _aliases().get(key)
+    key = typed.key_of(whole)
+    stem = key if key in typed.stems() else typed.aliases().get(key)
     if stem is None:
         teaching = taught.load(name)
         if teaching is not None:
@@ -387,7 +308,7 @@ def load(name: str) -> DeviceProfile:
 @functools.lru_cache(maxsize=1024)
 def _of_typed(name: str, part: str) -> DeviceProfile:
     """The device for an informal name such as ``rtx 3060 12gb`` or ``MacBook Pro M4 Max 64GB``."""
-    found = _meant(name)
+    found = typed.meant(name, memory_held)
     sheet = _part(found.stem, part) if part else _shipped(found.stem)
     return sheet if found.memory_bytes is None else with_memory(sheet, found.memory_bytes)
 
@@ -400,6 +321,11 @@ def _rented(machine: instances.Instance) -> DeviceProfile:
     return replace(_shipped(machine.chip), called=machine.name, price=price)
 
 
+def memory_held(stem: str) -> float:
+    """Bytes of the memory of a device that ships."""
+    return _shipped(stem).mem_capacity_bytes
+
+
 def said_of(name: str) -> str | None:
     """A sentence that says which device ``name`` was taken for, if the name is ambiguous or differs; else None.
 
@@ -407,19 +333,19 @@ def said_of(name: str) -> str | None:
         UnknownName: No device has this name.
     """
     whole = name.partition(":")[0]
-    key = _key(whole)
-    if name.lower().endswith((".yaml", ".yml")) or key in _stems() or taught.load(name) is not None:
+    key = typed.key_of(whole)
+    if name.lower().endswith((".yaml", ".yml")) or key in typed.stems() or taught.load(name) is not None:
         return None
-    stem = _aliases().get(key)
+    stem = typed.aliases().get(key)
     if stem is not None:
         others = [each for each in names() if each != stem and each.partition("-")[0] == key]
         return f"{name} is ambiguous: taken as {stem}, not {' or '.join(others)}" if others else None
     if (machine := instances.named(whole)) is not None:
         return machine.said
-    found = _meant(whole)
+    found = typed.meant(whole, memory_held)
     if found.memory_bytes is None:
         return None
-    held = _shipped(found.stem).mem_capacity_bytes
+    held = memory_held(found.stem)
     return f"{name}: {found.stem} with {found.memory_bytes / 1e9:g} GB of memory instead of {held / 1e9:g} GB"
 
 
@@ -429,27 +355,6 @@ def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
     levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
     named = f"{sheet.name} {size.value}"
     return replace(sheet, title=f"{sheet.title}, {size.value}", memory=levels, called=named)
-
-
-def _meant(name: str) -> typed.Meant:
-    """The chip for an informal name; see :func:`typed.meant`."""
-    return typed.meant(
-        name, [*names(), *_aliases()], _entries(), _products(), lambda stem: _shipped(stem).mem_capacity_bytes
-    )
-
-
-@functools.cache
-def _entries() -> tuple[typed.Entry, ...]:
-    return tuple(
-        typed.Entry(stem, words_of(each), head.get("vendor", str), head.get("kind", str))
-        for stem, head in _heads().items()
-        for each in (stem, *head.sequence("aliases", str))
-    )
-
-
-@functools.cache
-def _products() -> Mapping[str, str | list[str]]:
-    return convert(dict[str, str | list[str]], files.read_yaml(DATA.parent / "products.yaml"), "products.yaml")
 
 
 @functools.cache
@@ -537,23 +442,3 @@ def read(path: str | Path) -> DeviceProfile:
 @functools.cache
 def _shipped(stem: str) -> DeviceProfile:
     return read(DATA / f"{stem}.yaml")
-
-
-@functools.cache
-def _heads() -> dict[str, Record]:
-    """The head of each file up to its first blank line, which holds the names."""
-    heads = {}
-    for path in sorted(DATA.glob("*.yaml")):
-        head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
-        heads[path.stem] = Record.of(files.parse_yaml(head, name=str(path)), file=str(path))
-    return heads
-
-
-@functools.cache
-def _aliases() -> dict[str, str]:
-    """Alias -> name."""
-    return {_key(alias): stem for stem, head in _heads().items() for alias in head.sequence("aliases", str)}
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[\s_-]+", "-", name.strip().lower())

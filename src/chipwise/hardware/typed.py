@@ -6,13 +6,18 @@ its memory. Only words of the product line (``rtx``, ``core i7``) may be missing
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from chipwise.core import files
+from chipwise.core.record import Record
 from chipwise.core.typed import alike, left_of, memory_bytes, words_of
 from chipwise.errors import AmbiguousName, UnknownName
 
+DATA = Path(__file__).parent / "data"
 LINES = frozenset({
     "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",
     "radeon", "raspberry", "rtx", "rx", "ryzen", "tesla", "threadripper", "xeon",
@@ -55,28 +60,67 @@ class Meant:
     memory_bytes: float | None = None
 
 
-def meant(
-    name: str,
-    known: Sequence[str],
-    entries: Sequence[Entry],
-    products: Mapping[str, str | list[str]],
-    memory_of: Callable[[str], float],
-) -> Meant:
+def names() -> list[str]:
+    """The names of all bundled devices, sorted."""
+    return sorted(stems())
+
+
+@functools.cache
+def stems() -> frozenset[str]:
+    """The same as a set."""
+    return frozenset(path.stem for path in DATA.glob("*.yaml"))
+
+
+def key_of(name: str) -> str:
+    """``name`` as tables are looked up: small letters, with one dash between words."""
+    return re.sub(r"[\s_-]+", "-", name.strip().lower())
+
+
+@functools.cache
+def _heads() -> dict[str, Record]:
+    """The head of each file up to its first blank line, which holds the names."""
+    heads = {}
+    for path in sorted(DATA.glob("*.yaml")):
+        head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
+        heads[path.stem] = Record.of(files.parse_yaml(head, name=str(path)), file=str(path))
+    return heads
+
+
+@functools.cache
+def aliases() -> dict[str, str]:
+    """Names of devices by the keys of their aliases."""
+    return {key_of(alias): stem for stem, head in _heads().items() for alias in head.sequence("aliases", str)}
+
+
+@functools.cache
+def _entries() -> tuple[Entry, ...]:
+    return tuple(
+        Entry(stem, words_of(each), head.get("vendor", str), head.get("kind", str))
+        for stem, head in _heads().items()
+        for each in (stem, *head.sequence("aliases", str))
+    )
+
+
+@functools.cache
+def _products() -> Mapping[tuple[str, ...], object]:
+    """Chips of the machines that people name, by the machine's words: one, or several to choose from."""
+    products = files.read_yaml(DATA.parent / "products.yaml")
+    return {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
+
+
+def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
     """Finds the chip for ``name``.
 
     Args:
         name: What was typed.
-        known: All names of all chips.
-        entries: The same names, split into words.
-        products: Names of products (such as laptops), each with the chips that it was sold with.
-        memory_of: Returns the memory of a chip in bytes.
+        memory_of: Bytes of the memory of a chip.
 
     Raises:
         AmbiguousName: The name fits several chips.
         UnknownName: The name fits no chip; the message names the nearest.
     """
     words = words_of(_SCREEN.sub(" ", name.lower()))
-    sold = {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
+    sold, entries = _products(), _entries()
     typed_memory = [word for word in words if memory_bytes(word) is not None]
     found = sold.get(tuple(sorted(words))) or sold.get(tuple(sorted(left_of(words, typed_memory))))
     if isinstance(found, list):
@@ -105,7 +149,7 @@ def meant(
     wider = {entry.stem for entry in entries if not left_of(plain, entry.words)}
     others = alike(plain, {entry.stem: entry.words for entry in entries})
     near = list(dict.fromkeys([*sorted(wider, key=lambda each: (len(each), each)), *others]))[:MOST_SUGGESTED]
-    raise UnknownName("device", name, known, listed_by="chipwise devices", near=near)
+    raise UnknownName("device", name, [*names(), *aliases()], listed_by="chipwise devices", near=near)
 
 
 def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from chipwise.errors import Unsupported
-from chipwise.hardware import datasheet
+from chipwise.hardware import typed
 from chipwise.hardware.datasheet import DeviceProfile, load, load_all, names
 
 DEVICES = load_all()
@@ -25,7 +25,7 @@ def test_no_name_or_alias_is_used_twice() -> None:
     seen: dict[str, str] = {}
     for device in DEVICES:
         for name in (device.name, *device.aliases):
-            key = datasheet._key(name)
+            key = typed.key_of(name)
             assert key not in seen, f"{name} is both {seen.get(key)} and {device.name}"
             seen[key] = device.name
 
@@ -56,7 +56,7 @@ def test_names_of_the_tables_of_measured_silicon_resolve(name: str, device: str)
 
 @every_device
 def test_a_file_is_named_as_its_device_and_its_head_holds_the_names(device: DeviceProfile) -> None:
-    path = datasheet.DATA / f"{device.name}.yaml"
+    path = typed.DATA / f"{device.name}.yaml"
     text = path.read_text(encoding="utf-8")
     assert path.stem in names()
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", device.name)

@@ -18,7 +18,8 @@ import numpy as np
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.core.dtypes import Size
 from chipwise.errors import Unsupported
-from chipwise.hardware.datasheet import DeviceProfile, Link
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.engines import Link
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.predict.kernels import bounded
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot

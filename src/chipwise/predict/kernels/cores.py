@@ -24,7 +24,8 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import weight_format
 from chipwise.errors import Unsupported
-from chipwise.hardware.datasheet import DeviceProfile, Engine
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.engines import Engine
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes

@@ -12,7 +12,8 @@ from typing import Literal
 
 from chipwise.core.dtypes import weight_format
 from chipwise.errors import Unsupported
-from chipwise.hardware.datasheet import DeviceProfile, Engine
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.engines import Engine
 
 NPU_FLOPS_A_BYTE = 200.0  # assumed FLOPs per byte of an NPU
 NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # rate of a Snapdragon 8 Elite

@@ -1,0 +1,80 @@
+"""Engines, levels of memory and links of a chip, as published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chipwise.core.dtypes import DType
+from chipwise.errors import SpecError
+from chipwise.hardware.facts import Bandwidth, Count, Frequency, Rate, Size, Tile
+
+_DTYPES = frozenset(DType)
+LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the inside out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
+
+    ``units`` and ``fma_per_clock`` (for one unit, dense) are given if published; ``clock`` is the clock at which the
+    stated peaks hold. If all three are known, the peak follows from them.
+    """
+
+    name: str
+    kind: Literal["matrix", "vector"]
+    part: Literal["gpu", "npu", "cpu", "tpu"]
+    unit: str = ""
+    units: Count | None = None
+    clock: Frequency | None = None
+    fma_per_clock: dict[str, Count] = field(default_factory=dict)
+    peak: dict[str, Rate] = field(default_factory=dict)
+    tile: dict[str, Tile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for table in ("fma_per_clock", "peak", "tile"):
+            for dtype in getattr(self, table):
+                if dtype not in _DTYPES:
+                    names = ", ".join(item.value for item in DType)
+                    raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
+
+    def derived(self, dtype: str) -> float | None:
+        """Units × multiply-adds per clock × 2 × clock, or None if one of them is not published."""
+        fma = self.fma_per_clock.get(dtype)
+        if fma is None or self.units is None or self.clock is None:
+            return None
+        return self.units.number * fma.number * 2 * self.clock.number
+
+    def rate(self, dtype: str) -> float | None:
+        """Dense peak in operations per second: as stated, else as derived, else None."""
+        stated = self.peak.get(dtype)
+        return stated.number if stated is not None else self.derived(dtype)
+
+    def dtypes(self) -> list[DType]:
+        """The formats that this engine has a rate for, widest first."""
+        return [dtype for dtype in DType if self.rate(dtype) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLevel:
+    """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
+
+    The bandwidth is for all instances together; ``bytes_per_clock`` (for one instance) is given instead if vendors
+    publish that.
+    """
+
+    name: Literal["registers", "l1", "l2", "l3", "dram", "host"]
+    technology: str = ""
+    per: Literal["unit", "device"] = "device"
+    capacity: Size | None = None
+    bandwidth: Bandwidth | None = None
+    bytes_per_clock: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A link to another device, the host or the network. The bandwidth is one way, over all lanes."""
+
+    name: str
+    to: Literal["device", "host", "network"]
+    bandwidth: Bandwidth
