@@ -10,7 +10,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.form import with_candidates
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
 from chipwise.model.ops.workload import Phase, Workload
 from claims_kernels import rows, say
 
@@ -42,13 +42,12 @@ def ranker(*, width: int, depth: int, history: int, items: int) -> ArchSpec:
     layer = Layer(attention=attention, ffn=FeedForward(width=width, gated=False, activation="relu"))
     stem = RankingStem(items=items, history=history, candidates=1)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Similarity(),
         d_model=width,
         layers=(layer,) * depth,
         max_tokens=history + 1,
         positions="none",
-        head="similarity",
-        stem=stem,
     )
 
 

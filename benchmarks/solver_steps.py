@@ -49,7 +49,7 @@ def main() -> None:
         told = ", ".join(f"{name} {value}" for name, value in way.items()) or "euler"
         found = []
         for steps in asked.steps:
-            images = data.drawn(model, split="validation", served=replace(arch.denoiser, steps=steps, **way))
+            images = data.drawn(model, split="validation", served=replace(arch.head, steps=steps, **way))
             found.append(f"{steps}: {float(data.distances(images, 'validation').mean()):.3f}")
         print(f"{told}: {'  '.join(found)}", flush=True)
 

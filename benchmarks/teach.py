@@ -51,6 +51,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -314,7 +315,7 @@ def translator(rng: np.random.Generator) -> ArchSpec:
     read, write = (int(each) for each in rng.choice([512, 640], 2))
     return ArchSpec(
         name="translator",
-        vocab_size=32_768,
+        stem=Tokens(vocab_size=32_768),
         d_model=write,
         encoder_d_model=0 if read == write else read,
         layers=tuple(_layer(rng, decodes=True) for _ in range(rng.integers(1, 7))),

@@ -174,12 +174,12 @@ def test_a_pass_of_many_tokens_reads_every_weight_once(name: str) -> None:
     arch = resolve(name).without_towers()
     parts = [part for part in lowered(arch, batch=20_000, tokens=1) if not isinstance(part.op, EmbeddingOp)]
     read = sum(part.count * part.op.work().weight_bytes for part in parts) / 2
-    looked_up = arch.token_types * arch.d_model + arch.vocab_size * arch.layer_inputs * len(arch.layers)
-    if arch.head != "lm" or not arch.tie_embeddings:
+    looked_up = arch.stem.token_types * arch.d_model + arch.vocab_size * arch.stem.layer_inputs * len(arch.layers)
+    if not arch.head.writes or not arch.tie_embeddings:
         looked_up += arch.vocab_size * arch.d_model
     if arch.positions == "learned":
-        looked_up += (arch.max_tokens + arch.extra_positions) * arch.d_model
-    if arch.stem is not None:
+        looked_up += (arch.max_tokens + arch.stem.extra_positions) * arch.d_model
+    if not arch.reads_tokens:
         looked_up += vectors_of_images(arch)
     if isinstance(arch.encoder_stem, SoundStem):
         looked_up += arch.encoder_stem.position_rows * arch.d_model
@@ -198,8 +198,8 @@ def vectors_of_images(arch: ArchSpec) -> int:
 
     Class tokens, position biases, factors of blocks, norms that convolutions hold, a head's bias.
     """
-    assert arch.stem is not None
-    found = (arch.stem.prefix_tokens + arch.stem.mask_token) * arch.d_model + arch.classes
+    assert not arch.reads_tokens
+    found = (arch.stem.prefix_tokens + arch.stem.mask_token) * arch.d_model + arch.outputs
     stages = [(arch.d_model, 1, layer.attention, layer) for layer in arch.layers]
     if isinstance(arch.stem, ImageStem):
         stages += [(stage.d_model, stage.depth, stage.attention, None) for stage in arch.stem.stages]

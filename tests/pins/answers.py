@@ -11,6 +11,7 @@ from pinned import digest, plain
 from typer.testing import CliRunner
 
 import chipwise
+from chipwise.model.kinds.ranking.stem import Scores
 
 LONG = 1500  # characters of JSON from which a list is kept as its digest
 
@@ -117,13 +118,12 @@ def ranker() -> chipwise.ArchSpec:
     layer = chipwise.Layer(attention=attention, ffn=chipwise.FeedForward(width=128, gated=False, activation="relu"))
     return chipwise.ArchSpec(
         name="ranker",
-        vocab_size=0,
+        stem=reach.RankingStem(items=10_000, history=50, candidates=128),
+        head=Scores(),
         d_model=64,
         layers=(layer,) * 2,
         max_tokens=51,
         positions="none",
-        head="scores",
-        stem=reach.RankingStem(items=10_000, history=50, candidates=128),
     )
 
 

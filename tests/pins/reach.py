@@ -22,7 +22,10 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec
 from chipwise.design.run.winner import read_winner
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.arch.ends import Pooler, States, Tokens
 from chipwise.model.arch.io import from_data, to_data
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.question.question import question_of
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk import module as modules
@@ -85,18 +88,18 @@ def fresh(arch: ArchSpec, *, seed: int) -> torch.nn.Module | None:
 def inputs(arch: ArchSpec, generator: np.random.Generator, *, batch: int = 2) -> list[torch.Tensor]:
     """Random inputs of the module of ``arch``."""
     stem = arch.stem
-    if stem is None:
+    if arch.reads_tokens:
         return [torch.from_numpy(generator.integers(0, arch.vocab_size, (batch, 7)))]
     if isinstance(stem, RankingStem):
         items = generator.integers(0, stem.items + 1, (batch, stem.tokens, 1))
         tags = generator.integers(0, stem.tags + 1, (batch, stem.tokens, stem.bag))
         return [torch.from_numpy(np.concatenate((items, tags), axis=2))]
     found = [torch.from_numpy(generator.standard_normal((batch, *stem.shape), dtype=np.float32))]
-    if arch.question is not None:
-        found.append(torch.from_numpy(generator.integers(0, arch.question.words, (batch, arch.question.tokens))))
-    if arch.denoiser is not None:
+    if (asked := question_of(stem)) is not None:
+        found.append(torch.from_numpy(generator.integers(0, asked.question.words, (batch, asked.question.tokens))))
+    if isinstance(arch.head, Denoiser):
         times, sizes = (torch.from_numpy(generator.random(batch, dtype=np.float32)) for _ in range(2))
-        found += [times, torch.arange(batch) % arch.denoiser.labels, sizes]
+        found += [times, torch.arange(batch) % arch.head.labels, sizes]
     return found
 
 
@@ -177,7 +180,6 @@ def _encoders(count: int) -> Iterator[ArchSpec]:
         layer = Layer(attention=attention, ffn=replace(ffn, bias=True))
         yield ArchSpec(
             name=f"encoder-{number}",
-            vocab_size=50,
             d_model=8 * heads if number % 2 else 24,
             layers=(layer, *(one((layer, replace(layer, ffn=None), replace(layer, attention=None))),) * (number % 3)),
             max_tokens=24,
@@ -187,6 +189,6 @@ def _encoders(count: int) -> Iterator[ArchSpec]:
             positions="learned",
             final_norm=False,
             embedding_norm=bool(generator.integers(2)),
-            head=one(("none", "pooler")),
-            token_types=one((0, 2)),
+            head=one((States(), Pooler())),
+            stem=Tokens(vocab_size=50, token_types=one((0, 2))),
         )

@@ -17,6 +17,7 @@ import reach
 from typer.testing import CliRunner
 
 import chipwise
+from chipwise.core.stored import Stored
 
 SOURCE = Path(chipwise.__file__).parent
 SCHEMA = re.compile(r"chipwise\.[\w-]+/\d+")
@@ -91,6 +92,7 @@ def fields() -> dict[str, list[str]]:
 
 
 def _fields(cls: Any, place: str, found: dict[str, list[str]]) -> None:
+    cls = cls.STORED if issubclass(cls, Stored) else cls
     hints = get_type_hints(cls)
     found[place] = sorted(item.name for item in dataclasses.fields(cls) if item.init)
     for name in found[place]:

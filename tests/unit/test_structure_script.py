@@ -28,7 +28,7 @@ def one(arch: Any) -> int:
 
     # a comment
     assert files
-    if arch.stem is None:
+    if arch.reads_tokens:
         return 1
     if isinstance(arch, ImageStem) and arch.stem:
         return cast(int, json.loads("2"))  # type: ignore

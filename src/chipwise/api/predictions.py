@@ -279,8 +279,7 @@ def estimate_training(
         model=model, deployment=Deployment(device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     )
     found = resolved(request)
-    stem = found.setting.arch.stem
-    tokens = prompt if stem is None else stem.tokens
+    tokens = found.setting.arch.request_tokens or prompt
     return training_step(
         found.setting, found.device, batch=batch, tokens=tokens, microbatches=microbatches, checkpoint=checkpoint,
         zero=zero,

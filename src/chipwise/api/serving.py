@@ -159,7 +159,7 @@ def simulate(
     if dp > 1 and not copies_share(arch):
         said = f"replicas of {arch.name} share neither experts nor tables; use replicas={dp} instead"
         raise SpecError(said, field="dp")
-    if arch.stem is not None:  # one request is an image, or a history with candidates
+    if not arch.reads_tokens:  # one request is an image, or a history with candidates
         prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
         base = replace(base, prompt_tokens=1, new_tokens=1)
     if trace is None:
@@ -172,7 +172,7 @@ def simulate(
         kind, longest=positions_of(arch), trace=trace, rate=rate, clients=clients, think_s=think_s, seeds=seeds,
         seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
     )  # fmt: skip
-    policy = policy_of(found.setting.runtime, generates=generates, stem=arch.stem is not None)
+    policy = policy_of(found.setting.runtime, generates=generates, stem=not arch.reads_tokens)
     if not generates and batching == "requests":
         policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
     if drafted:
@@ -199,7 +199,7 @@ def simulate(
             )
         other = base.but(device=decode_device, tp=decode_tp, pp=1)
         apart = ReplicaGroup(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
-    each = kind.describe() if arch.stem is None else WHOLE_INPUT
+    each = kind.describe() if arch.reads_tokens else WHOLE_INPUT
     return simulated(
         loads,
         parts,

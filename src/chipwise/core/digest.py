@@ -8,6 +8,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from chipwise.core.stored import Stored
+
 SCHEMA = 1
 
 
@@ -16,6 +18,8 @@ def plain(value: object) -> Any:
 
     A field with the metadata ``later`` is left out at its default, so that adding it changes no identity.
     """
+    if isinstance(value, Stored):
+        return plain(value.stored())
     if is_dataclass(value) and not isinstance(value, type):
         kept = ((f.name, getattr(value, f.name), f) for f in fields(value))
         return {name: plain(item) for name, item, f in kept if not (f.metadata.get("later") and item == f.default)}

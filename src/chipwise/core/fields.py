@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from chipwise.core.stored import Stored
 from chipwise.errors import InputError, SpecError, nearest, short
 
 T = TypeVar("T")
@@ -118,6 +119,13 @@ def _sure_items(hint: object) -> frozenset[type]:
 
 
 def _build(cls: type, data: object, field: str | None) -> object:
+    written = cls if issubclass(cls, Stored) else None
+    if written is not None:
+        record = _build(written.STORED, data, field)
+        try:
+            return written.of_stored(record)
+        except SpecError as error:
+            raise error.inside(field=field) from None
     if not isinstance(data, Mapping):
         raise SpecError(f"must be a mapping of fields, not {describe(data)}", field=field)
     hints = _hints(cls)

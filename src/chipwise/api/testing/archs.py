@@ -8,18 +8,20 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from chipwise.model.arch.arch import ArchSpec, NormKind
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.arch.trunk import NormKind
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.question.question import Question, QuestionStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 ITEMS, TAGS = 30, 7  # of ranking models
 FRAMES, BANDS = 24, 5  # of spectrograms
@@ -68,26 +70,22 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
     norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=draw(st.sampled_from((2, 5))), pooling=pooling),
         d_model=draw(st.sampled_from((8, 16))),
         layers=tuple(layers),
         max_tokens=stem.tokens,
         norm=norm,
         norm_bias=norm == "layernorm" and draw(st.booleans()),
         positions="learned" if positions == "learned" else "none",
-        head="classes",
-        classes=draw(st.sampled_from((2, 5))),
-        stem=stem,
-        pooling=pooling,
     )
 
 
 @st.composite
 def question_archs(draw: st.DrawFn) -> ArchSpec:
     """Small visual-question models: patches or convolutions, tokens separate, averaged or joined."""
-    arch = draw(image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2))
-    assert isinstance(arch.stem, ImageStem)
-    stem = replace(arch.stem, prefix_tokens=0, bias=False)
+    arch = draw(image_archs().filter(lambda arch: arch.stem.axes == 2))
+    stem = replace(arch.stem_as(ImageStem), prefix_tokens=0, bias=False)
     merge = draw(st.sampled_from(("none", "mean", "join"))) if stem.grid % 2 == 0 else "none"
     projector = Projector(
         widths=(arch.d_model,) * 2, pool=2 if merge == "mean" else 1, join=2 if merge == "join" else 1
@@ -97,16 +95,14 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
     layers = tuple(
         replace(layer, attention=layer.attention and replace(layer.attention, **plain)) for layer in arch.layers
     )
-    tokens = projector.tokens_of(stem.grid, 2) + question.tokens
+    asked = QuestionStem(image=stem, question=question, projector=projector)
     return replace(
         arch,
-        stem=stem,
+        stem=asked,
         layers=layers,
-        projector=projector,
-        question=question,
-        pooling="last",
+        head=Classes(count=arch.outputs, pooling="last"),
         positions="learned",
-        max_tokens=tokens,
+        max_tokens=asked.positions,
     )
 
 
@@ -127,11 +123,8 @@ def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
 @st.composite
 def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
     """Small denoisers of 16 x 16 pixels: every patch, window and feed-forward; with shortcuts, guidance or neither."""
-    arch = draw_from(
-        image_archs().filter(lambda arch: arch.stem is not None and arch.stem.axes == 2 and arch.pooling == "mean")
-    )
-    assert arch.stem is not None
-    stem = replace(arch.stem, convs=(), prefix_tokens=0)
+    arch = draw_from(image_archs().filter(lambda arch: arch.stem.axes == 2 and arch.head.pooling == "mean"))
+    stem = replace(arch.stem_as(ImageStem), convs=(), prefix_tokens=0)
     placed = {"shift": False, "relative_buckets": 0}
     layers = tuple(
         replace(layer, attention=layer.attention and replace(layer.attention, **placed)) for layer in arch.layers
@@ -140,17 +133,7 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
     return replace(
         arch,
         stem=stem,
-        layers=layers,
-        positions="learned",
-        max_tokens=stem.tokens,
-        norm="layernorm",
-        norm_bias=False,
-        norm_weight=False,
-        norm_eps=1e-6,
-        head="none",
-        classes=0,
-        pooling="first",
-        denoiser=Denoiser(
+        head=Denoiser(
             labels=draw_from(st.sampled_from((1, 5))),
             frequencies=draw_from(st.sampled_from((6, 16))),
             steps=draw_from(st.sampled_from((1, 4) if shortcut else (1, 3))),
@@ -159,6 +142,13 @@ def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
             solver=draw_from(st.sampled_from(("euler",) if shortcut else ("euler", "multistep"))),
             shift=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.0))),
         ),
+        layers=layers,
+        positions="learned",
+        max_tokens=stem.tokens,
+        norm="layernorm",
+        norm_bias=False,
+        norm_weight=False,
+        norm_eps=1e-6,
     )
 
 
@@ -197,9 +187,8 @@ def ranking_archs(draw: st.DrawFn) -> ArchSpec:
         )
         kept = draw(st.sampled_from(("both", "both", "attention", "ffn"))) if number else "both"
         layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
-    head: Literal["scores", "similarity"] = draw(st.sampled_from(("scores", "similarity")))
+    head = draw(st.sampled_from((Scores(), Similarity())))
     return ArchSpec(
-        vocab_size=0,
         d_model=draw(st.sampled_from((8, 16))),
         layers=tuple(layers),
         max_tokens=stem.history + 1,
@@ -243,14 +232,12 @@ def sound_archs(draw: st.DrawFn) -> ArchSpec:
         )
     norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Ctc(count=draw(st.sampled_from((2, 7)))),
         d_model=d_model,
         layers=tuple(layers),
         max_tokens=stem.tokens,
         norm=norm,
         norm_bias=norm == "layernorm" and draw(st.booleans()),
         positions="learned",
-        head="ctc",
-        classes=draw(st.sampled_from((2, 7))),
-        stem=stem,
     )

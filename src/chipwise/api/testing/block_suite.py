@@ -196,7 +196,7 @@ def wider(arch: ArchSpec) -> ArchSpec:
         for layer in (*arch.layers, *arch.layers)
     )
     return replace(
-        arch, vocab_size=arch.vocab_size + 5, d_model=arch.d_model + 8, max_tokens=arch.max_tokens + 1, layers=layers
+        arch.of_vocabulary(arch.vocab_size + 5), d_model=arch.d_model + 8, max_tokens=arch.max_tokens + 1, layers=layers
     )
 
 

@@ -31,7 +31,9 @@ from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.module import draw
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.ranking.form import with_candidates
@@ -125,13 +127,13 @@ def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
         last = next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
         whole = replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None)))
         left_out = batch * arch.stem.history * last.query_width * (4 * arch.stem.history + 2 * arch.d_model)
-    elif arch.head == "classes" and arch.question is None:
-        whole = replace(arch, pooling="mean")
+    elif isinstance(arch.head, Classes) and not arch.stem.asks:
+        whole = replace(arch, head=replace(arch.head, pooling="mean"))
     model = shaken(whole, seed=0)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(*inputs_of(arch, batch=batch))
     listed, found = _listed_flops(whole, batch) + left_out, counter.get_total_flops()
-    assert listed == found if arch.question is None else listed <= found
+    assert listed <= found if arch.stem.asks else listed == found
     assert _listed_flops(arch, batch) <= listed
 
 
@@ -203,12 +205,12 @@ def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) ->
         for batch, count in ((1, 9), (3, 4), (3, 1)):
             given = arrays[0][:batch, : arch.stem.history + count]
             yield OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
-    elif arch.denoiser is not None:
+    elif isinstance(arch.head, Denoiser):
         images, times, labels, sizes = arrays
         told = {"time": times[:, None], "step": sizes[:, None]}
-        feeds = {"image": images, "label": labels} | {name: told[name] for name in arch.denoiser.told}
+        feeds = {"image": images, "label": labels} | {name: told[name] for name in arch.head.told}
         yield load(path, threads=1)[0].run(["velocity"], feeds)[0], expected
-        drawn = draw(model, inputs[0], inputs[2], arch.denoiser).numpy()
+        drawn = draw(model, inputs[0], inputs[2], arch.head).numpy()
         yield OnnxDenoiser(path, batch=3).draw(images, labels) / 10, drawn / 10  # after several steps
     else:
         for batch in (1, 3):
@@ -222,7 +224,7 @@ def _check_nodes(arch: ArchSpec, names: list[str], graph: OpGraph) -> None:
 
     scores = listed(RequestAttentionOp)  # the product with the values is a separate node
     assert names.count("MatMul") == listed(Matmul) + scores
-    squares = arch.denoiser is None and not isinstance(arch.stem, RankingStem | SoundStem)
+    squares = not isinstance(arch.head, Denoiser) and not isinstance(arch.stem, RankingStem | SoundStem)
     for kind, operators in (*NODES, *(() if squares else FURTHER)):
         assert listed(kind) == sum(name in operators for name in names), kind
     for function, operator in FUNCTIONS if isinstance(arch.stem, SoundStem) else ():
@@ -246,7 +248,7 @@ def check_slice(arch: ArchSpec) -> None:
 
     Visual-question and speech models cannot be cut, and must be refused.
     """
-    if arch.question is not None or isinstance(arch.stem, SoundStem):
+    if arch.stem.asks or isinstance(arch.stem, SoundStem):
         with pytest.raises(SpecError, match="share no weights"):
             cuts(arch, arch)
         return

@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chipwise.core.dtypes import values_bytes
-from chipwise.model.arch.arch import ArchSpec, NormKind
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.trunk import NormKind
 
 Positions = Literal["rope", "learned", "none"]
 
@@ -43,7 +45,7 @@ def toy_arch(**changes: Any) -> ArchSpec:
             ffn=FeedForward(width=40, activation="relu", gated=False),
         ),
     )
-    toy = ArchSpec(name="toy", vocab_size=20, d_model=16, layers=layers, max_tokens=64)
+    toy = ArchSpec(name="toy", stem=Tokens(vocab_size=20), d_model=16, layers=layers, max_tokens=64)
     return dataclasses.replace(toy, **changes)
 
 
@@ -99,11 +101,11 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
     norm = draw(st.sampled_from(NORMS))
     return ArchSpec(
         name="drawn",
-        vocab_size=draw(st.sampled_from((11, 40))),
+        stem=Tokens(vocab_size=draw(st.sampled_from((11, 40)))),
+        head=LmHead(tied=draw(st.booleans())),
         d_model=draw(st.sampled_from((12, 16, 32))),
         layers=tuple(layers),
         max_tokens=48,
-        tie_embeddings=draw(st.booleans()),
         norm=norm,
         norm_bias=norm == "layernorm" and draw(st.booleans()),
         norm_eps=draw(st.sampled_from((1e-6, 1e-5))),
@@ -125,11 +127,11 @@ def llama_like_specs(draw: st.DrawFn) -> ArchSpec:
     )
     return ArchSpec(
         name="drawn",
-        vocab_size=draw(st.sampled_from((11, 40))),
+        stem=Tokens(vocab_size=draw(st.sampled_from((11, 40)))),
+        head=LmHead(tied=draw(st.booleans())),
         d_model=draw(st.sampled_from((12, 16, 48))),
         layers=(layer,) * draw(st.integers(1, 3)),
         max_tokens=48,
-        tie_embeddings=draw(st.booleans()),
         rope_theta=draw(st.sampled_from((10_000.0, 500_000.0))),
     )
 

@@ -295,8 +295,8 @@ def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, thread
         batch = BATCHES[number % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
         repeats = prefills = 100 if batch < 128 else 12
         workload, seconds = Workload(prompt_tokens=1, new_tokens=1, batch=batch), PASSES_S
-    elif design.arch.stem is not None:
-        workload, seconds = Workload(prompt_tokens=design.arch.stem.tokens, new_tokens=1), PASSES_S
+    elif not design.arch.reads_tokens:
+        workload, seconds = Workload(prompt_tokens=design.arch.request_tokens, new_tokens=1), PASSES_S
         repeats = prefills = 200
     elif stored_bytes(design, workload) > LARGE_BYTES:
         workload, repeats, prefills = LARGE_WORKLOAD, 46, 5

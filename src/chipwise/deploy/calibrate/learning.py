@@ -101,7 +101,7 @@ class Sample:
         """The percentile ``share`` of a pass, corrected for drift, in processor time where the machine was busy."""
         if share > 0.5 and not (self.measured.clean or self.busy_tails):
             return math.nan
-        one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
+        one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
         settled = self.measured.settled(f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}")
         return settled / self.design.arch.passes
 

@@ -11,14 +11,15 @@ from chipwise.deploy.export.exporters import export_for
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Classes, LmHead, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 WEIGHTS = ("fp32", "int8", "int4")
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # every runtime has a node for these
@@ -36,11 +37,11 @@ def _design(generator: random.Random, number: int, max_tokens: int) -> Design:
     convs = generator.choice(CONVS)
     arch = ArchSpec(
         name=f"random-{number}",
-        vocab_size=generator.choice((512, 1024, 2048, 4096, 8192)),
+        stem=Tokens(vocab_size=generator.choice((512, 1024, 2048, 4096, 8192))),
+        head=LmHead(tied=generator.random() < 0.75),
         d_model=d_model,
         layers=tuple(_layer(generator, *convs) for _ in range(generator.randint(1, 8))),
         max_tokens=max_tokens,
-        tie_embeddings=generator.random() < 0.75,
         norm="rmsnorm" if generator.random() < 0.8 else "layernorm",
     )
     return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
@@ -93,16 +94,13 @@ def _classifier(generator: random.Random, number: int) -> Design:
         square = generator.choice(squares) if several else square
     arch = ArchSpec(
         name=f"classifier-{number}",
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=generator.choice((10, 10, 100)), pooling="first" if first else "mean"),
         d_model=generator.choice(range(32, 193, 16)),
         layers=tuple(layers),
         max_tokens=stem.tokens,
         norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
         positions="none" if relative else "learned",
-        head="classes",
-        classes=generator.choice((10, 10, 100)),
-        stem=stem,
-        pooling="first" if first else "mean",
     )
     return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
 
@@ -139,14 +137,13 @@ def _ranker(generator: random.Random, number: int) -> Design:
     )
     arch = ArchSpec(
         name=f"ranker-{number}",
-        vocab_size=0,
         d_model=generator.choice(range(32, 129, 16)),
         layers=(Layer(attention=attention, ffn=None if pointwise and generator.random() < 0.5 else ffn),)
         * generator.randint(1, 4),
         max_tokens=history + 1,
         norm="rmsnorm" if generator.random() < 0.7 else "layernorm",
         positions="none",
-        head=generator.choice(("scores", "similarity")),
+        head=generator.choice((Scores(), Similarity())),
         stem=stem,
     )
     return Design(arch=arch, weights=("fp32", "int8")[number % 2])
@@ -178,15 +175,13 @@ def _transcriber(generator: random.Random, number: int) -> Design:
     conv = generator.choice((None, *(ConvModule(taps=taps, norm="layer") for taps in (7, 15, 31))))
     arch = ArchSpec(
         name=f"transcriber-{number}",
-        vocab_size=0,
+        stem=stem,
+        head=Ctc(count=generator.choice((21, 30, 80))),
         d_model=d_model,
         layers=(Layer(attention=attention, ffn=ffn, conv=conv),) * generator.randint(1, 6),
         max_tokens=stem.tokens,
         norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
         positions="learned",
-        head="ctc",
-        classes=generator.choice((21, 30, 80)),
-        stem=stem,
     )
     return Design(arch=arch, weights=WEIGHTS[number % len(WEIGHTS)])
 
@@ -214,7 +209,7 @@ def large_designs() -> list[Design]:
         ffn_width=2816,
         max_tokens=256,
     )
-    wide = replace(llama, name="llama-wide", vocab_size=24576, layers=llama.layers[:4])
+    wide = replace(llama.of_vocabulary(24576), name="llama-wide", layers=llama.layers[:4])
     return [
         Design(arch=gpt),
         Design(arch=llama, weights="int8"),

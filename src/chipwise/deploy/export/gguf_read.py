@@ -18,6 +18,7 @@ from chipwise.deploy.export.gguf import METADATA, SCHEMA, TYPES, block_tensors, 
 from chipwise.errors import MissingExtra, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.io import from_data
@@ -186,11 +187,11 @@ def _arch(file: GgufFile) -> ArchSpec:
         layers.append(Layer(attention=attention, ffn=FeedForward(width=widths[i], bias=bias)))
     return ArchSpec(
         name=str(file.fields.get("general.name", file.path.stem)),
-        vocab_size=int(file.tensors["token_embd.weight"].shape[1]),
+        stem=Tokens(vocab_size=int(file.tensors["token_embd.weight"].shape[1])),
+        head=LmHead(tied="output.weight" not in file.tensors),
         d_model=d_model,
         layers=tuple(layers),
         max_tokens=int(file.field("context_length")),
-        tie_embeddings="output.weight" not in file.tensors,
         norm_eps=float(np.format_float_positional(np.float32(file.field("attention.layer_norm_rms_epsilon")))),
         rope_theta=float(file.field("rope.freq_base", 10_000.0)),
     )

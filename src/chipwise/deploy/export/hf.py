@@ -20,12 +20,14 @@ from chipwise.core.files import read_mapping, write_atomic, write_json
 from chipwise.deploy.export.tokenizer_files import read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.io import to_data
 from chipwise.model.kinds import table
 from chipwise.model.kinds.form import Checkpoint, Modelling, Reader
 from chipwise.model.kinds.image.hf_vit import labels_of
 from chipwise.model.kinds.sound.hf import FAMILIES as HEARING
 from chipwise.model.kinds.sound.published import encoder_of
+from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.kinds.table import KINDS, form_of
 from chipwise.model.published.families import without_folder
 from chipwise.model.published.read import OWN_TYPE, read_config
@@ -124,7 +126,7 @@ def _own_config(arch: ArchSpec) -> dict[str, object]:
         "num_hidden_layers": len(arch.layers),
         "max_position_embeddings": arch.max_tokens,
         "tie_word_embeddings": arch.tie_embeddings,
-        **(labels_of(arch) if arch.classes else {}),
+        **(labels_of(arch) if isinstance(arch.head, Classes | Ctc) else {}),
     }
 
 

@@ -76,7 +76,7 @@ def groups_of(design: Design) -> list[LayerGroup]:
     if copied:
         size = int(weight_format(head).matrix_bytes(arch.d_model, arch.vocab_size))
         found.append(_Stored("head.weight", None, head, arch.vocab_size * arch.d_model, size))
-    tied = arch.vocab_size > 0 and arch.tie_embeddings and not copied and arch.head == "lm"
+    tied = arch.vocab_size > 0 and arch.tie_embeddings and not copied and arch.head.writes
     return list(_grouped(found, tied="token table and head" if tied else None))
 
 

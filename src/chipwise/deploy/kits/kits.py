@@ -214,7 +214,7 @@ class KitResults:
             if item.file not in known or known[item.file].sha256 != item.sha256:
                 raise SpecError(f"{item.file} is not a file of the kit that these results name", field="measured")
             design = known[item.file].known_design()
-            decodes = design is not None and design.arch.causal and design.arch.head == "lm"
+            decodes = design is not None and design.arch.causal and design.arch.head.writes
             if decodes and self.kit.workload.new_tokens > 1 and any(not one.tpot_s for one in item.rounds):
                 raise SpecError(f"{item.file} generates tokens, and its tpot_s is empty", field="measured")
         kit = self.kit

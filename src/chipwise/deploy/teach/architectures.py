@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import LmHead, States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -42,11 +43,11 @@ def described(cells: Cells) -> ArchSpec:
     ffn = FeedForward(width=_size(cells, "ffn", 4 * width), gated=causal, activation="silu" if causal else "gelu")
     return ArchSpec(
         name=f"{kind}-{layers}x{width}",
-        vocab_size=vocabulary,
+        stem=Tokens(vocab_size=vocabulary),
         d_model=width,
         layers=(Layer(attention=attention, ffn=ffn),) * layers,
         positions="none",
-        head="lm" if causal else "none",
+        head=LmHead() if causal else States(),
     )
 
 
@@ -69,7 +70,7 @@ def _pair(cells: Cells, vocabulary: int) -> ArchSpec:
     )
     return ArchSpec(
         name=f"encoder-{depths[0]}x{read}-decoder-{depths[1]}x{write}",
-        vocab_size=vocabulary,
+        stem=Tokens(vocab_size=vocabulary),
         d_model=write,
         encoder_d_model=read if read != write else 0,
         layers=(decoder,) * depths[1],

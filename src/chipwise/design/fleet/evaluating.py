@@ -328,7 +328,7 @@ def _check(question: FleetQuestion, arch: ArchSpec) -> None:
         SpecError: Requests are longer than the context, a draft has another vocabulary, or a model that does not
             generate has drafts or a separate decode pool.
     """
-    generates = arch.causal and arch.stem is None
+    generates = arch.causal and arch.reads_tokens
     if not generates and (question.speculation or "apart" in question.fleets):
         what = "speculation" if question.speculation else "fleets"
         raise SpecError(f"{arch.name} does not generate text, so drafts and separate decode do not apply", field=what)
@@ -344,7 +344,7 @@ def _check(question: FleetQuestion, arch: ArchSpec) -> None:
 def _policy(request: Request, arrangement: Arrangement) -> Policy:
     setting = resolved(request).setting
     arch = setting.arch
-    policy = policy_of(setting.runtime, generates=arch.causal, stem=arch.stem is not None)
+    policy = policy_of(setting.runtime, generates=arch.causal, stem=not arch.reads_tokens)
     if arrangement.speculation is None:
         return policy
     if not setting.arch.causal:

@@ -11,6 +11,7 @@ from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.form import with_candidates
+from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.served.deployment import Deployment
@@ -64,7 +65,7 @@ def candidates(
         raise SpecError("name at least one number of candidates", field="counts")
     arch = with_candidates(arch, counts[0])
     if shards is not None:
-        arch = replace(arch, stem=replace(arch.stem, shards=shards))
+        arch = replace(arch, stem=replace(arch.stem_as(RankingStem), shards=shards))
     served = Deployment(device=device, runtime=runtime, weights=weights)
     rows = []
     for count in counts:

@@ -152,7 +152,6 @@ def tower_and_request(
         SpecError: The model does not take audio, or an image size is wrong.
     """
     tower, name = arch.towers[0], arch.name
-    assert tower.projector is not None  # every tower has one
     notes: list[str] = []
     if place_of(tower) == SOUND:
         read = sound_tokens(tower, seconds=USUAL_SOUND_S if audio_s is None else audio_s)
@@ -175,8 +174,7 @@ def tower_and_request(
 
 def _left_out(tower: ArchSpec) -> str:
     """Note that the projector is not measured, with its size."""
-    assert tower.projector is not None
-    size = tower.projector.parameters(tower.d_model, tower.stem.axes)
+    size = tower.head.parameters(tower, tower.stem)
     share = units.show(size / tower.parameters(), "share", digits=2)
     return f"the projector ({units.number(size)} parameters, {share} of the tower's) cannot be built and is left out"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -72,7 +72,7 @@ def measure_costs(
         on_progress: Called with the timings done and the total.
     """
     if not generates(arch):  # a row of its table is looked up whatever its size
-        arch = replace(arch, vocab_size=min(arch.vocab_size, _TABLE_ROWS))
+        arch = arch.of_vocabulary(min(arch.vocab_size, _TABLE_ROWS))
     whole = whole_sizes(arch)
     variants: dict[tuple[str, int], ArchSpec] = {}
     counts = {kind: sum(k == kind for _, k in blocks(arch)) for kind in KINDS}

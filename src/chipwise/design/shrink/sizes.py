@@ -21,6 +21,7 @@ from torch import Tensor
 
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.walk.weights import weight_shapes
 
@@ -168,12 +169,12 @@ def _outside(place: str, kind: str) -> Labels | None:
 
 def orders_width(arch: ArchSpec) -> bool:
     """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
-    return arch.reads in ("token", "image") and arch.projector is None
+    return arch.reads in ("token", "image") and not arch.stem.asks and not arch.head.token_width
 
 
 def generates(arch: ArchSpec) -> bool:
     """Whether a model or cut writes tokens; a cut of an encoder that is left without attention does not."""
-    return arch.head == "lm"
+    return arch.head.writes
 
 
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
@@ -197,7 +198,7 @@ def require_cuttable(arch: ArchSpec) -> None:
         raise Unsupported(f"{arch.name}: layers in stages at finer grids are not cut; cut a model with one grid (ViT)")
     if any(layer.shares is not None for layer in arch.layers):
         raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         raise Unsupported(f"{arch.name}: a pooler is not cut; start from the encoder without it (embeddings by mean)")
 
 

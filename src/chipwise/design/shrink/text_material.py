@@ -14,6 +14,7 @@ from chipwise.design.shrink.material import OnPart, mean_distance
 from chipwise.design.shrink.texts import Targets, Texts, encode, make_targets
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.kinds.encoder.form import without_head
 from chipwise.model.nn.precision import Precision
 from chipwise.training.data.text import Corpus
@@ -39,7 +40,7 @@ class TextMaterial:
     def __init__(self, source: Path, corpus: Corpus, *, longest: int) -> None:
         require_folder(source)
         arch, arrays = load_pretrained(source)
-        self.arch = without_head(arch) if arch.head == "pooler" else arch
+        self.arch = without_head(arch) if isinstance(arch.head, Pooler) else arch
         self.weights = {
             name: torch.from_numpy(value) for name, value in arrays.items() if not name.startswith("pooler.")
         }

@@ -49,7 +49,7 @@ class NotedMeasurement:
 
     def seconds(self, phase: Phase, share: float) -> float:
         """The percentile ``share`` of a pass; P50 is noted, and P99 of a quiet machine (else NaN)."""
-        one_pass = phase is Phase.PREFILL or self.design.arch.stem is not None
+        one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
         name = f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"
         return self.values.get(name, math.nan) / self.design.arch.passes
 

@@ -8,6 +8,7 @@ from chipwise.deploy.export.gguf import layout
 from chipwise.design.targets.formats import format_there, suffix_there
 from chipwise.errors import MissingExtra, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -49,7 +50,7 @@ def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: in
     )
     return ArchSpec(
         name="a design of the space",
-        vocab_size=256,
+        stem=Tokens(vocab_size=256),
         d_model=spec.d_model[0],
         layers=(layer,),
         max_tokens=spec.max_tokens,

@@ -1,46 +1,29 @@
 """ArchSpec: a whole model. Pure values; no torch, no costs.
 
-A model is an embedding (of tokens, or of an image's patches), layers that may all differ, a final norm and a head.
+A model is a stem (a table of tokens, or patches of an image), layers that may all differ, a final norm and a head.
 Heads that predict several tokens ahead are no part of a model here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, Self, TypeVar
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.fields import check_fields, later, positive, whole_number
+from chipwise.core.fields import build, positive, whole_number
 from chipwise.core.results import Result
-from chipwise.errors import SpecError, short
+from chipwise.core.stored import Stored
+from chipwise.errors import SpecError, Unsupported, short
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.denoiser.denoiser import BLOCK_PARTS, UNSHIFTED, Denoiser
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.arch.record import ArchRecord
+from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk, check_depth, check_layers
 from chipwise.model.kinds.sound.stem import SoundStem
 
-NormKind = Literal["rmsnorm", "layernorm"]
-if TYPE_CHECKING:  # as the blocks of a layer (model/arch/layer.py)
-    AnyStem = Any
-else:
-    AnyStem = ImageStem | SoundStem | RankingStem | None
-
-MOST_LAYERS = 10_000  # ten times the deepest transformer that was published (DeepNet, arXiv:2203.00555)
-
-
-def check_depth(depth: int, *, field: str) -> None:
-    """Checks a number of layers before that many are built.
-
-    Raises:
-        SpecError: There are more than ``MOST_LAYERS``.
-    """
-    if depth > MOST_LAYERS:
-        raise SpecError(f"at most {MOST_LAYERS:,} layers are handled, not {short(depth)}", field=field)
+AStem = TypeVar("AStem", bound=Stem)
+AHead = TypeVar("AHead", bound=Head)
 
 
 def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
@@ -56,173 +39,133 @@ def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ArchSpec(Result):
+class ArchSpec(Trunk, Result, Stored):
     """A transformer: a decoder, an encoder (attention that is not causal), or both. Layers may all differ.
 
-    It reads tokens, or images or items where it has a ``stem``; ``vocab_size`` is then 0. Of the heads, ``pooler`` is a
-    square matrix on the first position; candidates to rank are scored by a matrix of one row (``scores``), or by the
-    product of what the layers made of a candidate with what went into them (``similarity``).
+    What it reads is its ``stem``'s to say (tokens, images, sound, items), what it makes its ``head``'s. Files hold it
+    as an :class:`~chipwise.model.arch.record.ArchRecord`.
     """
 
-    vocab_size: int
-    d_model: int
-    layers: tuple[Layer, ...]
+    STORED: ClassVar[type] = ArchRecord
+
+    stem: Stem
+    head: Head = field(default_factory=LmHead)
     name: str = "model"
-    max_tokens: int = 1024
-    tie_embeddings: bool = True
-    norm: NormKind = "rmsnorm"
-    norm_eps: float = 1e-5
-    norm_bias: bool = False  # LayerNorm's shift; RMSNorm has none
-    positions: Literal["rope", "learned", "none"] = "rope"
-    rope_theta: float = 10_000.0
-    norm_place: Literal["pre", "post", "both"] = later("pre")  # before blocks, after (BERT, OLMo 2), or both (Gemma 2)
-    norm_weight: bool = later(True)  # a norm without weights only divides
-    final_norm: bool = later(True)
-    embedding_norm: bool = later(False)
-    head: Literal["lm", "pooler", "classes", "ctc", "scores", "similarity", "none"] = later("lm")
-    # pooler: a square matrix on the first position; classes: of what is pooled; ctc: of each position
-    head_bias: bool = later(False)
-    token_types: int = later(0)  # rows of a table of segments (BERT)
-    extra_positions: int = later(0)  # rows of the learned table beyond max_tokens (OPT has two)
-    layer_inputs: int = later(0)  # values of a second table that each token gives each layer (Gemma 4 E2B)
-    encoder: tuple[Layer, ...] = later(())  # what ``cross`` attends to; norms and embedding as in the decoder
-    encoder_d_model: int = later(0)  # an encoder of another width has a token table of its own; 0 is d_model
-    stem: AnyStem = later(None)  # noqa: RUF009  (images, sound, items to rank; None is a table of tokens)
-    encoder_stem: SoundStem | None = later(None)  # noqa: RUF009  (what the encoder reads instead of tokens)
-    classes: int = later(0)  # rows of the matrix of a ``classes`` head, which has a bias
-    pooling: Literal["first", "mean", "last", "attention"] = later("first")  # of positions into what the head reads
-    projection: int = later(0)  # columns of a last matrix without bias, into a space shared with text (CLIP)
-    denoiser: Denoiser | None = later(None)  # noqa: RUF009  (it makes images in steps; its blocks are modulated)
-    towers: tuple[ArchSpec, ...] = later(())  # what reads images or sound for the decoder, each with a projector
-    projector: Projector | None = later(None)  # noqa: RUF009  (of a tower, or before a question)
-    question: Question | None = later(None)  # noqa: RUF009  (words behind the image, and the answer's)
+    encoder: tuple[Layer, ...] = ()  # what ``cross`` attends to; norms and embedding as in the decoder
+    encoder_d_model: int = 0  # an encoder of another width has a token table of its own; 0 is d_model
+    encoder_stem: SoundStem | None = None  # what the encoder reads instead of tokens
+    towers: tuple[ArchSpec, ...] = ()  # what reads images or sound for the decoder; their heads make tokens
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        positive(self, "d_model", "max_tokens", *(() if self.stem else ("vocab_size",)))
-        self._check_images()
-        for name in ("token_types", "extra_positions", "layer_inputs", "encoder_d_model"):
-            if getattr(self, name):
-                positive(self, name)
+        Trunk.__post_init__(self)
+        if self.encoder_d_model:
+            positive(self, "encoder_d_model")
         if self.encoder_d_model and not self.encoder:
             raise SpecError("there is no encoder to have a width", field="encoder_d_model")
-        if self.norm_eps < 0:
-            raise SpecError(f"must be at least 0, not {self.norm_eps}", field="norm_eps")
-        if self.rope_theta <= 0:
-            raise SpecError(f"must be above 0, not {self.rope_theta}", field="rope_theta")
-        if not self.layers and self.projector is None:
-            raise SpecError("a model needs at least one layer", field="layers")
-        for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
-            check_depth(len(layers), field=stack)
-        if self.norm == "rmsnorm" and self.norm_bias:
-            raise SpecError("RMSNorm has no bias; use norm: layernorm", field="norm_bias")
-        for stack, layers in (("layers", self.layers), ("encoder", self.encoder)):
-            for i, layer in enumerate(layers):
-                self._check_layer(layer, layers, i, f"{stack}[{i}]")
-
-    def _check_images(self) -> None:
-        """Checks the stem, and the head of classes, against each other and the rest."""
-        if (self.head in ("classes", "ctc")) != (self.classes > 0):
-            raise SpecError(f"{self.classes} classes do not go with a head that is {self.head}", field="classes")
-        self._check_towers()
         if self.encoder_stem is not None and not self.encoder:
             raise SpecError("there is no encoder to read sound", field="encoder_stem")
-        if self.projection < 0:
-            raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
-        ranks = self.head in ("scores", "similarity")
-        if ranks != isinstance(self.stem, RankingStem):
+        if self.stem.ranks != self.head.ranks:
             raise SpecError("candidates, and only they, are ranked by a head of scores or similarity", field="head")
-        if self.stem is None:
-            if self.denoiser is not None:
-                raise SpecError("a denoiser reads images; give it a stem", field="denoiser")
-            return
-        self._check_denoiser(self.stem)
-        object.__setattr__(self, "tie_embeddings", False)  # there is no table to tie the head to
-        if self.vocab_size:
-            raise SpecError("a model that reads no tokens has no vocabulary; it must be 0", field="vocab_size")
-        if self.head == "lm":
-            raise SpecError("a model that reads images has no head over a vocabulary; use head: classes", field="head")
-        if self.head == "classes" and self.pooling == "first" and not self.stem.prefix_tokens:
-            raise SpecError("without a class token the positions are pooled; use pooling: mean", field="pooling")
-
-    def _check_denoiser(self, stem: ImageStem | RankingStem) -> None:
-        if self.denoiser is None:
-            return
-        if not isinstance(stem, ImageStem) or stem.axes != 2 or stem.prefix_tokens or stem.convs:
-            raise SpecError("a denoiser's stem is patches of an image, with no positions before them", field="stem")
-        if self.head != "none":
-            raise SpecError("a denoiser's head follows from its stem; use head: none", field="head")
+        if self.stem.asks and not self.head.answers:
+            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
+        self.stem.check(self)
+        self.head.check(self, self.stem)
+        if not self.layers and not self.head.token_width:
+            raise SpecError("a model needs at least one layer", field="layers")
+        crosses = bool(self.encoder) or self.stem.asks
+        check_layers(self.layers, self, self.stem, stack="layers", crosses=crosses)
+        check_layers(self.encoder, self, self.stem, stack="encoder", crosses=False)
+        self._check_towers()
 
     def _check_towers(self) -> None:
-        """Checks that towers fit the decoder, and that a tower is one."""
-        headless = self.head == "none" or self.question is not None
-        if self.projector is not None and (self.stem is None or not headless or self.towers):
+        if self.towers and self.head.token_width:
             raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
-        if (self.question is None) == (self.pooling == "last"):
-            raise SpecError("a question, and only it, is answered by the last position: pooling: last", field="pooling")
-        if self.question is not None:
-            self._check_question(self.question)
         for i, tower in enumerate(self.towers):
-            if tower.projector is None:
+            if not tower.head.token_width:
                 raise SpecError("a tower needs a projector", field=f"towers[{i}].projector")
-            if tower.projector.widths[-1] != self.d_model:
+            if tower.head.token_width != self.d_model:
                 raise SpecError(
-                    f"gives tokens of {tower.projector.widths[-1]} values to a decoder of width {self.d_model}",
+                    f"gives tokens of {tower.head.token_width} values to a decoder of width {self.d_model}",
                     field=f"towers[{i}].projector.widths",
                 )
 
-    def _check_question(self, question: Question) -> None:
-        if not isinstance(self.stem, ImageStem) or self.head != "classes" or self.stem.prefix_tokens:
-            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
-        if self.projector is not None and self.projector.widths[-1] != self.d_model:
-            raise SpecError(f"must end with the width {self.d_model}", field="projector.widths")
-        positions = self.image_tokens + question.tokens
-        if self.max_tokens != positions:
-            raise SpecError(f"image and question have {positions} positions, not {self.max_tokens}", field="max_tokens")
+    def stem_as(self, kind: type[AStem]) -> AStem:
+        """The stem, which must be of ``kind``.
 
-    def _check_layer(self, layer: Layer, layers: tuple[Layer, ...], number: int, place: str) -> None:
-        if isinstance(layer.attention, Attention) and layer.attention.rope and self.positions != "rope":
-            raise SpecError(f"rope must agree with positions: {self.positions}", field=f"{place}.attention")
-        if isinstance(layer.attention, Attention) and layer.attention.square is not None:
-            self._check_square(layer.attention.square, f"{place}.attention.square")
-        for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
-            taps = getattr(layer, f"{name}_conv")
-            if taps and (taps < 2 or block is None):
-                reason = f"there is no {name} for it" if block is None else "it sees at least 2 positions; 0 is none"
-                raise SpecError(f"a convolution of {taps}: {reason}", field=f"{place}.{name}_conv")
-        if layer.cross is not None and (layers is self.encoder or not (self.encoder or self.question)):
-            raise SpecError(
-                "only a decoder with an encoder, or a question about an image, attends to one", field=f"{place}.cross"
-            )
-        if layer.shares is None:
-            return
-        if not 0 <= layer.shares < number:
-            raise SpecError(f"must name an earlier layer, not {layer.shares}", field=f"{place}.shares")
-        source = layers[layer.shares]
-        convs = (layer.attention_conv, layer.ffn_conv)
-        alike = tuple(source.blocks()) == tuple(layer.blocks()) and (source.attention_conv, source.ffn_conv) == convs
-        if source.shares is not None or not alike:
-            raise SpecError(
-                f"layer {layer.shares} must own its weights and have the same blocks", field=f"{place}.shares"
-            )
+        Raises:
+            Unsupported: It is another.
+        """
+        if not isinstance(self.stem, kind):
+            raise Unsupported(f"{self.name} has a {type(self.stem).__name__}, not a {kind.__name__}")
+        return self.stem
 
-    def _check_square(self, square: int, place: str) -> None:
-        if not isinstance(self.stem, ImageStem) or self.stem.axes != 2 or self.stem.prefix_tokens:
-            raise SpecError("needs an image's patches, and no positions before them", field=place)
-        if square > self.stem.grid:
-            raise SpecError(
-                f"squares of {square} are larger than a grid of {self.stem.grid} by {self.stem.grid} patches",
-                field=place,
-            )
+    def head_as(self, kind: type[AHead]) -> AHead:
+        """The head, which must be of ``kind``.
 
-    def owned_layers(self) -> Iterable[tuple[int, Layer]]:
-        """The layers with their own weights, and their numbers; without the encoder's."""
-        return ((i, layer) for i, layer in enumerate(self.layers) if layer.shares is None)
+        Raises:
+            Unsupported: It is another.
+        """
+        if not isinstance(self.head, kind):
+            raise Unsupported(f"{self.name} has a head of {type(self.head).__name__}, not of {kind.__name__}")
+        return self.head
+
+    def stored(self) -> ArchRecord:
+        """The model as files hold it."""
+        kept = {each.name: getattr(self, each.name) for each in fields(Trunk)}
+        beside = ("name", "encoder", "encoder_d_model", "encoder_stem")
+        kept |= {name: getattr(self, name) for name in beside}
+        towers = tuple(tower.stored() for tower in self.towers)
+        ends = {"vocab_size": 0, "tie_embeddings": self.tie_embeddings, **self.stem.record(), **self.head.record()}
+        return build(ArchRecord, {**kept, **ends, "towers": towers})
+
+    @classmethod
+    def of_stored(cls, record: object) -> Self:
+        """The model of a file.
+
+        Raises:
+            SpecError: Its fields contradict each other, or describe no model.
+        """
+        if not isinstance(record, ArchRecord):
+            raise TypeError(f"no record of a model: {type(record).__name__}")
+        kept = {each.name: getattr(record, each.name) for each in fields(Trunk)}
+        towers = []
+        for i, tower in enumerate(record.towers):
+            try:
+                towers.append(cls.of_stored(tower))
+            except SpecError as error:
+                raise error.inside(field=f"towers[{i}]") from None
+        found = cls(
+            **kept,
+            stem=record.stem_value(),
+            head=record.head_value(),
+            name=record.name,
+            encoder=record.encoder,
+            encoder_d_model=record.encoder_d_model,
+            encoder_stem=record.encoder_stem,
+            towers=tuple(towers),
+        )
+        record.check_same(found.stored())
+        return found
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the table of tokens; 0 where no tokens are read."""
+        return self.stem.vocab_size
+
+    @property
+    def tie_embeddings(self) -> bool:
+        """Whether the table of tokens, where there is one, is the only matrix over the vocabulary."""
+        return self.vocab_size > 0 and self.head.tied
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a request is a text of any length, of which more may be generated, and not one input of one size."""
+        return self.vocab_size > 0
 
     @property
     def causal(self) -> bool:
         """Whether the model generates: it reads tokens, and no layer of its (decoder's) stack looks ahead."""
-        return self.stem is None and all(
+        return self.reads_tokens and all(
             layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention)
         )
 
@@ -232,53 +175,46 @@ class ArchSpec(Result):
 
     def of_width(self, d_model: int) -> ArchSpec:
         """The model with another width, for which its towers make tokens."""
-        fitted = []
-        for tower in self.towers:
-            assert tower.projector is not None  # as checked when it was built
-            projector = replace(tower.projector, widths=(*tower.projector.widths[:-1], d_model))
-            fitted.append(replace(tower, projector=projector))
-        return replace(self, d_model=d_model, towers=tuple(fitted))
+        fitted = tuple(replace(tower, head=tower.head.of_token_width(d_model)) for tower in self.towers)
+        return replace(self, d_model=d_model, towers=fitted)
+
+    def of_vocabulary(self, rows: int) -> ArchSpec:
+        """The model with a table of ``rows`` tokens, where it has one."""
+        return replace(self, stem=self.stem.of_vocabulary(rows))
+
+    def with_tied(self, tied: bool) -> ArchSpec:
+        """The model with its table of tokens as the head's matrix, or with a matrix of its own there."""
+        return replace(self, head=self.head.with_tied(tied))
 
     @property
     def image_tokens(self) -> int:
-        """Positions of an image in the layers, after stem and projector; 0 without a stem."""
-        if not isinstance(self.stem, ImageStem):
-            return 0
-        if self.projector is None or self.question is None:
-            return self.stem.tokens
-        return self.projector.tokens_of(self.stem.grid, self.stem.axes)
+        """Positions of an image in the layers; 0 where none is read."""
+        return self.stem.image_tokens
 
     @property
     def crosses(self) -> bool:
         """Whether a question's words pass the layers alone, and see the image's tokens by cross-attention."""
-        return self.question is not None and any(layer.cross is not None for layer in self.layers)
+        return self.stem.asks and any(layer.cross is not None for layer in self.layers)
 
     @property
     def request_tokens(self) -> int:
-        """Positions of one request that pass the layers of a model with a stem: of the stem, of a question; else 0."""
-        if self.question is not None:
-            return self.question.tokens if self.crosses else self.max_tokens
-        return 0 if self.stem is None else self.stem.tokens
+        """Positions of one request that pass the layers; 0 where each request has a length of its own."""
+        return self.stem.request_tokens - (self.image_tokens if self.crosses else 0)
 
     @property
     def outputs(self) -> int:
         """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
-        return self.classes or self.vocab_size or int(self.head == "scores")
+        return self.head.output_rows(self.stem) or self.vocab_size
 
     @property
-    def reads(self) -> Literal["token", "image", "sound", "request"]:
+    def reads(self) -> Reads:
         """Unit of a request's cost: tokens, one image or sound, or (ranking) the request itself."""
-        if self.stem is None:
-            return "token"
-        if isinstance(self.stem, RankingStem):
-            return "request"
-        return "sound" if isinstance(self.stem, SoundStem) else "image"
+        return self.stem.reads
 
     @property
     def sound_s(self) -> float | None:
         """Seconds of sound in a request; None for models without an audio input in seconds."""
-        heard = self.encoder_stem if self.encoder_stem is not None else self.stem
-        return heard.seconds if isinstance(heard, SoundStem) else None
+        return (self.encoder_stem or self.stem).seconds_heard
 
     def hearing(self, seconds: float) -> ArchSpec:
         """The model with requests of ``seconds`` of sound.
@@ -286,11 +222,12 @@ class ArchSpec(Result):
         Raises:
             SpecError: It does not take audio, or not so long at once.
         """
-        if isinstance(self.stem, SoundStem):
-            return replace(self, stem=replace(self.stem, seconds=float(seconds)))
         if self.encoder_stem is not None:
-            return replace(self, encoder_stem=replace(self.encoder_stem, seconds=float(seconds)))
-        raise SpecError(f"{self.name} does not take audio", field="audio_s")
+            return replace(self, encoder_stem=self.encoder_stem.hearing(seconds))
+        heard = self.stem.hearing(seconds)
+        if heard is None:
+            raise SpecError(f"{self.name} does not take audio", field="audio_s")
+        return replace(self, stem=heard)
 
     @property
     def encoder_width(self) -> int:
@@ -301,50 +238,17 @@ class ArchSpec(Result):
         """The model with the encoder's width, as its encoder is computed."""
         return self if self.encoder_width == self.d_model else replace(self, d_model=self.encoder_width)
 
-    def norm_parameters(self) -> int:
-        """Parameters of one norm over the model's width."""
-        return self.d_model * (self.norm_weight + self.norm_bias)
-
     def embedding_parameters(self) -> int:
-        """Parameters of the token tables, segments, learned positions, and the head (an untied one is a table)."""
-        untied = self.head == "lm" and not self.tie_embeddings
-        tables = self.vocab_size * self.d_model * (2 if untied else 1) + self.token_types * self.d_model
+        """Parameters of the stem, the learned positions, and the head (an untied one is a table)."""
+        ends = self.stem.parameters(self.d_model) + self.stem.layer_input_parameters(self)
+        ends += self.head.parameters(self, self.stem)
         if self.positions == "learned":
-            tables += (self.max_tokens + self.extra_positions) * self.d_model
-        if self.encoder_width != self.d_model and self.encoder_stem is None:
-            tables += self.vocab_size * self.encoder_width
-        if self.stem is not None:
-            tables += self.stem.parameters(self.d_model)
-        if self.denoiser is not None and isinstance(self.stem, ImageStem):
-            tables += self.denoiser.parameters(self.d_model, self.stem)
-        if self.projector is not None and isinstance(self.stem, ImageStem | SoundStem):
-            tables += self.projector.parameters(self.d_model, self.stem.axes)
-        tables += self.question.words * self.d_model if self.question is not None else 0
+            ends += (self.max_tokens + self.stem.extra_positions) * self.d_model
         if self.encoder_stem is not None:
-            tables += self.encoder_stem.parameters(self.encoder_width)
-        pooler = self.d_model * (self.d_model + 1) if self.head == "pooler" else 0
-        pooler += self.d_model + 1 if self.head == "scores" else 0
-        pooler += self.classes * (self.d_model + 1) + self.projection * self.d_model + self._pooling_parameters()
-        return tables + pooler + (self.vocab_size if self.head_bias else 0) + self.layer_input_parameters()
-
-    def _pooling_parameters(self) -> int:
-        """Parameters of pooling by attention: a learned query, attention with biases, a norm and a feed-forward."""
-        if self.pooling != "attention":
-            return 0
-        last, d = self.layers[-1], self.d_model
-        return d + 4 * d * (d + 1) + self.norm_parameters() + (last.ffn.parameters(d) if last.ffn is not None else 0)
-
-    def layer_input_parameters(self) -> int:
-        """Parameters of the table that gives each layer ``layer_inputs`` values of each token.
-
-        A table over the vocabulary, a projection of the embedding with a norm, and in each layer a gate, a projection
-        to the model's width and a norm.
-        """
-        if not self.layer_inputs:
-            return 0
-        all_layers = self.layer_inputs * len(self.layers)
-        ends = (self.vocab_size + self.d_model) * all_layers + self.layer_inputs
-        return ends + len(self.layers) * (2 * self.layer_inputs * self.d_model + self.norm_parameters())
+            ends += self.encoder_stem.parameters(self.encoder_width)
+        elif self.encoder_width != self.d_model:
+            ends += self.vocab_size * self.encoder_width
+        return ends
 
     def headline(self) -> str:
         """The model's name and sizes."""
@@ -395,23 +299,16 @@ class ArchSpec(Result):
 
     def modulation_width(self, layer: Layer) -> int:
         """Values that shift, scale and gate the blocks of ``layer`` in a denoiser; 0 for other models."""
-        return 0 if self.denoiser is None else BLOCK_PARTS * self.d_model * len(tuple(layer.blocks()))
+        return self.head.modulation_width(self, layer)
 
     @property
     def passes(self) -> int:
         """Passes that answer a request of one image: the steps of a denoiser, twice where it is guided, else 1."""
-        return 1 if self.denoiser is None else self.denoiser.passes
+        return self.head.passes
 
     def as_trained(self) -> ArchSpec:
-        """The model without fields that do not affect training: a denoiser takes one step, with guidance 2 if any.
-
-        Nor does it depend on its solver and the shift of its times.
-        """
-        if self.denoiser is None:
-            return self
-        guidance = 2.0 if self.denoiser.guided else self.denoiser.guidance
-        plainly = replace(self.denoiser, steps=1, guidance=guidance, solver="euler", shift=UNSHIFTED)
-        return replace(self, denoiser=plainly)
+        """The model without what its head has that does not affect training."""
+        return replace(self, head=self.head.as_trained())
 
     @property
     def digest(self) -> str:
@@ -446,9 +343,9 @@ def uniform(
     ffn = FeedForward(width=ffn_width, activation=activation, gated=gated)
     return ArchSpec(
         name=name,
-        vocab_size=vocab_size,
+        stem=Tokens(vocab_size=vocab_size),
         d_model=d_model,
         layers=(Layer(attention=attention, ffn=ffn),) * depth,
         max_tokens=max_tokens,
-        tie_embeddings=tie_embeddings,
+        head=LmHead(tied=tie_embeddings),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
+from chipwise.core.stored import Stored
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -38,6 +39,7 @@ def unbuilt(value: Any, *, free: Collection[str] = ()) -> Iterator[str]:
     >>> next(unbuilt(resolve("smolvlm-256m")))
     'a tower that sees or hears is not built'
     """
+    value = value.stored() if isinstance(value, Stored) else value
     for name, default in _later(type(value)):
         found = getattr(value, name)
         if name not in free and found != default:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.projector.spec import Projector, projector_of
 from chipwise.model.kinds.sound.stem import LONGEST_S, SoundStem
 
 MOST_PIXELS = 100_000  # on a side
@@ -43,7 +43,7 @@ def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
             raise SpecError(f"must be from 1 to {MOST_PIXELS:,} pixels, not {value}", field=f"image_size.{name}")
     if max(height, width) > THIN * min(height, width):
         raise SpecError(f"{height} x {width} is over {THIN} times as long as wide", field="image_size")
-    stem, projector = tower.stem, tower.projector
+    stem, projector = tower.stem, projector_of(tower.head)
     if not isinstance(stem, ImageStem) or projector is None:
         raise SpecError(f"{tower.name} is no tower: it has no stem or no projector", field="towers")
     return RULES[projector.tiling](stem, projector, height, width)
@@ -55,7 +55,7 @@ def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
     Raises:
         SpecError: Not above zero, or longer than the model reads.
     """
-    stem, projector = tower.stem, tower.projector
+    stem, projector = tower.stem, projector_of(tower.head)
     if not isinstance(stem, SoundStem) or projector is None:
         raise SpecError(f"{tower.name} is no tower that hears", field="towers")
     if not 0 < seconds <= LONGEST_S:

@@ -19,7 +19,7 @@ def layer_shapes(arch: ArchSpec, before: str = "") -> Shapes:
     for i, layer in owned:
         if layer.attention is not None and layer.attention.relative_buckets:
             yield f"{before}positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
-    behind = arch.norm_place == "post" and arch.stem is None
+    behind = arch.norm_place == "post" and arch.reads_tokens
     for i, layer in owned:
         for name, block in layer.named_blocks():
             place = f"{before}layers.{i}.{name}"

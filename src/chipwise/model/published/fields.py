@@ -7,8 +7,8 @@ from typing import Any
 
 from chipwise.core.fields import MOST, convert, whole_number
 from chipwise.errors import SpecError, nearest, short
-from chipwise.model.arch.arch import check_depth
 from chipwise.model.arch.feed_forward import Activation
+from chipwise.model.arch.trunk import check_depth
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",

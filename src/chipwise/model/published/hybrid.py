@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chipwise.errors import SpecError, short
-from chipwise.model.arch.arch import check_depth
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, GatedDelta, Mamba2, Mixer, ShortConv
+from chipwise.model.arch.trunk import check_depth
 from chipwise.model.published.common import attention, decoder, depth, gated, layer_types
 from chipwise.model.published.experts import qwen_mixture, qwen_sparse
 from chipwise.model.published.fields import Fields

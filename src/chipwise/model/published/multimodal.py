@@ -23,6 +23,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
+from chipwise.model.arch.record import ArchRecord
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
@@ -101,7 +102,8 @@ def tower_of(config: Mapping[str, Any], text: ArchSpec) -> ArchSpec:
     fields = Fields(config[part])
     try:
         values, projector = TOWERS[str(config["model_type"])](Fields(config), fields, text.d_model)
-        return ArchSpec(**{"name": f"{text.name}'s tower", "head": "none", **values, "projector": projector})
+        record = ArchRecord(**{"name": f"{text.name}'s tower", "head": "none", **values, "projector": projector})
+        return ArchSpec.of_stored(record)
     except SpecError as error:
         raise fields.in_config(error).inside(field=part) from None
 

@@ -18,6 +18,7 @@ from chipwise.core.files import read_json
 from chipwise.errors import SpecError, nearest, short
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.record import ArchRecord
 from chipwise.model.published import (
     alike,
     dense,
@@ -156,7 +157,8 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
             )
         fields.check_names()
         values = READERS[kind](fields)
-        arch = ArchSpec(name=name or str(config.get("_name_or_path") or kind), **values)
+        record = ArchRecord(name=name or str(config.get("_name_or_path") or kind), **values)
+        arch = ArchSpec.of_stored(record)
         fields.check_layer_types(len(arch.layers))
     except SpecError as error:
         raise fields.in_config(error).inside(file=file) from None

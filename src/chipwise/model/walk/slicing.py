@@ -50,10 +50,10 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
 def _check_ends(sub: ArchSpec, whole: ArchSpec) -> None:
     """Checks what stands before and behind the layers, by the rules of the kind and by those of all."""
     form_of(sub).check_cut(sub, whole)
-    small, large = sub.as_trained(), whole.as_trained()  # steps are no matter of weights
-    for name in ("classes", "pooling", "denoiser", *(() if sub.reads == "token" else ("head",))):
-        if getattr(small, name) != getattr(large, name):
-            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+    large = whole.head.as_trained().record()  # steps are no matter of weights
+    for name, value in sub.head.as_trained().record().items() if not sub.reads_tokens else ():
+        if value != large.get(name):
+            raise SpecError(f"{value} differs from the whole's {large.get(name)}", field=name)
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:

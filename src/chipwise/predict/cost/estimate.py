@@ -36,7 +36,7 @@ def estimate(
     parts = memory_parts(design, workload, runtime=profile.runtime)
     stored = float(parts.table_bytes + parts.matrix_bytes)
     metrics: dict[str, Predicted] = {}
-    images = design.arch.stem is not None  # a request is one pass without decoding
+    images = not design.arch.reads_tokens  # a request is one pass without decoding
     graphs = (("ttft", prefill_graph),) if images else (("ttft", prefill_graph), ("tpot", decode_graph))
     for name, graph in graphs:
         price = total_price((placed.op for placed in graph), profile)

@@ -16,7 +16,6 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import matrix_of
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
-from chipwise.model.kinds.denoiser.denoiser import END_PARTS, Denoiser
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.workload import Workload
 from chipwise.model.walk.weights import weight_shapes
@@ -63,33 +62,20 @@ TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tie
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
     """The parts of ``design`` under ``workload``, as ``runtime`` holds them."""
     arch = design.arch
-    if arch.stem is not None:
+    if not arch.reads_tokens:
         workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
     table = 4 * (arch.vocab_size * arch.d_model + (1 + arch.crosses) * arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
     matrices = dict.fromkeys(formats.all, 0)
-    if arch.stem is not None:
+    if not arch.reads_tokens:
         shapes = arch.stem.matrices(arch.d_model)
-        for into, outputs in shapes:
+        for into, outputs in (*shapes, *arch.head.matrices(arch, arch.stem)):
             matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
         inside = sum(into * outputs for into, outputs in shapes)
-        table += 4 * (arch.stem.parameters(arch.d_model) - inside + arch.classes)
-    if arch.projector is not None and isinstance(arch.stem, ImageStem):
-        for into, outputs in arch.projector.shapes(arch.d_model, arch.stem.axes):
-            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
-            table += 4 * outputs * arch.projector.bias
-    if arch.question is not None:
-        table += 4 * arch.question.words * arch.d_model
-    if arch.denoiser is not None and isinstance(arch.stem, ImageStem):
-        modulations, pixels = denoiser_matrices(arch, arch.denoiser, arch.stem)
-        for outputs in (modulations, pixels):
-            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(arch.d_model, outputs))
-        end = END_PARTS * arch.d_model
-        own = arch.denoiser.parameters(arch.d_model, arch.stem) - (pixels + end) * arch.d_model
-        table += 4 * (own + modulations - end)
-    if runtime == TABLE_AS_HEAD and arch.stem is None:
+        table += 4 * (arch.stem.parameters(arch.d_model) - inside + arch.head.vector_parameters(arch, arch.stem))
+    if runtime == TABLE_AS_HEAD and arch.reads_tokens:
         table -= 4 * arch.vocab_size * arch.d_model
         tables = 1 if arch.tie_embeddings else 2
         matrices[formats.head] += tables * int(weight_format(formats.head).matrix_bytes(arch.d_model, arch.vocab_size))
@@ -108,7 +94,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
                 if isinstance(arch.stem, ImageStem) and isinstance(block, Attention) and block.relative_buckets:
                     table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
-            kv += block_kv_bytes(block, workload) if arch.stem is None else 0
+            kv += block_kv_bytes(block, workload) if arch.reads_tokens else 0
         widest = max(widest, layer_activation_bytes(layer, arch, workload))
     shapes_of = weight_shapes(arch) if formats.matrices else {}
     for name, weights in formats.matrices:
@@ -122,12 +108,6 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
 def bias_pairs(stem: ImageStem, square: int | None) -> int:
     """Pairs of positions of an image or a window; a file holds one bias for each."""
     return int((square**2 if square is not None else stem.tokens) ** 2)
-
-
-def denoiser_matrices(arch: ArchSpec, denoiser: Denoiser, stem: ImageStem) -> tuple[int, int]:
-    """Rows of the modulation matrix (all blocks and the head) and of the output matrix to pixels."""
-    layers = sum(arch.modulation_width(layer) for layer in arch.layers)
-    return layers + END_PARTS * arch.d_model, denoiser.values(stem)
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:

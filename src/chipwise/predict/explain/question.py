@@ -53,11 +53,11 @@ class CostQuestion:
     sensitivity: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.arch.stem is not None:  # a request is an image or a sound
+        if not self.arch.reads_tokens:  # a request is an image or a sound
             object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
             object.__setattr__(self, "new_tokens", 1)
         if self.arch.encoder_stem is not None:  # a request is a sound and its transcript
-            object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.tokens)
+            object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.request_tokens)
         if self.deployment.weights is None:
             raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
@@ -171,9 +171,9 @@ class Case:
         question = self.question
         if self.training:
             again = ", activations recomputed" if question.checkpoint else ""
-            what = "tokens" if self.arch.stem is None else f"positions of {_ONE[self.arch.reads]}"
+            what = "tokens" if self.arch.reads_tokens else f"positions of {_ONE[self.arch.reads]}"
             return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} {what}{again}"
-        if self.arch.stem is not None:
+        if not self.arch.reads_tokens:
             read = _ONE[self.arch.reads] if question.batch == 1 else f"{question.batch} {self.arch.reads}s"
             return f"one pass over {read} of {question.prompt_tokens:,} positions"
         if not self.arch.causal:

@@ -41,7 +41,7 @@ def cache_of(
         DoesNotFit: Weights and working memory need more; the message says how much is missing and what would fit.
     """
     longest, batch = max(length, 2), request.deployment.dp
-    if resolved(request).setting.arch.stem is not None:  # such a model has no cache; this limits the requests of a step
+    if not resolved(request).setting.arch.reads_tokens:  # such a model has no cache; this limits the requests of a step
         batch *= most_tokens
     asked = [
         replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),

@@ -106,7 +106,7 @@ def replica(
     """
     found = resolved(request)
     arch = found.setting.arch
-    chosen = policy or policy_of(found.setting.runtime, generates=arch.causal, stem=arch.stem is not None)
+    chosen = policy or policy_of(found.setting.runtime, generates=arch.causal, stem=not arch.reads_tokens)
     typical = request.prompt_tokens + request.new_tokens
     drafting = draft_of(request, chosen)
     cache = cache_of(request, most_tokens=chosen.most_tokens, length=typical, draft=drafting)

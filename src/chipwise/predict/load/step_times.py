@@ -249,7 +249,7 @@ class _Grids:
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder; such models cannot be replayed")
         setting, device = group.setting, group.device
-        if setting.arch.stem is not None:
+        if not setting.arch.reads_tokens:
             return self._of_stem(group)
         body = Step(batch=self.tokens, query_tokens=np.ones_like(self.tokens), past_tokens=np.ones_like(self.tokens))
         n, context = (axis.ravel() for axis in np.meshgrid(self.sequences, self.contexts, indexing="ij"))
@@ -292,7 +292,7 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
         chosen = _only(times, sort)
         return known.device_s(chosen, runtime) if chosen.parts else np.zeros(times.figures.shape[2])
 
-    if group.setting.arch.stem is not None:
+    if not group.setting.arch.reads_tokens:
         return _stem_table(group, body, grids, known)
     tokens = np.arange(int(grids.tokens[-1]) + 1)
     counts = np.arange(width * int(grids.sequences[-1]) + 1)

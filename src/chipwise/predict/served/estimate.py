@@ -249,7 +249,7 @@ def _seen(group: Group, i: int) -> list[str]:
 def _positions(group: Group, i: int) -> list[str]:
     """A note if a request needs more positions than the model's context."""
     arch = group.setting.arch
-    if arch.stem is not None:
+    if not arch.reads_tokens:
         return []
     read = 0 if arch.encoder_stem is not None else int(group.prompt_tokens[i])
     longest = read + (int(group.new_tokens[i]) if group.generates else 0)

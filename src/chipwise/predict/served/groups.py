@@ -55,7 +55,7 @@ class Group:
     @property
     def read(self) -> npt.NDArray[np.int64]:
         """Unit of throughput, energy and price: a prompt token, an image or another whole input."""
-        return self.prompt_tokens if self.setting.arch.stem is None else np.ones_like(self.prompt_tokens)
+        return self.prompt_tokens if self.setting.arch.reads_tokens else np.ones_like(self.prompt_tokens)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
@@ -249,10 +249,10 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
 
     A request to a classifier has the positions of an image or a sound.
     """
-    if arch.stem is not None:
+    if not arch.reads_tokens:
         return request.batch, arch.request_tokens, 1, 0, 0, 0
     if arch.encoder_stem is not None:  # generated text depends only on the sound
-        return request.batch, arch.encoder_stem.tokens, request.new_tokens, 0, 0, 0
+        return request.batch, arch.encoder_stem.request_tokens, request.new_tokens, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
         (width, height), count = request.image_size, request.images

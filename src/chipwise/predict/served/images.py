@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.kinds.image.stages import Stage
 from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp
@@ -34,7 +36,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
         )
         yield PlacedOp(place=f"convs.{i}", op=op)
         yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
-    asked = arch.question is not None
+    asked = arch.stem.asks
     width = stem.stages[0].d_model if stem.stages else arch.d_model
     rows = step.batch * (stem.patches if asked else step.query_tokens - stem.prefix_tokens)
     rows = step.batch * stem.first_grid**stem.axes if stem.stages else rows
@@ -84,17 +86,17 @@ def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Itera
 def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Pooling of the positions, then the matrix over classes or into a shared space."""
     arch, d = setting.arch, setting.arch.d_model
-    if arch.pooling == "attention":
+    if arch.head.pooling == "attention":
         yield from _attention_pool(setting, step)
-    elif arch.pooling == "mean":
+    elif arch.head.pooling == "mean":
         op = PoolOp(batch=step.batch, positions=step.query_tokens, width=d, activations=setting.formats.activations)
         yield PlacedOp(place="mean", op=op)
-    if arch.head == "classes":
-        yield setting.head_matmul("logits", step.batch, d, arch.classes)
-    if arch.head == "ctc":
-        yield setting.head_matmul("logits", step.tokens, d, arch.classes)
-    if arch.projection:
-        yield setting.plain_matmul("projection", step.batch, d, arch.projection)
+    if isinstance(arch.head, Classes):
+        yield setting.head_matmul("logits", step.batch, d, arch.outputs)
+    if isinstance(arch.head, Ctc):
+        yield setting.head_matmul("logits", step.tokens, d, arch.outputs)
+    if arch.head.projection:
+        yield setting.plain_matmul("projection", step.batch, d, arch.head.projection)
 
 
 def _attention_pool(setting: Setting, step: Step) -> Iterator[PlacedOp]:

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from chipwise.errors import Unsupported
+from chipwise.model.arch.ends import Pooler, States
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConv
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.question.question import image_of
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.collective import CollectiveOp
@@ -24,7 +27,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 STEMS: Mapping[type, Callable[[Setting, Step], Iterator[PlacedOp]]] = {
     RankingStem: ranking.stem,
-    SoundStem: lambda setting, step: sound.stem(setting.arch.stem, setting, step.batch),
+    SoundStem: lambda setting, step: sound.stem(setting.arch.stem_as(SoundStem), setting, step.batch),
 }
 """What makes positions of requests, by the class of the stem; tokens and images are lowered below."""
 
@@ -35,7 +38,7 @@ def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
     Raises:
         Unsupported: A block cannot be lowered.
     """
-    if setting.arch.denoiser is not None:
+    if isinstance(setting.arch.head, Denoiser):
         raise Unsupported(
             f"{setting.arch.name} is a denoiser; denoisers can only be priced on a calibrated machine (--device "
             f"here), published diffusion models by their names (chipwise estimate DiT-XL/2)"
@@ -57,44 +60,45 @@ def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
                 yield part.inside("encoder.stem")
         for part in (*_stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
-    if arch.stem is None:
+    if arch.reads_tokens:
         yield _embedding(setting, step)
     elif (own := STEMS.get(type(arch.stem))) is not None:
         for part in own(setting, step):
             yield part.inside("stem")
     else:
-        for part in images.patches(arch.stem, setting, step):
+        image = image_of(arch.stem)
+        for part in images.patches(image, setting, step):
             yield part.inside("stem")
-        if arch.question is not None and arch.projector is not None:
-            of_image = replace(step, query_tokens=arch.stem.tokens)
+        if arch.stem.asks:
+            of_image = replace(step, query_tokens=image.tokens)
             normed = setting.norm(step.batch * arch.image_tokens) if arch.crosses else ()
             for part in (*towers.project(setting, of_image), *normed):
                 yield part.inside("projector")
-        for place, stage, narrow, taken in images.stages(arch.stem, setting, step):
+        for place, stage, narrow, taken in images.stages(image, setting, step):
             for part in _stack(narrow.arch.layers, narrow, taken):
                 yield part.inside(place)
-            width = images.width_after(arch.stem, setting, place)
+            width = images.width_after(image, setting, place)
             for part in images.merge(narrow, taken, into=width, norm_after=stage.norm_after):
                 yield part.inside(place)
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
-    if arch.layer_inputs:
+    if arch.stem.layer_inputs:
         yield from _layer_inputs(setting, step)
     yield from _stack(arch.layers, setting, step, own_formats=True)
-    rows = step.tokens if step.every_logit or arch.head == "none" or arch.stem is not None else step.batch
+    rows = step.tokens if step.every_logit or isinstance(arch.head, States) or not arch.reads_tokens else step.batch
     if arch.final_norm:
         for part in setting.norm(rows):
             yield part.inside("head")
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
     if isinstance(arch.stem, RankingStem):
         for part in ranking.scores(arch.stem, setting, step):
             yield part.inside("head")
-    elif arch.stem is not None:
+    elif not arch.reads_tokens:
         for part in images.ends(setting, step):
             yield part.inside("head")
-    if arch.head != "lm":
+    if not arch.head.writes:
         return
     multiple = setting.runtime.vocabulary_multiple
     vocabulary = -(-(-(-arch.vocab_size // multiple) * multiple) // plan.tp)
@@ -128,7 +132,7 @@ def _embedding(setting: Setting, step: Step) -> PlacedOp:
 
 def _layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Per-layer token embeddings: a second table, a projection, and a gate in each layer."""
-    arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.layer_inputs, step.tokens
+    arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.stem.layer_inputs, step.tokens
     depth = len(arch.layers)
     yield PlacedOp(
         place="layer_inputs.table",

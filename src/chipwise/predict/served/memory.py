@@ -128,7 +128,9 @@ def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Si
         size_of(op) for width, op in tables.items() if width != arch.d_model
     )  # tables of an encoder with another width
     embedding = tables.get(arch.d_model)  # None for ranking and audio models
-    positions = arch.token_types + (arch.max_tokens + arch.extra_positions if arch.positions == "learned" else 0)
+    positions = arch.stem.token_types + (
+        arch.max_tokens + arch.stem.extra_positions if arch.positions == "learned" else 0
+    )
     first = 0 if embedding is None else size_of(embedding)
     if embedding is not None and positions:
         first += size_of(replace(embedding, rows=positions))

@@ -40,7 +40,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
         normed = heads + new // block.head_size
         rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
         yield PlacedOp(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
-    caches = block.causal and setting.arch.stem is None  # single-pass models have no cache
+    caches = block.causal and setting.arch.reads_tokens  # single-pass models have no cache
     if block.pointwise:
         yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
     if runtime.fuses("rope_cache") and (block.rope or caches):
@@ -84,7 +84,7 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
         rope=False,
         causal=False,
         cross=True,
-        owns_cache=setting.arch.stem is None,
+        owns_cache=setting.arch.reads_tokens,
         fused=setting.runtime.fuses("attention"),
         activations=setting.formats.activations,
         cache=setting.formats.cache,
@@ -101,8 +101,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
         return
     if block.square is not None:  # positions are grouped by window, and back
         tokens = block.square**2
-        assert setting.arch.stem is not None  # windows consist of an image's patches
-        squares = Squares(grid=setting.arch.stem.grid, side=block.square)
+        squares = Squares(grid=setting.arch.stem.square_grid, side=block.square)
         batch = step.batch * squares.number  # windows at the image's edge are padded
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     chunk = block.chunk
@@ -117,7 +116,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
         yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
         yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
         yield setting.elementwise("position_bias", "copy", tokens**2 * heads)
-    if block.relative_buckets and setting.arch.stem is not None:  # a bias for each pair of patches and each head
+    if block.relative_buckets and not setting.arch.reads_tokens:  # a bias for each pair of patches and each head
         formats = setting.formats
         table = EmbeddingOp(
             tokens=tokens**2,

@@ -127,7 +127,7 @@ def host_of(named: str | None) -> DeviceProfile:
 def divisible(group: Group) -> bool:
     """Whether llama.cpp can split this model between this card and its host."""
     arch, device = group.setting.arch, group.device
-    decodes = arch.causal and not arch.encoder and arch.stem is None and not arch.towers
+    decodes = arch.causal and not arch.encoder and arch.reads_tokens and not arch.towers
     alone = device.kind == "gpu" and platform_of(device) != "metal" and group.setting.plan.devices == 1
     return decodes and alone and group.setting.runtime.name in DIVIDES and int(group.in_flight[0]) == 1
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -28,7 +28,7 @@ ID_BYTES = 4  # bytes of an item number sent to the device with its row
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """The items of a request; data-parallel copies of the rest share the tables."""
-    own: RankingStem = setting.arch.stem
+    own = setting.arch.stem_as(RankingStem)
     yield from items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step)
 
 
@@ -101,7 +101,7 @@ def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *,
 def scores(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """A score for each candidate."""
     rows, d = step.batch * stem.candidates, setting.arch.d_model
-    if setting.arch.head == "scores":
+    if isinstance(setting.arch.head, Scores):
         yield setting.head_matmul("logits", rows, d, 1)
     else:
         yield setting.elementwise("scores", "mul", rows * d)

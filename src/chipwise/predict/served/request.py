@@ -199,7 +199,7 @@ def _served(
     stated = shipped if unnamed else weights
     stored = None if stated is None else weight_format(format_name(stated))
     if runtime is None:
-        runtime = default_runtime(device, stored, images=arch.stem is not None, one_user=decoder)
+        runtime = default_runtime(device, stored, images=not arch.reads_tokens, one_user=decoder)
     found = on_device(_runtime(runtime) if isinstance(runtime, str) else runtime, device)
     if unnamed:
         weights = default_format(device, found, shipped, own=weights == OWN or not decoder)
@@ -210,7 +210,7 @@ def _served(
 
 def _decodes(arch: ArchSpec) -> bool:
     """Whether the model is a text decoder."""
-    return arch.causal and not arch.encoder and arch.stem is None and arch.encoder_stem is None
+    return arch.causal and not arch.encoder and arch.reads_tokens and arch.encoder_stem is None
 
 
 def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:

@@ -9,8 +9,8 @@ import numpy as np
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import question_of
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
@@ -47,17 +47,16 @@ def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
         return Setting(arch=arch, plan=Plan(), formats=formats, runtime=setting.runtime)
 
 
-def projector_of(tower: ArchSpec) -> Projector:
-    """The projector of a tower."""
-    assert tower.projector is not None  # every tower of a decoder has one
-    return tower.projector
+def projector_of(arch: ArchSpec) -> Projector:
+    """The projector of a tower, or before a question."""
+    asked = question_of(arch.stem)
+    return arch.head_as(Projector) if asked is None else asked.projector
 
 
 def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
-    assert isinstance(stem, ImageStem | SoundStem)  # towers have such stems
     rows = step.batch * (step.query_tokens - stem.prefix_tokens)
     if projector.pool > 1:
         several = projector.pool**stem.axes

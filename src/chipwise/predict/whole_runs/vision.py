@@ -19,6 +19,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.question import question_of
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named, value_of
 
@@ -107,7 +108,8 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
 
     In a plain one, layers are equal, attention is over the whole image, and blocks contain no further norms.
     """
-    first, stem = arch.layers[0], arch.stem
+    first, asked = arch.layers[0], question_of(arch.stem)
+    stem = arch.stem if asked is None else asked.image
     attention, ffn = first.attention, first.ffn
     if not isinstance(stem, ImageStem):
         return None
@@ -127,7 +129,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
         mlp_hidden=ffn.width,
         gated=ffn.gated,
         prefix_tokens=stem.prefix_tokens,
-        classes=arch.classes or arch.projection,
+        classes=arch.outputs or arch.head.projection,
     )
 
 

@@ -154,9 +154,9 @@ class LabelledArrays(ArrayDataset):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's number of classes or input shape differs."""
-        if arch.classes != len(self.classes):
-            raise InputError(f"the model tells {arch.classes} classes apart, the data has {len(self.classes)}")
-        shape = None if arch.stem is None else arch.stem.shape
+        if arch.outputs != len(self.classes):
+            raise InputError(f"the model tells {arch.outputs} classes apart, the data has {len(self.classes)}")
+        shape = arch.stem.shape or None
         if shape != self.train[0].shape[1:]:
             raise InputError(f"the model reads examples of {shape}, the data has {self.train[0].shape[1:]}")
 

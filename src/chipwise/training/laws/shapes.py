@@ -63,7 +63,7 @@ def recurrent(arch: ArchSpec) -> bool:
 def _row(model: ArchSpec | Design) -> tuple[float, ...]:
     arch = model.arch if isinstance(model, Design) else model
     formats = model.formats.layers if isinstance(model, Design) else ()
-    if arch.encoder or not arch.causal or arch.head != "lm":
+    if arch.encoder or not arch.causal or not arch.head.writes:
         raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
     if not arch.layers:
         raise Unsupported(f"{arch.name}: a model without layers has no shape")

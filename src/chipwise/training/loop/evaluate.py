@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,9 +50,9 @@ def quantised(model: Any, form: str, packing: Packing = NEAREST) -> Any:
     ``form`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a separate
     table, as in the exported file.
     """
-    arch = dataclasses.replace(model.arch, tie_embeddings=False)
+    arch = model.arch.with_tied(False)
     state = dict(model.state_dict())
-    if arch.stem is None:
+    if arch.reads_tokens:
         state["head.weight"] = model.head_table
     design = Design(arch=arch, weights=form)
     for name, value in state.items():

@@ -25,6 +25,7 @@ from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.model.walk.module import build
@@ -430,7 +431,7 @@ class Run:
         """Writes weights and result; the checkpoint of the decay is no longer needed."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
-        judged = {} if self.arch.denoiser is None else {"judged": self.arch.digest}
+        judged = {"judged": self.arch.digest} if isinstance(self.arch.head, Denoiser) else {}
         write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)
 

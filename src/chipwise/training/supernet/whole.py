@@ -36,12 +36,10 @@ def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
         for number, layer in zip(kept_layers(len(arch.layers), depth), arch.layers, strict=True):
             layers[number] = _holding(layers[number], layer)
     return replace(
-        one,
+        one.of_vocabulary(max(arch.vocab_size for arch in archs)).with_tied(all(arch.tie_embeddings for arch in archs)),
         name=name,
-        vocab_size=max(arch.vocab_size for arch in archs),
         d_model=max(arch.d_model for arch in archs),
         max_tokens=max(arch.max_tokens for arch in archs),
-        tie_embeddings=all(arch.tie_embeddings for arch in archs),
         layers=tuple(layers),
     )
 

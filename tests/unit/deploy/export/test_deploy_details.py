@@ -75,7 +75,7 @@ def test_the_largest_file_and_what_is_in_it() -> None:
     assert stored_bytes(Design(arch=ARCH, weights="int8")) == 4 * table + vectors + blocks + table
     assert stored_bytes(Design(arch=ARCH, weights="int4")) == 4 * table + vectors + (blocks + table) / 2
     assert stored_bytes(Design(arch=ARCH, weights="int8 head:fp32")) == 8 * table + vectors + blocks
-    tied = replace(ARCH, tie_embeddings=True)
+    tied = ARCH.with_tied(True)
     assert stored_bytes(Design(arch=tied, weights="int8 head:fp32")) == 4 * table + vectors + blocks
     assert stored_bytes(Design(arch=tied, weights="int8 head:int4")) == 4 * table + vectors + blocks + table / 2
     assert stored_bytes(Design(arch=tied)) == 4 * (table + blocks) + vectors

@@ -15,8 +15,10 @@ from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder, OnnxRuntimeSession
 from chipwise.errors import MeasurementError, SpecError, Unsupported
+from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import States
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -63,7 +65,7 @@ def uneven(**changes) -> ArchSpec:
     fields = {"name": "uneven", "vocab_size": 50, "d_model": 16, "layers": layers, "max_tokens": 24}
     fields |= {"norm": "layernorm", "norm_bias": True, "norm_place": "post", "positions": "learned"}
     fields |= {"final_norm": False, "embedding_norm": True, "head": "none", "token_types": 2}
-    return ArchSpec(**fields | changes)
+    return io.from_data(fields | changes)
 
 
 def shaken(arch: ArchSpec) -> dict[str, np.ndarray]:
@@ -79,7 +81,7 @@ def test_states_and_pooler_are_those_of_transformers(changes: dict, tmp_path) ->
     ours = load(arch, weights)
     assert sum(p.numel() for p in theirs.parameters()) == arch.parameters() == sum(v.size for v in weights.values())
     tokens, mask = texts()
-    types = (torch.arange(9) > 3).long().expand(3, 9) if arch.token_types > 1 else None
+    types = (torch.arange(9) > 3).long().expand(3, 9) if arch.stem.token_types > 1 else None
     with torch.no_grad():
         expected = theirs(tokens, attention_mask=mask, token_type_ids=types)
         states = ours(tokens, mask, types)
@@ -152,7 +154,7 @@ def test_quantised_encoders_point_the_same_way(form: str, least: float, tmp_path
 def test_a_uniform_encoder_is_saved_as_bert_and_comes_back(tmp_path) -> None:
     theirs = bert(tmp_path / "theirs", pooler=False)
     arch, weights = load_pretrained(tmp_path / "theirs")
-    assert arch.head == "none"
+    assert isinstance(arch.head, States)
     save_pretrained(arch, weights, None, tmp_path / "ours")
     again = BertModel.from_pretrained(tmp_path / "ours", add_pooling_layer=False).eval()
     tokens, mask = texts()

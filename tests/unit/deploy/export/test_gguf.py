@@ -118,7 +118,7 @@ def held(draw: st.DrawFn) -> Design:
         attention = Attention(heads=heads, kv_heads=kv_heads, head_size=32, qkv_bias=bias, out_bias=bias)
         ffn = FeedForward(width=draw(st.sampled_from((32, 64))), bias=bias)
         layers.append(Layer(attention=attention if i == 0 or draw(st.booleans()) else None, ffn=ffn))
-    arch = replace(ARCH, layers=tuple(layers), tie_embeddings=draw(st.booleans()))
+    arch = replace(ARCH.with_tied(draw(st.booleans())), layers=tuple(layers))
     formats = st.sampled_from(tuple(writer.TYPES))
     own = [draw(formats)] * len(layers) if draw(st.booleans()) else [draw(formats) for _ in layers]
     each = [own[i if layer.shares is None else layer.shares] for i, layer in enumerate(layers)]
@@ -150,7 +150,7 @@ def test_quantised_matrices_take_the_bytes_of_their_blocks(tmp_path) -> None:
         assert "output.weight" not in file.tensors
     file = GgufFile.open(written(tmp_path, ARCH, "int4 head:int8"))
     assert file.tensors["token_embd.weight"].n_bytes == 40 * 64 // 32 * 34
-    file = GgufFile.open(written(tmp_path, replace(ARCH, tie_embeddings=False), "int4 head:fp16"))
+    file = GgufFile.open(written(tmp_path, ARCH.with_tied(False), "int4 head:fp16"))
     kinds = [file.tensors[name].tensor_type.name for name in ("token_embd.weight", "output.weight")]
     assert kinds == ["F16", "F16"]
 
@@ -266,7 +266,7 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(tmp_path) -> None:
     import llama_cpp
     from tokenizers import Tokenizer
 
-    arch = replace(ARCH, vocab_size=300)  # twenty more than the tokenizer has
+    arch = ARCH.of_vocabulary(300)  # twenty more than the tokenizer has
     path = tokenizer_file(tmp_path)
     model = export(Design(arch=arch), random_weights(arch, seed=0), tmp_path / "model.gguf", tokenizer=path)
     theirs = llama_cpp.Llama(str(model), vocab_only=True, verbose=False)
@@ -306,7 +306,7 @@ ARCHS = {
     "uneven": UNEVEN,
     "regrouped": of(ONLY_ATTENTION, ONLY_FFN, ONLY_FFN, WHOLE),
     "other constants": replace(UNEVEN, rope_theta=5e5, norm_eps=1e-3),
-    "head of its own": replace(ARCH, tie_embeddings=False),
+    "head of its own": ARCH.with_tied(False),
 }
 
 
@@ -317,7 +317,7 @@ def test_logits_of_llama_cpp_are_those_of_torch(tmp_path, name, cache) -> None:
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed; it comes with: pip install 'chipwise[all]'")
     from chipwise.deploy.runtimes.llama_server import LlamaServer
 
-    arch = replace(ARCHS[name], vocab_size=300)
+    arch = ARCHS[name].of_vocabulary(300)
     weights = random_weights(arch, seed=0)
     path = export(Design(arch=arch), weights, tmp_path / "model.gguf", tokenizer=tokenizer_file(tmp_path))
     server = LlamaServer(path, cache=cache, context=64)
@@ -339,7 +339,7 @@ def test_llama_cpp_writes_text_in_every_format(tmp_path, weights) -> None:
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed; it comes with: pip install 'chipwise[all]'")
     from chipwise.deploy.runtimes.llama_server import LlamaServer
 
-    arch = replace(of(*[WHOLE] * 5), vocab_size=320)
+    arch = of(*[WHOLE] * 5).of_vocabulary(320)
     arch = replace(arch, layers=(*arch.layers[:4], replace(WHOLE, shares=0)))
     design, held = Design(arch=arch, weights=weights), random_weights(arch, seed=0)
     path = export(design, held, tmp_path / "model.gguf", tokenizer=tokenizer_file(tmp_path))

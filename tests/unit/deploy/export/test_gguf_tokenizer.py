@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -247,8 +246,8 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path) -> Non
     saved(tmp_path, byte_level(SPLITS["gpt-2"]))
     with pytest.raises(SpecError, match="the model has 40"):
         export(
-            Design(arch=replace(ARCH, vocab_size=40)),
-            random_weights(replace(ARCH, vocab_size=40), seed=0),
+            Design(arch=ARCH.of_vocabulary(40)),
+            random_weights(ARCH.of_vocabulary(40), seed=0),
             tmp_path / "model.gguf",
             tokenizer=path,
         )

@@ -26,7 +26,8 @@ LAYER = Layer(
     ffn=FeedForward(width=24, gated=False, activation="gelu"),
 )
 ARCH = ArchSpec(
-    vocab_size=0,
+    stem=STEM,
+    head=Denoiser(labels=3, frequencies=8, steps=4),
     d_model=16,
     layers=(LAYER, LAYER),
     max_tokens=STEM.tokens,
@@ -34,9 +35,6 @@ ARCH = ArchSpec(
     norm_weight=False,
     norm_eps=1e-6,
     positions="learned",
-    head="none",
-    stem=STEM,
-    denoiser=Denoiser(labels=3, frequencies=8, steps=4),
 )
 
 
@@ -55,12 +53,12 @@ ARCH = ArchSpec(
 )
 @torch.no_grad()
 def test_a_folder_draws_the_images_that_the_model_draws(changes: dict[str, Any], tmp_path: Path) -> None:
-    assert ARCH.denoiser is not None
-    arch = replace(ARCH, denoiser=replace(ARCH.denoiser, **changes))
-    assert arch.denoiser is not None
+    assert isinstance(ARCH.head, Denoiser)
+    arch = replace(ARCH, head=replace(ARCH.head, **changes))
+    assert isinstance(arch.head, Denoiser)
     ours, labels = shaken(arch, seed=1), torch.tensor([0, 2])
     save_pretrained(arch, ours.state_dict(), None, tmp_path)
     theirs = transformers.AutoModel.from_pretrained(tmp_path, trust_remote_code=True).eval()
     noise = torch.randn((2, *STEM.shape), generator=torch.Generator().manual_seed(2))
-    drawn = draw(ours, noise, labels, arch.denoiser)
+    drawn = draw(ours, noise, labels, arch.head)
     torch.testing.assert_close(theirs.generate(labels, seed=2), drawn, atol=1e-4, rtol=1e-4)

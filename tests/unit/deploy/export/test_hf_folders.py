@@ -18,6 +18,7 @@ from chipwise.api.testing.specs import arch_specs, llama_like_specs, toy_arch
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.errors import SpecError, StorageError, Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -100,7 +101,7 @@ def test_llama_like_models_are_computed_by_transformers(arch: ArchSpec, tmp_path
 def test_uniform_models_need_no_code_of_ours(attention: dict, model_type: str, tmp_path) -> None:
     fields = {"heads": 4, "kv_heads": 2, "head_size": 8} | attention
     layer = Layer(attention=Attention(**fields), ffn=FeedForward(width=48))
-    arch = ArchSpec(name="m", vocab_size=40, d_model=32, layers=(layer,) * 2, max_tokens=64)
+    arch = ArchSpec(name="m", stem=Tokens(vocab_size=40), d_model=32, layers=(layer,) * 2, max_tokens=64)
     agrees(arch, tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).model_type == model_type
     assert not list(tmp_path.glob("*.py"))
@@ -174,7 +175,7 @@ def test_the_tokenizer_gives_the_same_tokens(tmp_path) -> None:
     trained = train_tokenizer(text, 300)
     trained.save(str(tmp_path / "tokenizer.json"))
     for arch in (
-        toy_arch(vocab_size=300),
+        toy_arch().of_vocabulary(300),
         uniform(vocab_size=300, d_model=16, depth=1, heads=2, ffn_width=8),
     ):
         weights = shaken(arch, seed=0).state_dict()

@@ -16,6 +16,7 @@ from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.sound.published import LISTENER, encoder_of
+from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.weights import weight_shapes
 
@@ -72,7 +73,7 @@ def test_states_and_logits_are_those_of_transformers(name: str, tmp_path: Path) 
         sound = torch.randn((batch, 6, 40) if whisper else (batch, samples), generator=torch.Generator().manual_seed(1))
         with torch.no_grad():
             given = (model.get_encoder() if whisper else model)(sound)
-        expected = (given.logits if arch.head == "ctc" else given.last_hidden_state).numpy()
+        expected = (given.logits if isinstance(arch.head, Ctc) else given.last_hidden_state).numpy()
         found = run(arch, weights, tmp_path / "model.onnx", sound)
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
         off = np.abs(run(arch, weights, tmp_path / "int8.onnx", sound, "int8") - expected).max()

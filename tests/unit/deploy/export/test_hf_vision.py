@@ -17,13 +17,14 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.hf_vit import is_vit, vit_config
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.walk.module import load
 
 transformers = pytest.importorskip("transformers")
@@ -31,7 +32,8 @@ PATCHES = ImageStem(image_size=16, patch=4)
 HEADS = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, qkv_bias=True, out_bias=True)
 FFN = FeedForward(width=24, activation="gelu", gated=False, bias=True)
 VIT = ArchSpec(
-    vocab_size=0,
+    stem=PATCHES,
+    head=Classes(count=5),
     d_model=16,
     layers=(Layer(attention=HEADS, ffn=FFN),) * 2,
     max_tokens=PATCHES.tokens,
@@ -39,26 +41,25 @@ VIT = ArchSpec(
     norm_bias=True,
     norm_eps=1e-6,
     positions="learned",
-    head="classes",
-    classes=5,
-    stem=PATCHES,
 )
 CONVS = ImageStem(image_size=16, patch=4, convs=(6,), prefix_tokens=0)
 SIGNAL = ImageStem(image_size=16, patch=4, channels=6, convs=(5,), axes=1)
 OTHERS = {
-    "convolutions and the mean": replace(VIT, stem=CONVS, max_tokens=CONVS.tokens, pooling="mean"),
+    "convolutions and the mean": replace(
+        VIT, stem=CONVS, head=replace(VIT.head, pooling="mean"), max_tokens=CONVS.tokens
+    ),
     "squares": replace(
         VIT,
         stem=replace(PATCHES, prefix_tokens=0),
+        head=replace(VIT.head, pooling="mean"),
         max_tokens=16,
-        pooling="mean",
         layers=(Layer(attention=replace(HEADS, square=2), ffn=FFN), Layer(attention=HEADS, ffn=FFN)),
     ),
     "squares filled up, biases": replace(
         VIT,
         stem=replace(PATCHES, prefix_tokens=0),
+        head=replace(VIT.head, pooling="mean"),
         max_tokens=16,
-        pooling="mean",
         positions="none",
         layers=(
             Layer(attention=replace(HEADS, square=3, relative_buckets=25), ffn=FFN),
@@ -102,7 +103,7 @@ def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path
     weights, images = weights_of(arch), inputs_of(arch, batch=2)[0]
     save_pretrained(arch, weights, None, tmp_path)
     auto = transformers.AutoModelForImageClassification
-    if arch.stem is not None and arch.stem.axes == 1:
+    if not arch.reads_tokens and arch.stem.axes == 1:
         auto = transformers.AutoModelForAudioClassification
     model = auto.from_pretrained(tmp_path, trust_remote_code=True)
     with torch.no_grad():
@@ -125,8 +126,8 @@ def test_a_model_of_questions_brings_its_modelling_file(
     """Torch, ONNX Runtime in fp32 and transformers agree to 1e-4; int8 answers most alike."""
     stem = replace(PATCHES, prefix_tokens=0, bias=False)
     projector, question = Projector(widths=(16, 16), **merge), Question(words=11, tokens=5)
-    tokens = projector.tokens_of(stem.grid, 2) + 5
-    arch = replace(VIT, stem=stem, projector=projector, question=question, pooling="last", max_tokens=tokens)
+    asked = QuestionStem(image=stem, question=question, projector=projector)
+    arch = replace(VIT, stem=asked, head=replace(VIT.head, pooling="last"), max_tokens=asked.positions)
     arch = arch if which is None else crossed(arch, which)
     weights, (images, words) = weights_of(arch), inputs_of(arch, batch=2)
     save_pretrained(arch, weights, None, tmp_path)

@@ -172,7 +172,7 @@ def test_towers_and_projectors_are_those_of_transformers(name: str, tmp_path: Pa
         given = model.model.get_image_features(pixel_values=images[None] if name == "SmolVLM" else images)
     expected = torch.stack(list(given.pooler_output)).reshape(2, -1, 24).numpy()
     IMAGE_ENCODER.require(arch, work="exported")
-    stem: ImageStem = arch.stem
+    stem = arch.stem_as(ImageStem)
     assert gives(arch) == "tokens"
     assert expected.shape[1:] == given_shape(arch, stem)
     np.testing.assert_allclose(run(arch, weights, tmp_path, images), expected, atol=1e-4, rtol=1e-4)

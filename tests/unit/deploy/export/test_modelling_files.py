@@ -34,6 +34,7 @@ from chipwise.deploy.export.hf import load_pretrained, modelling_of, save_pretra
 from chipwise.errors import ChipwiseError
 from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes, Pooler, States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
@@ -45,11 +46,11 @@ from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking.form import RANKER
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound.form import TRANSCRIBER, frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.walk.built import require_built
@@ -78,7 +79,6 @@ def encoder_archs(draw: st.DrawFn) -> ArchSpec:
         kept = draw(st.sampled_from(("both", "attention", "ffn")))
         layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
     return ArchSpec(
-        vocab_size=40,
         d_model=16,
         layers=tuple(layers),
         max_tokens=24,
@@ -88,8 +88,8 @@ def encoder_archs(draw: st.DrawFn) -> ArchSpec:
         norm_place="post",
         final_norm=False,
         embedding_norm=draw(st.booleans()),
-        token_types=draw(st.sampled_from((0, 2))),
-        head=draw(st.sampled_from(("pooler", "none"))),
+        stem=Tokens(vocab_size=40, token_types=draw(st.sampled_from((0, 2)))),
+        head=draw(st.sampled_from((Pooler(), States()))),
     )
 
 
@@ -105,7 +105,7 @@ def tokens_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
 
 
 def images_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
-    assert arch.stem is not None
+    assert not arch.reads_tokens
     names = ("pixel_values" if arch.stem.axes == 2 else "input_values", "input_ids")
     return dict(zip(names, inputs_of(arch, batch=2), strict=False))
 
@@ -260,31 +260,30 @@ GRID = ImageStem(image_size=16, patch=4, prefix_tokens=0, convs=(3,))
 PAIR = (Layer(attention=ATTENTION, ffn=FFN),) * 2
 SQUARES = replace(ATTENTION, square=3, shift=True, relative_buckets=25)  # moved in the second layer, and filled up
 DECODER = ArchSpec(
-    vocab_size=40,
+    stem=Tokens(vocab_size=40),
     d_model=16,
     max_tokens=24,
     layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=8), ffn=FFN, attention_conv=3, ffn_conv=2),) * 2,
 )
 CLASSIFIER = ArchSpec(
-    vocab_size=0,
+    stem=GRID,
+    head=Classes(count=5, pooling="mean"),
     d_model=16,
     layers=PAIR,
     max_tokens=GRID.tokens,
     norm="layernorm",
     positions="learned",
-    head="classes",
-    classes=5,
-    pooling="mean",
-    stem=GRID,
 )
 QUESTION = replace(
     CLASSIFIER,
     layers=tuple(replace(layer, cross=ATTENTION) for layer in PAIR),
-    stem=replace(GRID, bias=False),
-    projector=Projector(widths=(16, 16), join=2),
-    question=Question(words=9, tokens=3),
+    stem=QuestionStem(
+        image=replace(GRID, bias=False),
+        projector=Projector(widths=(16, 16), join=2),
+        question=Question(words=9, tokens=3),
+    ),
     max_tokens=7,
-    pooling="last",
+    head=Classes(count=5, pooling="last"),
 )
 SOUND = SoundStem(seconds=0.24, rate=100.0, channels=5, convs=(frame_conv(16, 1), frame_conv(16, 2)))
 HEARD = Layer(attention=replace(ATTENTION, chunk=3), ffn=FFN, conv=ConvModule(taps=5, norm="layer"))
@@ -303,7 +302,7 @@ EXAMPLES = {
         norm="layernorm",
         norm_place="post",
         final_norm=False,
-        head="pooler",
+        head=Pooler(),
     ),
     "classifier": CLASSIFIER,
     "squares": replace(CLASSIFIER, positions="none", layers=tuple(replace(layer, attention=SQUARES) for layer in PAIR)),
@@ -313,24 +312,17 @@ EXAMPLES = {
         CLASSIFIER,
         layers=tuple(replace(layer, attention=replace(ATTENTION, square=2)) for layer in PAIR),
         stem=replace(GRID, convs=()),
+        head=Denoiser(labels=3, frequencies=6, steps=2),
         norm_weight=False,
-        head="none",
-        classes=0,
-        pooling="first",
-        denoiser=Denoiser(labels=3, frequencies=6, steps=2),
     ),
-    "transcriber": replace(
-        CLASSIFIER, layers=(HEARD, HEARD), stem=SOUND, max_tokens=SOUND.tokens, head="ctc", pooling="first"
-    ),
+    "transcriber": replace(CLASSIFIER, layers=(HEARD, HEARD), stem=SOUND, head=Ctc(count=5), max_tokens=SOUND.tokens),
     "ranker": replace(
         CLASSIFIER,
         layers=(Layer(attention=HISTORY, ffn=FFN),) * 2,
         stem=RankingStem(items=30, history=5, candidates=4, width=6, tags=7, bag=2, bias=True),
+        head=Scores(),
         max_tokens=6,
         positions="none",
-        head="scores",
-        classes=0,
-        pooling="first",
     ),
 }
 

@@ -17,6 +17,7 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 from chipwise.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.layer import Layer
@@ -67,11 +68,11 @@ def random_arch(seed: int) -> ArchSpec:
     norm = r.choice(["rmsnorm", "layernorm"])
     return ArchSpec(
         name="random",
-        vocab_size=r.choice([50, 97]),
+        stem=Tokens(vocab_size=r.choice([50, 97])),
+        head=LmHead(tied=r.random() < 0.5),
         d_model=r.choice([24, 32, 48]),
         layers=tuple(layers),
         max_tokens=64,
-        tie_embeddings=r.random() < 0.5,
         norm=norm,
         norm_bias=norm == "layernorm" and r.random() < 0.7,
         positions="rope" if rope else r.choice(["learned", "none"]),
@@ -218,7 +219,7 @@ def test_shared_layers_are_stored_once() -> None:
     sizes = [
         build(Design(arch=arch), random_weights(arch, seed=0)).ByteSize()
         for arch in (
-            ArchSpec(name="m", vocab_size=64, d_model=64, layers=layers, max_tokens=8)
+            ArchSpec(name="m", stem=Tokens(vocab_size=64), d_model=64, layers=layers, max_tokens=8)
             for layers in ((one,), (one, again), (one, one))
         )
     ]

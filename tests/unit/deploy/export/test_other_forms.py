@@ -18,6 +18,7 @@ from chipwise.api.testing import archs as small
 from chipwise.api.testing import form_suite
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes, States
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
@@ -28,57 +29,49 @@ from chipwise.model.kinds.encoder.module import Encoder, hidden_of, mean_pooled
 from chipwise.model.kinds.image import module as torch_vision
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.question.question import Question, QuestionStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.published.read import from_config
 from chipwise.model.walk.module import build
 
 ATTENTION = Attention(heads=4, kv_heads=4, head_size=32, rope=False, causal=False)
 FFN = FeedForward(width=512, activation="gelu", gated=False)
 IMAGE = ArchSpec(
-    vocab_size=0,
+    stem=ImageStem(image_size=64, patch=4, channels=3),
+    head=Classes(count=100, pooling="first"),
     d_model=128,
     layers=(Layer(attention=ATTENTION, ffn=FFN),) * 2,
     max_tokens=1 + 256,
     norm="layernorm",
     norm_bias=True,
     positions="learned",
-    head="classes",
-    classes=100,
-    stem=ImageStem(image_size=64, patch=4, channels=3),
-    pooling="first",
 )
 DENOISER = replace(
     IMAGE,
     stem=ImageStem(image_size=64, patch=4, channels=3, prefix_tokens=0),
+    head=Denoiser(labels=100, frequencies=64),
     max_tokens=256,
     norm_bias=False,
     norm_weight=False,
-    head="none",
-    classes=0,
-    denoiser=Denoiser(labels=100, frequencies=64),
 )
 SOUND = ArchSpec(
-    vocab_size=0,
+    stem=SoundStem(seconds=3.2, rate=100.0, channels=40, convs=(frame_conv(128, 2), frame_conv(128, 2))),
+    head=Ctc(count=100),
     d_model=128,
     layers=(Layer(attention=ATTENTION, ffn=FFN, conv=ConvModule(taps=9, norm="layer")),) * 2,
     max_tokens=80,
     norm="layernorm",
     positions="learned",
-    head="ctc",
-    classes=100,
-    stem=SoundStem(seconds=3.2, rate=100.0, channels=40, convs=(frame_conv(128, 2), frame_conv(128, 2))),
 )
 RANKER = ArchSpec(
-    vocab_size=0,
+    stem=RankingStem(items=500, history=8, candidates=4, width=64),
+    head=Scores(),
     d_model=128,
     layers=(Layer(attention=replace(ATTENTION, causal=True, relative_buckets=9), ffn=FFN),) * 2,
     max_tokens=9,
     positions="none",
-    head="scores",
-    stem=RankingStem(items=500, history=8, candidates=4, width=64),
 )
 
 
@@ -242,7 +235,7 @@ def test_what_encoders_make_of_padded_texts() -> None:
         if model.pooler is not None:
             states = model(tokens)
             assert torch.allclose(model.pooled(states), torch.tanh(model.pooler(states[:, 0])))
-    headless = Encoder(replace(from_config(small), head="none"))
+    headless = Encoder(replace(from_config(small), head=States()))
     with pytest.raises(Unsupported, match="has no pooler"):
         headless.pooled(states)
 
@@ -253,17 +246,19 @@ def test_a_question_is_read_behind_its_image() -> None:
         IMAGE,
         d_model=32,
         layers=(Layer(attention=replace(ATTENTION, heads=2, kv_heads=2, head_size=16), ffn=FeedForward(width=64)),),
-        stem=ImageStem(image_size=16, patch=8, prefix_tokens=0, bias=False),
+        stem=QuestionStem(
+            image=ImageStem(image_size=16, patch=8, prefix_tokens=0, bias=False),
+            projector=Projector(widths=(32, 32)),
+            question=Question(words=9, tokens=3),
+        ),
         max_tokens=4 + 3,
-        pooling="last",
-        projector=Projector(widths=(32, 32)),
-        question=Question(words=9, tokens=3),
+        head=replace(IMAGE.head, pooling="last"),
     )
     model = form_suite.shaken(arch, seed=0)
     image, words = form_suite.inputs_of(arch, batch=2)
     with torch.no_grad():
         answer = model(image, words)
-        assert answer.shape == (2, arch.classes)
+        assert answer.shape == (2, arch.outputs)
         assert not torch.allclose(answer, model(image.flip(0), words))
         assert not torch.allclose(answer, model(image, (words + 1) % 9))
         x = model.projector(model.stem(image))

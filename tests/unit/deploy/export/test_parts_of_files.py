@@ -50,7 +50,7 @@ def test_parts_of_a_design_by_hand() -> None:
         "feed-forward": ("0-2", "int8", 3 * FFN, 3 * (FFN + 4 * (64 + 64 + 32))),
         "head": ("", "int8", 64 * 32, 64 * 32 + 4 * 64),
     }
-    apart = told(groups_of(Design(arch=replace(ARCH, tie_embeddings=False))))
+    apart = told(groups_of(Design(arch=ARCH.with_tied(False))))
     assert apart["token table"] == apart["head"] == ("", "fp32", 64 * 32, 4 * 64 * 32)
     first = replace(ARCH.layers[0], attention=replace(ARCH.layers[0].attention, qkv_bias=True), attention_conv=4)
     wide = told(groups_of(Design(arch=replace(ARCH, layers=(first, *ARCH.layers[1:])))))
@@ -82,7 +82,7 @@ def test_parts_of_a_gguf_file_by_hand(tmp_path: Path) -> None:
         "attention": ("0-2", "Q8_0", 3 * ATTENTION, 3 * ATTENTION * 34 // 32),
         "feed-forward": ("0-2", "Q8_0", 3 * FFN, 3 * FFN * 34 // 32),
     }
-    apart = replace(ARCH, tie_embeddings=False)
+    apart = ARCH.with_tied(False)
     source = replace(source, arch=apart, weights=random_weights(apart, seed=0))
     (tmp_path / "tokenizer.model").touch()
     assert "tokenizer.model alone" in write_gguf(source, Design(arch=apart), tmp_path)[1][0]

@@ -25,11 +25,11 @@ from chipwise.model.kinds.denoiser import graph as denoiser_graph
 from chipwise.model.kinds.encoder import graph as encoder_graph
 from chipwise.model.kinds.image import graph as image_graph
 from chipwise.model.kinds.ranking import graph as ranking_graph
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound import graph as sound_graph
 from chipwise.model.kinds.sound import graph_published as listener_graph
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.published.read import resolve
 
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
@@ -80,15 +80,13 @@ def transcriber() -> ArchSpec:
     stem = SoundStem(seconds=0.24, rate=100.0, channels=5, convs=(frame_conv(16, 1), frame_conv(16, 2)))
     attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Ctc(count=7),
         d_model=16,
         layers=(Layer(attention=attention, ffn=FeedForward(width=20)),),
         max_tokens=stem.tokens,
         norm="layernorm",
         positions="learned",
-        head="ctc",
-        classes=7,
-        stem=stem,
     )
 
 
@@ -115,13 +113,12 @@ def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path
     """Heads of a size other than 1, several of them, and a history that candidates see whole."""
     attention = Attention(heads=3, kv_heads=3, head_size=8, rope=False, relative_buckets=6, pointwise=pointwise)
     arch = ArchSpec(
-        vocab_size=0,
+        stem=RankingStem(items=30, history=5, candidates=4, tags=9, bag=2),
+        head=Scores(),
         d_model=16,
         layers=(Layer(attention=attention, ffn=None if pointwise else FeedForward(width=20)),) * 2,
         max_tokens=6,
         positions="none",
-        head="scores",
-        stem=RankingStem(items=30, history=5, candidates=4, tags=9, bag=2),
     )
     model, (requests,) = form_suite.shaken(arch, seed=0), form_suite.inputs_of(arch, batch=3)
     made = shipped(arch, model, tmp_path, "modeling_chipwise_ranking", "ChipwiseRanker")
@@ -150,7 +147,7 @@ def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None
     assert found["image"] == [stem.frames]
     both = replace(arch, stem=replace(stem, channels=2))  # a left and a right one
     assert told(listener_graph.NODES, arch=both)["image"] == [2, stem.frames]
-    assert found["gives"] == [stem.tokens, arch.classes if gives == "characters" else arch.d_model]
+    assert found["gives"] == [stem.tokens, arch.outputs if gives == "characters" else arch.d_model]
     assert (found["seconds"], found["kv"]) == (stem.seconds, [])
 
 

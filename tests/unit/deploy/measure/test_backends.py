@@ -14,6 +14,7 @@ from chipwise.deploy.runtimes import NEEDS, RUNTIMES, missing
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -29,11 +30,11 @@ def _layer(heads: int, kv_heads: int, width: int, shares: int | None = None) -> 
 
 UNEVEN = ArchSpec(
     name="uneven",
-    vocab_size=40,
+    stem=Tokens(vocab_size=40),
+    head=LmHead(tied=False),
     d_model=32,
     layers=(_layer(2, 1, 32), _layer(0, 0, 64), _layer(4, 2, 96), _layer(2, 1, 32, 0)),
     max_tokens=16,
-    tie_embeddings=False,
 )
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(missing("torch-cuda") is not None, reason=f"{missing('torch-cuda')}")]
 
@@ -67,7 +68,7 @@ class TestOnnxRuntimeInt4(ExportedSuite):
     def expected(self, weights, tokens):
         rounded = {name: as_int4(name, value) for name, value in weights.items()}
         rounded["head.weight"] = as_int4("head.weight", weights["embedding.weight"])
-        return torch_logits(replace(self.design.arch, tie_embeddings=False), rounded, tokens)
+        return torch_logits(self.design.arch.with_tied(False), rounded, tokens)
 
 
 def as_int4(name: str, value):

@@ -47,23 +47,20 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
         name=design.arch.name.replace("classifier", "denoiser"),
         layers=layers,
         stem=stem,
+        head=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8)), shortcut=shortcut),
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=False,
         norm_weight=False,
         positions="learned",
-        head="none",
-        classes=0,
-        pooling="first",
-        denoiser=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8)), shortcut=shortcut),
     )
     return replace(design, arch=arch)
 
 
 def in_steps(design: Design, steps: int) -> Design:
-    assert design.arch.denoiser is not None
-    denoiser = replace(design.arch.denoiser, steps=steps, shortcut=False)
-    return replace(design, arch=replace(design.arch, denoiser=denoiser))
+    assert isinstance(design.arch.head, Denoiser)
+    denoiser = replace(design.arch.head, steps=steps, shortcut=False)
+    return replace(design, arch=replace(design.arch, head=denoiser))
 
 
 def test_every_operator_of_random_denoisers_has_a_case_of_its_kind() -> None:

@@ -99,7 +99,7 @@ def test_a_kit_reads_images_too(tmp_path: Path) -> None:
     path = export_for("onnxruntime", design, tmp_path)
     request = {"model": str(path), "threads": 1, "batch": 3, "prompt_tokens": 1, "new_tokens": 1, "options": {}}
     logits = _Onnx(request).prefill(None)
-    assert logits.shape == (3, design.arch.classes)
+    assert logits.shape == (3, design.arch.outputs)
     assert np.isfinite(logits).all()
 
 

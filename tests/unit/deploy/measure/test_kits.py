@@ -28,6 +28,7 @@ from chipwise.hardware.detect import INSTRUCTIONS, instructions
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -46,9 +47,9 @@ def small_bert() -> ArchSpec:
     """A sentence encoder as BERT is one: both ways, learned positions, norms after the blocks."""
     attention = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
     ffn = FeedForward(width=32, activation="gelu", gated=False, bias=True)
-    common = {"vocab_size": 64, "d_model": 16, "max_tokens": 16, "norm": "layernorm", "norm_bias": True}
-    kind = {"positions": "learned", "norm_place": "post", "embedding_norm": True, "head": "none", "final_norm": False}
-    kind["token_types"] = 2
+    common = {"d_model": 16, "max_tokens": 16, "norm": "layernorm", "norm_bias": True}
+    kind = {"positions": "learned", "norm_place": "post", "embedding_norm": True, "final_norm": False}
+    kind |= {"stem": Tokens(vocab_size=64, token_types=2), "head": States()}
     return ArchSpec(name="bert", layers=(Layer(attention=attention, ffn=ffn),), **common, **kind)
 
 

@@ -18,6 +18,7 @@ from chipwise.hardware.detect import Machine
 from chipwise.hardware.device import Curve, MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -128,7 +129,7 @@ def test_best_rates_by_pencil() -> None:
             return self.took_s
 
     ffn = FeedForward(width=64, gated=False, activation="relu")
-    arch = ArchSpec(vocab_size=64, d_model=64, layers=(Layer(attention=None, ffn=ffn),), positions="none")
+    arch = ArchSpec(stem=Tokens(vocab_size=64), d_model=64, layers=(Layer(attention=None, ffn=ffn),), positions="none")
     workload = Workload(prompt_tokens=10, new_tokens=2)
     models = [Stopped(Design(arch=arch), workload, took_s=took_s) for took_s in (2.0, 1.0)]
     machine = Machine(name="toy", cpu="toy", cores=1, memory_bytes=10**9, l2_bytes=10_000, l3_bytes=100_000)
@@ -141,7 +142,7 @@ def test_convolutions_go_first_where_a_runtime_has_none() -> None:
     """What else the design has stays; OpenVINO's reason names the operator."""
     attention = Attention(heads=2, kv_heads=1, head_size=16)
     layer = Layer(attention=attention, ffn=FeedForward(width=64, activation="relu", gated=False), ffn_conv=4)
-    design = Design(arch=ArchSpec(vocab_size=64, d_model=32, layers=(layer,), max_tokens=16))
+    design = Design(arch=ArchSpec(stem=Tokens(vocab_size=64), d_model=32, layers=(layer,), max_tokens=16))
     first, second, *_ = variants(design)
     assert first == design
     assert second.arch.layers == (replace(layer, ffn_conv=0),)

@@ -57,7 +57,7 @@ def test_operators_never_take_no_time() -> None:
 
 def test_outputs_that_never_change_are_part_of_the_call() -> None:
     """Of models with one vocabulary nothing tells logits from the call, and a larger batch makes one call, too."""
-    designs = [replace(each, arch=replace(each.arch, vocab_size=1024)) for each in random_designs(12, seed=0)]
+    designs = [replace(each, arch=each.arch.of_vocabulary(1024)) for each in random_designs(12, seed=0)]
     passes = {phase.value: PassCost(call_s=2e-5, per_logit_s=0.0, scale=1.0) for phase in Phase}
     device = replace(core_like(), passes=passes)
     found = fit_passes(replace(core_like(), passes=NEUTRAL), [Truth(each, device) for each in designs])

@@ -13,6 +13,7 @@ from chipwise.deploy.teach.reading import from_record, read_table, to_record
 from chipwise.errors import SpecError
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Tokens
 
 
 def table(folder: Path, text: str, name: str = "rows.csv") -> Path:
@@ -47,7 +48,7 @@ def test_gzip_and_units_in_cells(tmp_path: Path) -> None:
 
 
 def test_a_model_by_file_by_spec_in_the_cell_and_by_its_sizes(tmp_path: Path) -> None:
-    arch = ArchSpec(vocab_size=100, d_model=64, layers=read_layers(), positions="none")
+    arch = ArchSpec(stem=Tokens(vocab_size=100), d_model=64, layers=read_layers(), positions="none")
     io.save(arch, tmp_path / "own.json")
     text = "model,d_model,layers,heads,ffn,vocab,total_s\nown.json,,,,,,1\n"
     text += json.dumps(io.to_data(arch)).replace('"', '""').join(('"', '"')) + ",,,,,,2\n,64,3,4,256,100,3\n"

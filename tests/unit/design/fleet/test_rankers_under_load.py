@@ -16,7 +16,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.predict.served.deployment import deployed
@@ -33,9 +33,14 @@ def ranker(items: int = 10**6, candidates: int = CANDIDATES, depth: int = 2) -> 
     layer = Layer(attention=attention, ffn=FeedForward(width=256, activation="gelu", gated=False))
     stem = RankingStem(items=items, history=HISTORY, candidates=candidates)
     return ArchSpec(
-        name="ranker", vocab_size=0, d_model=WIDTH, layers=(layer,) * depth, max_tokens=HISTORY + 1, positions="none",
-        head="scores", stem=stem,
-    )  # fmt: skip
+        name="ranker",
+        stem=stem,
+        head=Scores(),
+        d_model=WIDTH,
+        layers=(layer,) * depth,
+        max_tokens=HISTORY + 1,
+        positions="none",
+    )
 
 
 def asked(arch: ArchSpec | None = None, **fields: object) -> Request:

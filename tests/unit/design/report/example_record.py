@@ -27,6 +27,7 @@ from chipwise.design.report.record import (
 )
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -54,7 +55,9 @@ def random_design(rng: random.Random) -> Design:
                 ffn=FeedForward(width=d_model * rng.choice([1, 2, 3, 4]), activation=kind, gated=gated),
             )
         )
-    arch = ArchSpec(vocab_size=rng.choice([1024, 2048, 4096]), d_model=d_model, layers=tuple(layers), max_tokens=512)
+    arch = ArchSpec(
+        stem=Tokens(vocab_size=rng.choice([1024, 2048, 4096])), d_model=d_model, layers=tuple(layers), max_tokens=512
+    )
     return Design(arch=arch, weights=rng.choice(["fp32", "int8", "int8", "int4"]))
 
 

@@ -95,7 +95,9 @@ def test_too_few_trainings_no_record_and_no_tokens_are_refused(run: Path, tmp_pa
 def classifier(d_model: int, depth: int):
     """A DeiT with ten classes, another width and fewer layers."""
     whole = resolve("facebook/deit-tiny-patch16-224")
-    return dataclasses.replace(whole, d_model=d_model, layers=whole.layers[:depth], classes=10)
+    return dataclasses.replace(
+        whole, d_model=d_model, layers=whole.layers[:depth], head=dataclasses.replace(whole.head, count=10)
+    )
 
 
 def test_a_run_of_another_task_is_read_ahead_in_its_own_loss(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from chipwise.design.shrink.sizes import (
 from chipwise.design.shrink.texts import Texts
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.module import Encoder
 from chipwise.model.kinds.text.module import Transformer
@@ -41,7 +42,7 @@ def model(request, tmp_path_factory) -> tuple[ArchSpec, Named]:
     folder = tmp_path_factory.mktemp(request.param)
     (bert_folder(folder) if request.param == "bert" else decoder_folder(folder, request.param))
     arch, weights = load_pretrained(folder)
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         arch = without_head(arch)
     return arch, {n: torch.from_numpy(v) for n, v in weights.items() if not n.startswith("pooler")}
 
@@ -209,7 +210,7 @@ def test_sizes_that_no_model_has_are_refused_by_name(model) -> None:
 def test_poolers_and_shared_layers_are_not_cut(model) -> None:
     arch, _ = model
     with pytest.raises(Unsupported, match="pooler"):
-        require_cuttable(dataclasses.replace(arch, head="pooler"))
+        require_cuttable(dataclasses.replace(arch, head=Pooler()))
     shared = dataclasses.replace(arch.layers[0], shares=0)
     with pytest.raises(Unsupported, match="share weights"):
         require_cuttable(dataclasses.replace(arch, layers=(arch.layers[0], shared)))

@@ -24,6 +24,7 @@ from chipwise.design.shrink.stages import Shrinking
 from chipwise.design.targets.bench import Bench
 from chipwise.errors import DataError, Infeasible, SpecError, StudyError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.kinds.encoder.form import ENCODER
 
 FIELDS = {
@@ -76,7 +77,7 @@ def clock(monkeypatch) -> dict[str, float]:
             workload=spec.workload,
             device="none",
             ttft_s=(taken,) * 100,
-            tpot_s=() if ENCODER.builds(arch) or arch.head == "pooler" else (taken,) * 100,
+            tpot_s=() if ENCODER.builds(arch) or isinstance(arch.head, Pooler) else (taken,) * 100,
             cpu_s=1.0,
             peak_memory_bytes=50_000_000 + path.stat().st_size,
             clean=True,

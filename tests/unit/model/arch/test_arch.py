@@ -12,6 +12,7 @@ from chipwise.api.testing.specs import arch_specs, kv_cache_bytes, toy_arch
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -29,7 +30,7 @@ def test_parameters_of_a_small_model_by_hand() -> None:
 
 def test_an_untied_head_and_learned_positions_are_further_tables() -> None:
     plain = toy_arch().parameters()
-    assert toy_arch(tie_embeddings=False).parameters() == plain + 20 * 16
+    assert toy_arch(head=LmHead(tied=False)).parameters() == plain + 20 * 16
     gpt = uniform(vocab_size=20, d_model=16, depth=1, heads=2, ffn_width=24)
     layer = dataclasses.replace(gpt.layers[0], attention=Attention(heads=2, kv_heads=2, head_size=8, rope=False))
     learned = dataclasses.replace(gpt, layers=(layer,), positions="learned", max_tokens=50)

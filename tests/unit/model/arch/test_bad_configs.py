@@ -12,6 +12,7 @@ from chipwise.api.testing.specs import toy_arch
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -147,7 +148,7 @@ ATTENTION, FFN = Attention(heads=4, kv_heads=2, head_size=8), FeedForward(width=
         (lambda: toy_arch(norm="batchnorm"), "norm"),
         (lambda: toy_arch(norm_eps=float("nan")), "norm_eps"),
         (lambda: toy_arch(rope_theta=-1.0), "rope_theta"),
-        (lambda: toy_arch(vocab_size=2**40), "vocab_size"),
+        (lambda: toy_arch(stem=Tokens(vocab_size=2**40)), "vocab_size"),
         (lambda: toy_arch(layers=toy_arch().layers * 5001), "layers"),
         (lambda: Design(arch="gpt2"), "arch"),  # type: ignore[arg-type]
         (lambda: Design(arch=toy_arch(), weights=8), "weights"),  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, Pooler, States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, Mamba2
@@ -53,14 +54,12 @@ any_layers = st.lists(
 def any_archs(draw: st.DrawFn) -> ArchSpec:
     """A model of any blocks."""
     return ArchSpec(
-        vocab_size=draw(st.integers(1, 50)),
+        stem=Tokens(vocab_size=draw(st.integers(1, 50)), token_types=draw(st.integers(0, 2))),
         d_model=16,
         layers=tuple(draw(any_layers)),
-        tie_embeddings=draw(st.booleans()),
         norm_place=draw(st.sampled_from(("pre", "post", "both"))),
         final_norm=draw(st.booleans()),
-        head=draw(st.sampled_from(("lm", "pooler", "none"))),
-        token_types=draw(st.integers(0, 2)),
+        head=draw(st.sampled_from((LmHead(), LmHead(tied=False), Pooler(), States()))),
     )
 
 
@@ -177,7 +176,7 @@ UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"layers": (Layer(attention=Attention(heads=2, kv_heads=2, head_size=8, rope=False), ffn=None),)}, "rotary"),
     ({"layers": (dataclasses.replace(toy_arch().layers[0], parallel=True),)}, r"layers\[0\]\.parallel = True"),
     ({"norm_place": "both"}, "norm_place = 'both' is not built"),
-    ({"head": "pooler"}, "head = 'pooler' is not built"),
+    ({"head": Pooler()}, "head = 'pooler' is not built"),
 ]
 
 

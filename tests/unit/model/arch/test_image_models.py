@@ -9,6 +9,7 @@ import pytest
 
 from chipwise import estimate
 from chipwise.errors import SpecError
+from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
@@ -99,7 +100,7 @@ def small(**changes: Any) -> ArchSpec:
         "classes": 10,
         "stem": stem,
     }
-    return ArchSpec(**fields | changes)
+    return io.from_data(fields | changes)
 
 
 def test_a_stem_by_pencil() -> None:
@@ -196,7 +197,7 @@ def test_an_eva02_block_by_hand() -> None:
     ffn = 3 * 6 * 16 + 2 * 16 + 6 + 2 * 16
     stem = 14 * 14 * 3 * 6 + 6 + 6 + 5 * 6
     assert arch.parameters() == stem + attention + ffn + 3 * 12 + 7 * 3
-    assert (arch.pooling, arch.stem.tokens) == ("mean", 5)
+    assert (arch.head.pooling, arch.stem.tokens) == ("mean", 5)
     with pytest.raises(SpecError, match="must be avg or token"):
         read_config({**fields, "global_pool": "map"})
 

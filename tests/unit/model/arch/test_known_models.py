@@ -168,7 +168,7 @@ NO_PEER = {
 ELSEWHERE = {  # test_image_models.py, test_models_that_see.py and test_speech_models.py
     name
     for name in families.names()
-    if (arch := resolve(name)).stem is not None or arch.towers or arch.encoder_stem is not None
+    if not (arch := resolve(name)).reads_tokens or arch.towers or arch.encoder_stem is not None
 }
 
 

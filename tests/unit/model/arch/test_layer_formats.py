@@ -12,6 +12,7 @@ from chipwise.api.testing.specs import arch_specs, toy_arch
 from chipwise.core.digest import digest, plain
 from chipwise.errors import SpecError, UnknownName
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead
 from chipwise.model.arch.formats import WeightFormats, formats_word, read_formats
 from chipwise.model.arch.layer import Layer
 from chipwise.model.walk.weights import weight_shapes
@@ -51,7 +52,7 @@ def test_designs_that_differ_in_one_format_differ() -> None:
 
 
 def test_which_weight_has_which_format() -> None:
-    design = Design(arch=toy_arch(tie_embeddings=False), weights="int4/int8 head:fp32")
+    design = Design(arch=toy_arch(head=LmHead(tied=False)), weights="int4/int8 head:fp32")
     found = {name: design.format_of(name) for name in weight_shapes(design.arch)}
     assert {name for name, form in found.items() if form == "int4"} == {
         *(f"layers.0.attention.{part}.weight" for part in ("q", "k", "v", "out")),

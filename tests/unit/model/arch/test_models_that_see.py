@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.image_tokens import image_tokens, sound_tokens
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -170,8 +171,8 @@ def test_llava_cuts_tiles_as_transformers_does(height: int, width: int) -> None:
         ("llava-onevision-qwen2-0.5b-ov-hf", LlavaOnevisionProcessor, 384, 14, 0),
     ):
         ours = tower(name)
-        assert ours.projector is not None
-        pinpoints = [list(pair) for pair in ours.projector.pinpoints]
+        assert ours.head is not None
+        pinpoints = [list(pair) for pair in ours.head.pinpoints]
         held: Any = theirs.__new__(theirs)
         held.image_processor = SimpleNamespace(image_grid_pinpoints=pinpoints)
         held.patch_size, held.num_additional_image_tokens, held.num_image_tokens = patch, extra, 729
@@ -210,7 +211,7 @@ def test_bad_sizes_and_towers_are_refused() -> None:
         image_tokens(seeing, height=0, width=20)
     decoder = uniform(vocab_size=20, d_model=64, depth=1, heads=2, ffn_width=64)
     with pytest.raises(SpecError, match=r"towers\[0\].projector.widths: gives tokens of 4096 values"):
-        ArchSpec(vocab_size=20, d_model=64, layers=decoder.layers, towers=(seeing,))
+        ArchSpec(stem=Tokens(vocab_size=20), d_model=64, layers=decoder.layers, towers=(seeing,))
     with pytest.raises(SpecError, match="pinpoints"):
         Projector(widths=(8,), tiling="pinpoints")
 

@@ -17,14 +17,15 @@ from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.errors import SpecError, UnknownName
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Classes, LmHead
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import by_matrix, mixed, read_formats, renamed
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.question.question import Question, QuestionStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
@@ -45,7 +46,7 @@ def ranker() -> ArchSpec:
         Layer(attention=pointwise, ffn=None),
     )
     stem = RankingStem(items=30, history=6, candidates=4, width=16)
-    return ArchSpec(vocab_size=0, d_model=32, layers=layers, max_tokens=7, positions="none", head="scores", stem=stem)
+    return ArchSpec(stem=stem, head=Scores(), d_model=32, layers=layers, max_tokens=7, positions="none")
 
 
 def classifier() -> ArchSpec:
@@ -53,9 +54,15 @@ def classifier() -> ArchSpec:
     attention = Attention(heads=2, kv_heads=2, head_size=16, rope=False, causal=False, qkv_bias=True, out_bias=True)
     layer = Layer(attention=attention, ffn=FeedForward(width=32, gated=False, activation="gelu", bias=True))
     stem = ImageStem(image_size=8, channels=1, patch=4, prefix_tokens=0)
-    names = {"positions": "learned", "head": "classes", "classes": 10, "norm": "layernorm", "norm_bias": True}
     return ArchSpec(
-        vocab_size=0, d_model=32, layers=(layer,), max_tokens=stem.tokens, pooling="mean", stem=stem, **names
+        d_model=32,
+        layers=(layer,),
+        max_tokens=stem.tokens,
+        stem=stem,
+        head=Classes(count=10, pooling="mean"),
+        positions="learned",
+        norm="layernorm",
+        norm_bias=True,
     )
 
 
@@ -64,8 +71,9 @@ def crossing() -> ArchSpec:
     arch = classifier()
     (layer,), projector = arch.layers, Projector(widths=(32, 32))
     stem = replace(arch.stem, bias=False)
-    asked = {"stem": stem, "projector": projector, "question": Question(words=9, tokens=3), "pooling": "last"}
-    return replace(arch, layers=(replace(layer, cross=layer.attention),), max_tokens=7, **asked)
+    asked = QuestionStem(image=stem, projector=projector, question=Question(words=9, tokens=3))
+    layers, head = (replace(layer, cross=layer.attention),), Classes(count=10, pooling="last")
+    return replace(arch, layers=layers, max_tokens=7, stem=asked, head=head)
 
 
 @given(st.dictionaries(st.sampled_from(MATRICES), NAMES), NAMES)
@@ -117,7 +125,7 @@ def test_served_chips_know_layers_alone() -> None:
 
 @pytest.mark.parametrize(
     "arch",
-    [ranker(), classifier(), crossing(), toy_arch(tie_embeddings=False)],
+    [ranker(), classifier(), crossing(), toy_arch(head=LmHead(tied=False))],
     ids=["ranker", "classifier", "crossing", "text"],
 )
 def test_lowering_and_memory_have_the_formats_of_the_file(arch: ArchSpec, tmp_path: Path) -> None:
@@ -142,7 +150,7 @@ def test_lowering_and_memory_have_the_formats_of_the_file(arch: ArchSpec, tmp_pa
 @settings(max_examples=20)
 @given(st.sets(st.sampled_from(MATRICES)))
 def test_memory_of_any_mixture_lies_between_those_of_its_formats(narrow: set[str]) -> None:
-    arch = toy_arch(tie_embeddings=False)
+    arch = toy_arch(head=LmHead(tied=False))
     known = set(matrices_of(arch)) & narrow
     size = memory_parts(
         Design(arch=arch, weights=str(by_matrix(dict.fromkeys(known, "int8"), len(arch.layers)))), WORKLOAD

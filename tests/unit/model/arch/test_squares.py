@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -99,11 +100,10 @@ def test_a_signal_has_distances_along_one_axis() -> None:
 def classifier(*blocks: Attention, token: bool = False, **changes: object) -> ArchSpec:
     stem = ImageStem(image_size=28, patch=4, channels=1, prefix_tokens=int(token))
     ffn = FeedForward(width=16, gated=False, activation="gelu")
-    fields = {"max_tokens": stem.tokens, "pooling": "first" if token else "mean", "stem": stem, "positions": "none"}
+    head = Classes(count=10, pooling="first" if token else "mean")
+    fields = {"max_tokens": stem.tokens, "head": head, "stem": stem, "positions": "none"}
     layers = tuple(Layer(attention=block, ffn=ffn) for block in blocks)
-    return ArchSpec(
-        vocab_size=0, d_model=16, layers=layers, norm="layernorm", head="classes", classes=10, **fields | changes
-    )  # type: ignore[arg-type]
+    return ArchSpec(d_model=16, layers=layers, norm="layernorm", **fields | changes)  # type: ignore[arg-type]
 
 
 def test_parameters_of_biases_by_pencil() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -24,7 +25,7 @@ def translator(read: int, write: int) -> ArchSpec:
 
     ffn = FeedForward(width=1024, gated=False)
     return ArchSpec(
-        vocab_size=1000,
+        stem=Tokens(vocab_size=1000),
         d_model=write,
         encoder_d_model=0 if read == write else read,
         layers=(Layer(attention=attention(causal=True), cross=attention(causal=False), ffn=ffn),),

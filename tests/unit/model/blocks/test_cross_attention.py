@@ -10,6 +10,7 @@ import torch
 from chipwise.api.testing.archs import crossed
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -17,24 +18,19 @@ from chipwise.model.blocks.cross.module import CrossAttention
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import Question, QuestionStem
 
 BLOCK = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
 STEM = ImageStem(image_size=16, patch=4, prefix_tokens=0, bias=False)
 ARCH = ArchSpec(
-    vocab_size=0,
+    stem=QuestionStem(image=STEM, question=Question(words=9, tokens=5), projector=Projector(widths=(16, 16))),
+    head=Classes(count=3, pooling="last"),
     d_model=16,
     layers=(Layer(attention=BLOCK, ffn=FeedForward(width=24, gated=False, activation="gelu", bias=True)),) * 2,
     max_tokens=16 + 5,
     norm="layernorm",
     norm_bias=True,
     positions="learned",
-    head="classes",
-    classes=3,
-    stem=STEM,
-    pooling="last",
-    projector=Projector(widths=(16, 16)),
-    question=Question(words=9, tokens=5),
 )
 
 
@@ -75,6 +71,6 @@ def test_what_is_not_built_is_named() -> None:
 
 
 def test_only_a_question_sees_an_image() -> None:
-    plain = {"stem": replace(STEM, bias=True), "projector": None, "question": None, "pooling": "mean", "max_tokens": 16}
+    plain = {"stem": replace(STEM, bias=True), "head": replace(ARCH.head, pooling="mean"), "max_tokens": 16}
     with pytest.raises(SpecError, match="or a question about an image, attends to one"):
         crossed(replace(ARCH, **plain))

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from chipwise.api.testing.archs import denoiser_archs
 from chipwise.api.testing.form_suite import FormSuite, inputs_of, shaken
 from chipwise.errors import SpecError, Unsupported
+from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
@@ -63,7 +65,8 @@ def dit(
     )
     ffn = FeedForward(width=4 * d_model, gated=False, activation="gelu_tanh", bias=True)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Denoiser(labels=labels, outputs=outputs, frequencies=frequencies, steps=steps),
         d_model=d_model,
         layers=(Layer(attention=attention, ffn=ffn),) * depth,
         max_tokens=stem.tokens,
@@ -71,9 +74,6 @@ def dit(
         norm_weight=False,
         norm_eps=1e-6,
         positions="learned",
-        head="none",
-        stem=stem,
-        denoiser=Denoiser(labels=labels, outputs=outputs, frequencies=frequencies, steps=steps),
     )
 
 
@@ -98,7 +98,7 @@ def test_published_sizes_of_dit(name: str, d_model: int, depth: int, heads: int,
 def test_a_denoiser_by_pencil() -> None:
     # 4 patches of 16 pixels; a matrix for 2 layers of 2 blocks of 3 vectors of 16 values, and 2 for the end: 224
     arch = dit(**SMALL)
-    assert arch.stem is not None
+    assert not arch.reads_tokens
     assert arch.stem.tokens == 4
     ops = {placed.place: placed.op for placed in lower(Design(arch=arch), REQUEST, Phase.PREFILL)}
     modulation = ops["told.modulation"]
@@ -175,7 +175,7 @@ def test_times_are_written_as_dit_writes_them() -> None:
 
 
 def test_what_is_told_changes_what_is_drawn() -> None:
-    arch = replace(dit(**SMALL), denoiser=Denoiser(labels=3, frequencies=16, steps=4, shortcut=True))
+    arch = replace(dit(**SMALL), head=Denoiser(labels=3, frequencies=16, steps=4, shortcut=True))
     model = shaken(arch, seed=0)
     images, times, labels, sizes = inputs_of(arch, batch=2)
     first = model(images, times, labels, sizes)
@@ -203,13 +203,13 @@ def test_what_is_no_denoiser_is_refused_with_its_reason() -> None:
     with pytest.raises(Unsupported, match="variance"):
         DENOISER.require(dit(d_model=16, depth=1, heads=2, patch=2), work="built in torch")
     with pytest.raises(Unsupported, match="does not denoise"):
-        DENOISER.require(replace(arch, denoiser=None), work="built in torch")
+        DENOISER.require(replace(arch, head=States()), work="built in torch")
     with pytest.raises(SpecError, match=r"1, 2, 4, 8"):
         Denoiser(labels=1, steps=3, shortcut=True)
     with pytest.raises(SpecError, match="stem"):
-        replace(arch, stem=None, vocab_size=8)
-    with pytest.raises(SpecError, match="head"):
-        replace(arch, head="classes", classes=3)
+        replace(arch, stem=Tokens(vocab_size=8))
+    with pytest.raises(SpecError, match="denoiser: does not go with"):
+        io.from_data(io.to_data(arch) | {"head": "classes", "classes": 3, "pooling": "mean"})
     bare = replace(arch, layers=(replace(arch.layers[0], ffn=None),) * 2)
     with pytest.raises(SpecError, match="vectors"):
         cuts(bare, arch)

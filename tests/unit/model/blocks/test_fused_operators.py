@@ -17,7 +17,7 @@ from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.ranking import EmbeddingBagOp
 from chipwise.model.ops.workload import Phase, Workload
@@ -31,8 +31,8 @@ def ranker(*, pointwise: bool = False, table: int = 0) -> ArchSpec:
     attention = Attention(heads=2, kv_heads=2, head_size=16, rope=False, relative_buckets=7, pointwise=pointwise)
     layer = Layer(attention=attention, ffn=FeedForward(width=48, gated=True, activation="silu"))
     stem = RankingStem(items=30, history=6, candidates=4, tags=7, bag=2, width=table)
-    ends = {"positions": "none", "head": "similarity", "stem": stem}
-    return ArchSpec(vocab_size=0, d_model=32, layers=(layer,), max_tokens=7, **ends)  # type: ignore[arg-type]
+    ends = {"positions": "none", "head": Similarity(), "stem": stem}
+    return ArchSpec(d_model=32, layers=(layer,), max_tokens=7, **ends)  # type: ignore[arg-type]
 
 
 def products(design: Design) -> dict[str, tuple[int, int, int]]:

@@ -15,6 +15,7 @@ from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.sound.published import encoder_of
+from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
@@ -87,7 +88,7 @@ def test_the_runtime_opens_what_is_exported(
     sound = requested(session, np.random.default_rng(0), batch=2, prompt=1)
     assert sound.shape == (2, *given)
     assert session.facts["seconds"] == seconds
-    width = arch.classes if arch.head == "ctc" else arch.d_model
+    width = arch.outputs if isinstance(arch.head, Ctc) else arch.d_model
     out = session.prefill(sound)
     assert out.shape == (2, positions, width)
     assert np.isfinite(out).all()

@@ -13,6 +13,7 @@ from chipwise.api.testing.form_suite import FormSuite
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -56,16 +57,13 @@ def classifier(*, pooling: str = "first", square: int | None = None) -> ArchSpec
     stem = ImageStem(image_size=28, patch=7, channels=1, prefix_tokens=int(pooling == "first"))
     attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=square)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=10, pooling=pooling),
         d_model=16,
         layers=(Layer(attention=attention, ffn=FeedForward(width=24, gated=False, activation="gelu")),) * 2,
         max_tokens=stem.tokens,
         norm="layernorm",
         positions="learned",
-        head="classes",
-        classes=10,
-        stem=stem,
-        pooling=pooling,
     )
 
 
@@ -103,16 +101,14 @@ def test_keyword_transformers_have_their_published_sizes() -> None:
         attention = Attention(heads=count, kv_heads=count, head_size=64, rope=False, causal=False, out_bias=True)
         ffn = FeedForward(width=256 * count, gated=False, activation="gelu", bias=True)
         arch = ArchSpec(
-            vocab_size=0,
+            stem=stem,
+            head=Classes(count=35),
             d_model=64 * count,
             layers=(Layer(attention=attention, ffn=ffn),) * 12,
             max_tokens=stem.tokens,
             norm="layernorm",
             norm_bias=True,
             positions="learned",
-            head="classes",
-            classes=35,
-            stem=stem,
         )
         assert arch.parameters() == pytest.approx(published, rel=0.005)
 
@@ -123,7 +119,13 @@ def test_a_signal_has_one_axis_and_no_squares() -> None:
     stem = ImageStem(image_size=16, patch=4, prefix_tokens=0, axes=1)
     square = Attention(heads=1, kv_heads=1, head_size=8, rope=False, causal=False, square=2)
     with pytest.raises(SpecError, match="needs an image's patches"):
-        replace(classifier(), stem=stem, max_tokens=4, pooling="mean", layers=(Layer(attention=square, ffn=None),))
+        replace(
+            classifier(),
+            stem=stem,
+            head=replace(classifier().head, pooling="mean"),
+            max_tokens=4,
+            layers=(Layer(attention=square, ffn=None),),
+        )
 
 
 def test_squares_of_an_image_and_back() -> None:
@@ -214,7 +216,10 @@ def test_a_convolution_by_pencil() -> None:
 
 def test_a_vit_b16_has_its_published_multiply_adds() -> None:
     """17.58 G a pass at 224 pixels (timm's benchmark table), where every position is computed to the end."""
-    arch = replace(resolve("google/vit-base-patch16-224"), pooling="mean")
+    arch = replace(
+        resolve("google/vit-base-patch16-224"),
+        head=replace(resolve("google/vit-base-patch16-224").head, pooling="mean"),
+    )
     graph = lower(Design(arch=arch), Workload(batch=1), Phase.PREFILL)
     products = sum(op.m * op.k * op.n for placed in graph if isinstance(op := placed.op, Matmul))
     attention = sum(

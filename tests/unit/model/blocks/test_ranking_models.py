@@ -13,12 +13,13 @@ from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, States, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.form import RANKER, with_candidates
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 from chipwise.model.ops.workload import Phase, Workload
@@ -46,13 +47,12 @@ def ranker(*, pointwise: bool = False, width: int = 0, bag: int = 0, depth: int 
     attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, relative_buckets=11, pointwise=pointwise)
     ffn = FeedForward(width=24, gated=False, activation="relu")
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Similarity(),
         d_model=16,
         layers=(Layer(attention=attention, ffn=ffn),) * depth,
         max_tokens=11,
         positions="none",
-        head="similarity",
-        stem=stem,
     )
 
 
@@ -154,8 +154,8 @@ def test_fields_that_contradict_one_another_are_refused() -> None:
     with pytest.raises(SpecError, match="tags need a table"):
         RankingStem(items=5, history=2, candidates=1, bag=2)
     with pytest.raises(SpecError, match="head of scores or similarity"):
-        replace(ranker(), head="none")
+        replace(ranker(), head=States())
     with pytest.raises(SpecError, match="at least 1, not 0"):
         with_candidates(ranker(), 0)
     with pytest.raises(Unsupported, match="does not rank"):
-        RANKER.require(replace(ranker(), stem=None, vocab_size=5, head="lm"), work="built")
+        RANKER.require(replace(ranker(), stem=Tokens(vocab_size=5), head=LmHead()), work="built")

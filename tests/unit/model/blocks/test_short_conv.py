@@ -11,6 +11,7 @@ from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -25,7 +26,7 @@ LAYER = Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedFo
 
 
 def arch(*layers: Layer) -> ArchSpec:
-    return ArchSpec(name="m", vocab_size=20, d_model=16, layers=layers, max_tokens=64)
+    return ArchSpec(name="m", stem=Tokens(vocab_size=20), d_model=16, layers=layers, max_tokens=64)
 
 
 def test_each_channel_adds_its_own_past() -> None:

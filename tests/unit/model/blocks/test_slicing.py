@@ -9,6 +9,7 @@ import pytest
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -72,10 +73,10 @@ def test_layers_are_the_first_the_last_and_evenly_between() -> None:
 def test_layers_that_share_weights_share_those_of_their_first() -> None:
     layer = Layer(attention=Attention(heads=2, kv_heads=1, head_size=4), ffn=FeedForward(width=8))
     paired = ArchSpec(
-        vocab_size=40,
+        stem=Tokens(vocab_size=40),
+        head=LmHead(tied=True),
         d_model=16,
         layers=(layer, dataclasses.replace(layer, shares=0), layer, layer),
-        tie_embeddings=True,
     )
     found = cuts(paired, WHOLE)
     assert found.keys() == weight_shapes(paired).keys()
@@ -89,7 +90,7 @@ def test_layers_that_share_weights_share_those_of_their_first() -> None:
 
 
 def test_an_untied_head_is_cut_from_the_table_where_the_whole_is_tied() -> None:
-    whole = dataclasses.replace(WHOLE, tie_embeddings=True)
+    whole = WHOLE.with_tied(True)
     assert cuts(WHOLE, whole)["head.weight"].source == "embedding.weight"
     assert "head.weight" not in cuts(whole, WHOLE)
 
@@ -105,7 +106,7 @@ def test_a_cut_takes_rows_and_columns() -> None:
     ("changes", "field", "words"),
     [
         ({"d_model": 64}, "embedding.weight", "does not fit"),
-        ({"vocab_size": 80}, "embedding.weight", "does not fit"),
+        ({"stem": Tokens(vocab_size=80)}, "embedding.weight", "does not fit"),
         ({"norm": "layernorm"}, "norm", "differs"),
         ({"layers": WHOLE.layers * 2}, "layers", "more than the whole's 6"),
         (

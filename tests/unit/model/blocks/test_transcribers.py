@@ -16,13 +16,14 @@ from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import States
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.sound.form import TRANSCRIBER, frame_conv
 from chipwise.model.kinds.sound.frames.module import Frames
-from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundConv, SoundStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.workload import Phase, Workload
@@ -53,16 +54,14 @@ def transcriber(*, taps: int = 0, chunk: int | None = None, strides: tuple[int, 
         conv=ConvModule(taps=taps, norm="layer") if taps else None,
     )
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Ctc(count=6),
         d_model=16,
         layers=(layer,),
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=True,
         positions="learned",
-        head="ctc",
-        classes=6,
-        stem=stem,
     )
 
 
@@ -140,7 +139,7 @@ def test_specs_survive_files_and_weights_are_named() -> None:
     [
         ({"layers": (Layer(attention=None, ffn=None, conv=ConvModule(taps=7)),)}, "LayerNorm"),
         ({"layers": (Layer(attention=None, ffn=None, conv=ConvModule(taps=6, norm="layer")),)}, "odd number"),
-        ({"head": "none", "classes": 0}, "head"),
+        ({"head": States()}, "head"),
         ({"max_tokens": 25}, "25 positions for 20"),
         ({"positions": "none"}, "positions"),
     ],

@@ -106,7 +106,7 @@ def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
     for row in space.sample(80, np.random.default_rng(1)):
         arch = space.design(row).arch
         assert CLASSIFIER.builds(arch)
-        assert arch.classes == 10
+        assert arch.outputs == 10
         np.testing.assert_array_equal(space.row(space.choices(row)), row)
 
 
@@ -166,11 +166,11 @@ def test_each_layer_has_squares_of_its_own() -> None:
     for row in space.sample(300, np.random.default_rng(4)):
         chosen, arch = space.choices(row), space.design(row).arch
         assert CLASSIFIER.builds(arch)
-        assert arch.stem is not None
+        assert not arch.reads_tokens
         np.testing.assert_array_equal(space.row(chosen), row)
         assert arch.positions == ("learned" if chosen["positions"] == "learned" else "none")
         for block in (layer.attention for layer in arch.layers):
-            assert block.square is None or (block.square < arch.stem.grid and arch.pooling == "mean")
+            assert block.square is None or (block.square < arch.stem.grid and arch.head.pooling == "mean")
             rows = bias_rows(arch.stem, block.square)
             assert block.relative_buckets == (rows if chosen["positions"] == "relative" else 0)
         kinds.add(tuple(layer["square"] for layer in chosen["layers"]))
@@ -242,7 +242,7 @@ def test_signals_have_one_axis_in_spaces_too() -> None:
     for row in space.sample(20, np.random.default_rng(0)):
         arch = space.design(row).arch
         assert CLASSIFIER.builds(arch)
-        assert arch.stem is not None
+        assert not arch.reads_tokens
         assert arch.stem.shape == (5, 28)
         assert arch.stem.patches == 28 // arch.stem.patch
     with pytest.raises(SpecError, match="a signal has no squares"):

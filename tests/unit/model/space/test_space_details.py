@@ -356,7 +356,7 @@ def test_steps_of_a_denoiser_count_as_steps_of_euler() -> None:
     assert set(factors) == {1, 2}
     assert space.outputs(rows).tolist() == (2 * 2 * factors).tolist()  # a patch of pixels, or of as many channels
     for row, factor in zip(rows[:20], factors, strict=False):
-        denoiser = space.design(row).arch.denoiser
+        denoiser = space.design(row).arch.head
         assert denoiser is not None
         assert factor == (denoiser.latents.factor if denoiser.latents else 1)
     plain = SearchSpace(spec())

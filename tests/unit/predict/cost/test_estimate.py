@@ -20,6 +20,7 @@ from chipwise.errors import SpecError, UnknownName, Unsupported
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.layer import Layer
@@ -205,16 +206,14 @@ def test_models_of_one_pass_have_a_time_an_image_and_none_a_token() -> None:
         ffn=FeedForward(width=32, gated=False, activation="gelu"),
     )
     arch = ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=5),
         d_model=16,
         layers=(layer,),
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=True,
         positions="learned",
-        head="classes",
-        classes=5,
-        stem=stem,
     )
     workload = Workload(batch=2)
     graphs = [lower(Design(arch=arch), workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]

@@ -12,6 +12,7 @@ from chipwise.api.testing.machines import US, round_machine
 from chipwise.hardware.device import CheckError, Curve, Residual
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -219,7 +220,7 @@ def test_memory_of_a_model_by_hand() -> None:
     FP32 tables: 20·16 tokens, the final norm 16, two norms of 16 and the blocks' vectors of one layer.
     """
     layer = Layer(attention=HEADS, ffn=GATED, attention_conv=3)
-    arch = ArchSpec(vocab_size=20, d_model=16, layers=(layer, replace(layer, shares=0)))
+    arch = ArchSpec(stem=Tokens(vocab_size=20), d_model=16, layers=(layer, replace(layer, shares=0)))
     parts = memory_parts(Design(arch=arch), REQUEST)
     assert parts.table_bytes == 4 * (320 + 16 + 2 * 16 + 3 * 16 + (64 + 16 + 16) + (24 + 24 + 16))
     assert parts.matrices == {"fp32": 4 * (16 * (32 + 32) + 32 * 16 + 3 * 16 * 24)}
@@ -236,11 +237,13 @@ def test_memory_of_a_model_by_hand() -> None:
 
 
 def test_an_untied_head_is_stored_in_its_own_format() -> None:
-    arch = ArchSpec(vocab_size=20, d_model=16, layers=(Layer(attention=None, ffn=PLAIN),), tie_embeddings=False)
+    arch = ArchSpec(
+        stem=Tokens(vocab_size=20), head=LmHead(tied=False), d_model=16, layers=(Layer(attention=None, ffn=PLAIN),)
+    )
     assert memory_parts(Design(arch=arch), REQUEST).matrices == {"fp32": 4 * (20 * 16 + 2 * 16 * 24)}
     mixed = memory_parts(Design(arch=arch, weights="fp32 head:int8"), REQUEST).matrices
     assert mixed == {"fp32": 4 * 2 * 16 * 24, "int8": 20 * 16 + 20 * 4}
-    tied = memory_parts(Design(arch=replace(arch, tie_embeddings=True)), REQUEST).matrices
+    tied = memory_parts(Design(arch=arch.with_tied(True)), REQUEST).matrices
     assert tied == {"fp32": 4 * 2 * 16 * 24}
 
 

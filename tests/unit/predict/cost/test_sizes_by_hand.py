@@ -57,7 +57,7 @@ def test_an_interval_widens_with_all_that_is_stored() -> None:
 def test_llama_cpp_keeps_the_token_table_in_the_heads_format(tied: bool, more: int) -> None:
     """Its table of 20 x 32 is no 2,560 bytes of FP32 but 8-bit as the head is; a tied head is that table itself."""
     arch = uniform(vocab_size=20, d_model=32, depth=1, heads=2, kv_heads=1, ffn_width=32, max_tokens=32)
-    design = Design(arch=replace(arch, tie_embeddings=tied), weights="int8")
+    design = Design(arch=arch.with_tied(tied), weights="int8")
     other, file = memory_parts(design, WORKLOAD), memory_parts(design, WORKLOAD, runtime="llama.cpp")
     assert other.table_bytes - file.table_bytes == 4 * 20 * 32
     assert file.matrix_bytes - other.matrix_bytes == more * int(weight_format("int8").matrix_bytes(32, 20))

@@ -11,6 +11,7 @@ from test_kernels_by_hand import ARCH, BARE, STEP, setting, sizes
 
 from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec, uniform
+from chipwise.model.arch.ends import Classes, States
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule, ShortConv
@@ -34,15 +35,12 @@ from chipwise.predict.served.training_step import _with_loss, training_step
 
 SQUARES = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=2)
 IMAGE = ArchSpec(
-    vocab_size=0,
+    stem=ImageStem(image_size=12, patch=4, prefix_tokens=0),
+    head=Classes(count=10, pooling="mean"),
     d_model=16,
     layers=(Layer(attention=SQUARES, ffn=FeedForward(width=24)),) * 2,
     max_tokens=9,
     positions="learned",
-    head="classes",
-    classes=10,
-    pooling="mean",
-    stem=ImageStem(image_size=12, patch=4, prefix_tokens=0),
 )
 LOOK = Step(batch=3, query_tokens=9, past_tokens=0)  # three images of 3 x 3 patches: 27 positions
 
@@ -220,7 +218,7 @@ def test_a_pyramid_by_hand() -> None:
 
 def test_what_is_made_of_the_positions_by_hand() -> None:
     """One query an image over its nine positions; norm and feed-forward of one row an image; a shared space of 7."""
-    arch = replace(IMAGE, pooling="attention", head="none", classes=0, projection=7)
+    arch = replace(IMAGE, head=States(pooling="attention", projection=7))
     found = [part for part in lower_pass(setting(arch=arch), LOOK) if part.place.startswith("head.")]
     attend = next(part.op for part in found if part.place == "head.pool.attend")
     assert isinstance(attend, AttentionOp)

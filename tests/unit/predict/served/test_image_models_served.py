@@ -12,12 +12,13 @@ from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import default_runtime
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.pool import PoolOp
@@ -57,18 +58,13 @@ def test_the_products_of_cross_attention_by_pencil() -> None:
     block = Attention(heads=2, kv_heads=2, head_size=16, rope=False, causal=False)
     stem = ImageStem(image_size=16, patch=4, prefix_tokens=0, bias=False)
     arch = ArchSpec(
-        vocab_size=0,
+        stem=QuestionStem(image=stem, question=Question(words=9, tokens=5), projector=Projector(widths=(64, 64))),
+        head=Classes(count=10, pooling="last"),
         d_model=64,
         layers=(Layer(attention=block, cross=block, ffn=FeedForward(width=96, gated=False, activation="gelu")),),
         max_tokens=16 + 5,
         norm="layernorm",
         positions="learned",
-        head="classes",
-        classes=10,
-        pooling="last",
-        stem=stem,
-        projector=Projector(widths=(64, 64)),
-        question=Question(words=9, tokens=5),
     )
     parts = parts_of(arch, batch=2)
     products = {part.place: part.op for part in parts if isinstance(part.op, Matmul)}
@@ -107,7 +103,7 @@ def test_a_known_model_has_the_sizes_that_the_law_counts(name: str) -> None:
     arch = resolve(name)
     model = vision.plain(arch)
     assert model is not None
-    assert arch.stem is not None
+    assert not arch.reads_tokens
     assert model.tokens == arch.stem.tokens
     weights = sum(p.count * p.op.k * p.op.n for p in parts_of(arch) if type(p.op) is Matmul and "pool" not in p.place)
     assert weights == pytest.approx(arch.parameters(), rel=0.12)
@@ -124,7 +120,9 @@ def test_pooling_by_attention_squares_and_convolutions_are_priced() -> None:
     arch = resolve(VIT)
     stem = ImageStem(image_size=224, patch=16, convs=(24, 48), prefix_tokens=0)
     layers = tuple(replace(layer, attention=replace(layer.attention, square=7)) for layer in arch.layers)
-    changed = parts_of(replace(arch, stem=stem, layers=layers, max_tokens=196, pooling="mean"), batch=3)
+    changed = parts_of(
+        replace(arch, stem=stem, head=replace(arch.head, pooling="mean"), layers=layers, max_tokens=196), batch=3
+    )
     assert [int(p.op.positions) for p in changed if isinstance(p.op, ConvOp)] == [112**2, 56**2]
     attend = [p.op for p in changed if isinstance(p.op, AttentionOp)]
     assert [(int(op.batch[0]), op.query_tokens) for op in attend] == [(3 * 4, 49)]

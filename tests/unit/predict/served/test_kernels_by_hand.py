@@ -351,7 +351,7 @@ def test_the_fullest_device_by_hand() -> None:
     """Three layers own weights; a tied head is the table; a pipeline has the larger end beside half of its layers."""
     table, head, body, cache = 100 * 16 * 2, 16 * 104 * 2, 3 * 16 * 48 * 2, 2 * 4 * (2 * 100 * 8 * 2)
     chunk = 8192  # what a runtime that mixes takes at once
-    tied, untied = memory_of(setting()), memory_of(setting(arch=replace(ARCH, tie_embeddings=False)))
+    tied, untied = memory_of(setting()), memory_of(setting(arch=ARCH.with_tied(False)))
     assert tied == {
         "weights": body + table,
         "cache": cache,
@@ -364,7 +364,7 @@ def test_the_fullest_device_by_hand() -> None:
     staged = memory_of(setting(pp=2))
     assert (staged["weights"], staged["cache"]) == (body / 2 + max(table, head), cache / 2)
     still = tuple(replace(layer, attention=replace(layer.attention, rope=False)) for layer in ARCH.layers)
-    there = replace(ARCH, layers=still, positions="learned", token_types=2, extra_positions=3)
+    there = replace(ARCH, layers=still, positions="learned", stem=replace(ARCH.stem, token_types=2, extra_positions=3))
     learned = memory_of(setting(arch=there))
     assert learned["weights"] == body + table + (2 + 64 + 3) * 16 * 2
 

@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_said_of_each_device_where_there_are_several() -> N
 def test_inputs_of_every_layer_are_normed_for_every_layer() -> None:
     """Gemma 4's second table: a token has one row of ``layer_inputs`` values in each layer."""
     setting = resolved(Request(model="gpt2", deployment=Deployment(device="h100-sxm"))).setting
-    arch = replace(setting.arch, layer_inputs=8)
+    arch = replace(setting.arch, stem=replace(setting.arch.stem, layer_inputs=8))
     parts = lower_pass(replace(setting, arch=arch), Step(batch=3, query_tokens=5, past_tokens=0))
     norms = [(part.op.rows, part.op.width) for part in parts if part.place == "layer_inputs.norm"]
     assert (3 * 5 * 12, 8) in norms

@@ -46,22 +46,19 @@ from chipwise_fitting.vendors import cell_terms, closed_batch_law
 H100 = datasheet.load("h100-sxm")
 HEADS = Attention(heads=4, kv_heads=4, head_size=4, rope=False, causal=False)
 TOWER = ArchSpec(
-    vocab_size=0,
+    stem=ImageStem(image_size=32, patch=4, prefix_tokens=1),
+    head=Projector(widths=(20, 30)),
     d_model=16,
     layers=(Layer(attention=HEADS, ffn=FeedForward(width=24)),) * 3,
     max_tokens=65,
     norm="layernorm",
     positions="learned",
-    head="none",
-    pooling="mean",
-    stem=ImageStem(image_size=32, patch=4, prefix_tokens=1),
-    projector=Projector(widths=(20, 30)),
-)  # fmt: skip
+)
 READ = Step(batch=2, query_tokens=65, past_tokens=0)  # two images of 8 x 8 patches and a class token
 
 
 def projected(projector: Projector, step: Step = READ) -> list[PlacedOp]:
-    return list(project(setting(arch=replace(TOWER, projector=projector)), step))
+    return list(project(setting(arch=replace(TOWER, head=projector)), step))
 
 
 def test_tokens_of_a_tower_by_hand() -> None:
@@ -101,7 +98,7 @@ def test_towers_are_held_wide_without_what_nothing_reads() -> None:
     found = tower_setting(TOWER, served)
     assert (found.plan.tp, len(found.arch.layers), found.arch.final_norm) == (2, 3, TOWER.final_norm)
     assert {found.formats.weights, found.formats.experts, found.formats.cache} == {served.formats.activations}
-    cut = tower_setting(replace(TOWER, projector=Projector(widths=(30,), unused_layers=1)), served)
+    cut = tower_setting(replace(TOWER, head=Projector(widths=(30,), unused_layers=1)), served)
     assert (len(cut.arch.layers), cut.arch.final_norm) == (2, False)
     odd = replace(TOWER, layers=(replace(TOWER.layers[0], ffn=FeedForward(width=9)),))
     assert tower_setting(odd, served).plan.tp == 1

@@ -16,7 +16,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.io import save
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -37,13 +37,12 @@ def ranker(
     ffn = None if pointwise else FeedForward(width=1024)
     return ArchSpec(
         name="ranker",
-        vocab_size=0,
+        stem=stem,
+        head=Similarity(),
         d_model=256,
         layers=(Layer(attention=attention, ffn=ffn),) * 8,
         max_tokens=201,
         positions="none",
-        head="similarity",
-        stem=stem,
     )
 
 

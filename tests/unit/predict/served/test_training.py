@@ -95,7 +95,7 @@ def test_gpt_2_on_an_a100_takes_a_step_as_published(vocabulary: int, published_s
     asked = resolved(
         Request(model="openai-community/gpt2", deployment=Deployment(device="a100-sxm-80gb", runtime="torch-compile"))
     ).setting
-    asked = replace(asked, arch=replace(asked.arch, vocab_size=vocabulary))
+    asked = replace(asked, arch=asked.arch.of_vocabulary(vocabulary))
     step = training_step(asked, datasheet.load("a100-sxm-80gb"), batch=16, tokens=1024)
     assert step.step.value == pytest.approx(published_s, rel=0.12)
     assert step.step.low < published_s < step.step.high

@@ -12,7 +12,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.sound.form import frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
@@ -32,16 +32,14 @@ def transcriber(*, chunk: int | None = None, module: ConvModule | None = None) -
     )
     ffn = FeedForward(width=128, activation="gelu", gated=False, bias=True)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Ctc(count=21),
         d_model=64,
         layers=(Layer(attention=attention, ffn=ffn, conv=module),),
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=True,
         positions="learned",
-        head="ctc",
-        classes=21,
-        stem=stem,
     )
 
 

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from pathlib import Path
 
@@ -90,7 +89,7 @@ def test_fewer_bits_cost_quality_in_order(arch: ArchSpec, data: TokenData) -> No
 
 
 def test_what_cannot_be_judged_is_refused(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:
-    wider = dataclasses.replace(arch, vocab_size=301)
+    wider = arch.of_vocabulary(301)
     with pytest.raises(InputError, match="301 tokens"):
         data.quality(load_model(wider, arrays(wider)))
     with pytest.raises(InputError, match="cannot be read as weights"):

@@ -9,6 +9,7 @@ import pytest
 
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
@@ -27,15 +28,13 @@ def model(*, bands: int = 20, frames: int = 100, classes: int = 2) -> ArchSpec:
     stem = ImageStem(image_size=frames, patch=10, channels=bands, axes=1)
     attention = Attention(heads=1, kv_heads=1, head_size=8, rope=False, causal=False)
     return ArchSpec(
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=classes),
         d_model=8,
         layers=(Layer(attention=attention, ffn=None),),
         max_tokens=stem.tokens,
         norm="layernorm",
         positions="learned",
-        head="classes",
-        classes=classes,
-        stem=stem,
     )
 
 

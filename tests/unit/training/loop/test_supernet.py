@@ -125,14 +125,14 @@ def test_training_makes_every_part_better_and_scores_are_those_of_the_extracted_
         assert bits == pytest.approx(alone.bits_per_byte, rel=1e-6)
         assert bits < 0.8 * untrained
     with pytest.raises(InputError, match="no text in tokens of vocabulary"):
-        score(weights, result.whole, [dataclasses.replace(designs[0], vocab_size=299)], data)
+        score(weights, result.whole, [designs[0].of_vocabulary(299)], data)
 
 
 def test_text_is_needed_for_every_vocabulary(
     designs: list[ArchSpec], data: TokenData, tmp_path: Path, clock: Clock
 ) -> None:
     with pytest.raises(InputError, match=r"no text in tokens of vocabulary \[290\]"):
-        run([*designs, dataclasses.replace(designs[0], vocab_size=290)], data, tmp_path, clock)
+        run([*designs, designs[0].of_vocabulary(290)], data, tmp_path, clock)
 
 
 def test_a_larger_budget_goes_on_and_a_finished_one_is_not_repeated(

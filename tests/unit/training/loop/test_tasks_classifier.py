@@ -80,7 +80,7 @@ def test_the_unrounded_graph_says_what_torch_says(
     arch: ArchSpec, store: TokenStore, tmp_path: Path, tied: bool, taps: int
 ) -> None:
     layers = tuple(replace(layer, attention_conv=taps, ffn_conv=taps) for layer in arch.layers)
-    model = build(replace(arch, tie_embeddings=tied, layers=layers), seed=1).eval()
+    model = build(replace(arch.with_tied(tied), layers=layers), seed=1).eval()
     tuned, head = shipped(tmp_path / "c", model, store, "fp32")
     texts = [item.text for item in TASK.test]
     ids = [encode(store.tokenizer(300), text, arch.max_tokens) for text in texts]

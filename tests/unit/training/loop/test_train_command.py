@@ -275,7 +275,7 @@ def test_parameters_that_multiply_by_hand(arch: ArchSpec) -> None:
     assert multiplied(arch) == layer + 300 * 32
     shared = Layer(attention=arch.layers[0].attention, ffn=arch.layers[0].ffn, shares=0)
     assert multiplied(replace(arch, layers=(arch.layers[0], shared))) == 2 * layer + 300 * 32
-    assert multiplied(replace(arch, tie_embeddings=False)) == layer + 300 * 32  # looking up multiplies nothing
+    assert multiplied(arch.with_tied(False)) == layer + 300 * 32  # looking up multiplies nothing
 
 
 def test_mfu_is_six_flops_a_parameter_and_token_over_the_peak(arch: ArchSpec, data: TokenData, tmp_path: Path) -> None:

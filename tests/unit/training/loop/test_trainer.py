@@ -213,7 +213,7 @@ def test_impossible_requests_are_refused(arch: ArchSpec, data: TokenData, tmp_pa
         with pytest.raises(InputError, match="budget"):
             run(arch, data, tmp_path, clock, budget=budget)
     with pytest.raises(InputError, match="301 tokens"):
-        run(dataclasses.replace(arch, vocab_size=301), data, tmp_path, clock)
+        run(arch.of_vocabulary(301), data, tmp_path, clock)
     with pytest.raises(SpecError, match="decay_share"):
         Recipe(decay_share=0.0)
 

@@ -228,12 +228,12 @@ def test_the_folder_and_the_sampler_draw_what_the_model_draws(
     ours, labels = load_model(arch, weights), torch.tensor([0, 2])
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "winner", trust_remote_code=True)
     noise = torch.randn((2, 1, 8, 8), generator=torch.Generator().manual_seed(5))
-    expected = draw(ours, noise, labels, chosen.arch.denoiser)
+    expected = draw(ours, noise, labels, chosen.arch.head)
     torch.testing.assert_close(theirs.generate([0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     sampler = runpy.run_path(str(tmp_path / "winner" / "sampler.py"))
     noise = torch.from_numpy(np.random.default_rng(5).standard_normal((2, 1, 8, 8), dtype=np.float32))
     found = sampler["draw"](tmp_path / "winner" / "model.onnx", [0, 2], seed=5)
-    expected = draw(ours, noise, labels, chosen.arch.denoiser)
+    expected = draw(ours, noise, labels, chosen.arch.head)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
 
 

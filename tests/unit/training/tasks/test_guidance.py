@@ -98,7 +98,7 @@ def test_guidance_is_a_choice_of_plain_flows_whose_passes_are_counted() -> None:
     rows = space.sample(200, np.random.default_rng(0))
     assert set(space.values(rows, "guidance").tolist()) == {1.0, 2.0, 4.0}
     assert space.passes(rows).tolist() == [space.design(row).arch.passes for row in rows]
-    assert space.steps(rows).tolist() == [space.design(row).arch.denoiser.steps for row in rows]
+    assert space.steps(rows).tolist() == [space.design(row).arch.head.steps for row in rows]
     shortcuts = space.values(rows, "training") == "shortcut"
     assert set(space.values(rows[shortcuts], "guidance").tolist()) == {1.0}
     assert any("guided 4" in summary(space.design(row)) for row in rows)

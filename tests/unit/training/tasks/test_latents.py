@@ -82,12 +82,12 @@ def machine() -> Any:
 def test_a_model_of_latents_by_pencil() -> None:
     """Of 8 x 8 pixels 4 x 4 latents of 2 channels; patches of 2 x 2 have 8 values, and there are four."""
     arch = design().arch
-    assert arch.stem is not None
+    assert not arch.reads_tokens
     assert (arch.stem.shape, arch.stem.values, arch.stem.tokens) == ((2, 4, 4), 8, 4)
     decoder = (9 * 2 + 1) * 64 + (9 * 64 + 1) * 4
-    assert arch.denoiser.latents.parameters(2) == decoder
+    assert arch.head.latents.parameters(2) == decoder
     assert weight_shapes(arch)["decoder.convs.1.weight"] == (4, 64, 3, 3)
-    assert arch.parameters() - replace(arch, denoiser=replace(arch.denoiser, latents=None)).parameters() == decoder
+    assert arch.parameters() - replace(arch, head=replace(arch.head, latents=None)).parameters() == decoder
     assert from_data(to_data(arch)) == arch
     assert "latents 2" in summary(design())
     check_parameters(arch)
@@ -107,7 +107,7 @@ def test_the_decoder_runs_once_an_image_however_many_passes_it_takes() -> None:
     added = []
     for steps, guidance in ((1, 1.0), (2, 1.0), (2, 3.0)):
         arch = design(steps=steps, guidance=guidance).arch
-        added.append(seconds(arch) - seconds(replace(arch, denoiser=replace(arch.denoiser, latents=None))))
+        added.append(seconds(arch) - seconds(replace(arch, head=replace(arch.head, latents=None))))
     assert added == pytest.approx([added[0]] * 3, rel=0.02)
     assert added[0] > 0
     whole = ConvOp(batch=1, positions=16, in_channels=2, out_channels=64, taps=9, bias=True)
@@ -181,11 +181,11 @@ def test_all_forms_draw_the_same_images(opened: Any, learnt: Any, tmp_path: Path
     ours, labels = load_model(arch, weights), torch.tensor([0, 2])
     noise = torch.randn((2, 2, 4, 4), generator=torch.Generator().manual_seed(5))
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "winner", trust_remote_code=True)
-    expected = draw(ours, noise, labels, arch.denoiser)
+    expected = draw(ours, noise, labels, arch.head)
     assert tuple(expected.shape) == (2, 1, 8, 8)
     torch.testing.assert_close(theirs.generate([0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     start = np.random.default_rng(5).standard_normal((2, 2, 4, 4), dtype=np.float32)
-    expected = draw(ours, torch.from_numpy(start), labels, arch.denoiser).numpy()
+    expected = draw(ours, torch.from_numpy(start), labels, arch.head).numpy()
     sampler = runpy.run_path(str(tmp_path / "winner" / "sampler.py"))
     np.testing.assert_allclose(sampler["draw"](path, [0, 2], seed=5), expected, atol=1e-4, rtol=1e-4)
     request = {"runtime": "onnxruntime", "model": str(path), "threads": 1, "batch": 2, "prompt_tokens": 1}
@@ -220,6 +220,6 @@ def test_what_cannot_be_is_refused(opened: Any) -> None:
         with pytest.raises(SpecError, match="latents"):
             build(SpaceSpec, {**SPACE, "image": {**image, **changes}})
     arch = design().arch
-    other = replace(arch, denoiser=replace(arch.denoiser, latents=Latents(factor=4, channels=1)))
+    other = replace(arch, head=replace(arch.head, latents=Latents(factor=4, channels=1)))
     with pytest.raises(InputError, match="autoencoders of 2"):
         FlowImages.load(opened.path).require_fit(other)

@@ -17,7 +17,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
 from chipwise.training.tasks.selective_precision import Selection, faster, select
 
 QKV, OUT, UP, DOWN = "0.qkv", "0.out", "0.up", "0.down"
@@ -28,9 +28,7 @@ def design() -> Design:
     attention = Attention(heads=2, kv_heads=2, head_size=16, rope=False, relative_buckets=7)
     layer = Layer(attention=attention, ffn=FeedForward(width=48, gated=False, activation="relu"))
     stem = RankingStem(items=30, history=6, candidates=4)
-    arch = ArchSpec(
-        vocab_size=0, d_model=32, layers=(layer,), max_tokens=7, positions="none", head="similarity", stem=stem
-    )
+    arch = ArchSpec(stem=stem, head=Similarity(), d_model=32, layers=(layer,), max_tokens=7, positions="none")
     return Design(arch=arch)
 
 

@@ -24,13 +24,13 @@ SPACED = SearchSpace(build(SpaceSpec, {**SPACE, "image": IMAGE}))
 def test_plain_flows_are_drawn_with_each_and_shortcuts_by_equal_steps_of_euler() -> None:
     rows = SPACED.sample(200, np.random.default_rng(0))
     flows = SPACED.values(rows, "training") == "flow"
-    served = [(each.solver, each.shift) for each in (SPACED.design(row).arch.denoiser for row in rows)]
+    served = [(each.solver, each.shift) for each in (SPACED.design(row).arch.head for row in rows)]
     several = SPACED.steps(rows) > 1
     assert {served[i] for i in np.flatnonzero(~several)} == {("euler", 1.0)}
     every = {(solver, shift) for solver in ("euler", "multistep") for shift in (1.0, 2.0)}
     assert {served[i] for i in np.flatnonzero(flows & several)} == every
     assert {served[i] for i in np.flatnonzero(~flows)} == {("euler", 1.0)}
-    assert SPACED.passes(rows).tolist() == [SPACED.design(row).arch.denoiser.steps for row in rows]
+    assert SPACED.passes(rows).tolist() == [SPACED.design(row).arch.head.steps for row in rows]
     assert any("4 steps multistep shift 2" in summary(SPACED.design(row)) for row in rows)
     assert "solver" not in SearchSpace(build(SpaceSpec, SPACE)).index, "spaces without it are what they were"
 

@@ -17,11 +17,14 @@ References:
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.layer import Layer
+from chipwise.model.arch.trunk import Head, Stem, Trunk
 from chipwise.model.kinds.denoiser.latents.spec import Latents
 from chipwise.model.kinds.image.stem import ImageStem
 
@@ -61,9 +64,10 @@ def moves(steps: int, solver: Solver = "euler", shift: float = UNSHIFTED) -> tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Denoiser:
-    """Fields of a denoiser beyond stem and layers, with its number of steps."""
+class Denoiser(Head):
+    """Makes an image's velocity of what the layers leave, and modulates their blocks; with the number of steps."""
 
+    name: ClassVar[str] = "none"
     labels: int  # rows of the table of labels
     frequencies: int = 256  # values that a time is written in, before two matrices read it
     steps: int = 8  # in which an image is made; training does not depend on them
@@ -117,9 +121,48 @@ class Denoiser:
         """Values of a patch in the output."""
         return self.outputs * int(stem.patch**stem.axes) * stem.channels
 
-    def parameters(self, d_model: int, stem: ImageStem) -> int:
+    def modulation_width(self, trunk: Trunk, layer: Layer) -> int:
+        """Values that shift, scale and gate the blocks of ``layer``."""
+        return BLOCK_PARTS * trunk.d_model * len(tuple(layer.blocks()))
+
+    def as_trained(self) -> Self:
+        """The denoiser with one step, and guidance 2 if any: steps, solver and shift do not affect training."""
+        return replace(self, steps=1, guidance=2.0 if self.guided else self.guidance, solver="euler", shift=UNSHIFTED)
+
+    def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
+        """The matrix that modulates all blocks and the end, and the one back to pixels."""
+        end = END_PARTS * trunk.d_model
+        return (trunk.d_model, self._blocks_width(trunk) + end), (trunk.d_model, self.values(_patches(stem)))
+
+    def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """All but these two matrices."""
+        inside = sum(into * outputs for into, outputs in self.matrices(trunk, stem))
+        return self.parameters(trunk, stem) + self._blocks_width(trunk) * (trunk.d_model + 1) - inside
+
+    def _blocks_width(self, trunk: Trunk) -> int:
+        return sum(self.modulation_width(trunk, layer) for layer in trunk.layers)
+
+    def parameters(self, trunk: Trunk, stem: Stem) -> int:
         """The matrices that read numbers, the table of labels, the last modulation and the matrix back to pixels."""
+        image, d_model = _patches(stem), trunk.d_model
         number = (self.frequencies + 1) * d_model + (d_model + 1) * d_model
-        end = END_PARTS * d_model * (d_model + 1) + self.values(stem) * (d_model + 1)
-        decoder = 0 if self.latents is None else self.latents.parameters(stem.channels)
+        end = END_PARTS * d_model * (d_model + 1) + self.values(image) * (d_model + 1)
+        decoder = 0 if self.latents is None else self.latents.parameters(image.channels)
         return len(self.told) * number + self.rows * d_model + end + decoder
+
+    def check(self, trunk: Trunk, stem: Stem) -> None:
+        """Checks that patches of an image are read, with nothing before them."""
+        _patches(stem)
+
+    def record(self) -> Mapping[str, object]:
+        """The denoiser, in place of a head."""
+        return {"head": self.name, "denoiser": self}
+
+
+def _patches(stem: Stem) -> ImageStem:
+    """``stem`` as a denoiser's."""
+    if stem.vocab_size:
+        raise SpecError("a denoiser reads images; give it a stem", field="denoiser")
+    if not isinstance(stem, ImageStem) or stem.axes != 2 or stem.prefix_tokens or stem.convs:
+        raise SpecError("a denoiser's stem is patches of an image, with no positions before them", field="stem")
+    return stem

@@ -14,7 +14,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import unbuilt
 from chipwise.model.kinds.denoiser import lower, weights
-from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED
+from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED, Denoiser
 from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
 from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch, random_signals
@@ -25,8 +25,8 @@ _FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem, denoiser = arch.stem, arch.denoiser
-    if denoiser is None or not isinstance(stem, ImageStem):
+    stem, denoiser = arch.stem, arch.head
+    if not isinstance(denoiser, Denoiser) or not isinstance(stem, ImageStem):
         yield "it does not denoise images"
         return
     yield from unbuilt(arch, free=(*FREE, *_FREE))
@@ -62,13 +62,13 @@ def _axes(sub: ArchSpec, whole: ArchSpec, sources: Mapping[str, str]) -> Axes:
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
     """Random images, times, labels and sizes of steps."""
     times, sizes = generator.random((2, batch), np.float32)
-    labels = np.arange(batch) % (arch.denoiser.labels if arch.denoiser else 1)
+    labels = np.arange(batch) % arch.head_as(Denoiser).labels
     return (*random_signals(arch, generator, batch), times, labels, sizes)
 
 
 DENOISER = Form(
     name="denoiser",
-    matches=lambda arch: arch.denoiser is not None,
+    matches=lambda arch: isinstance(arch.head, Denoiser),
     departures=_departures,
     does=lambda arch: "draws images",
     weights=(weights.stem, weights.head),

@@ -18,6 +18,7 @@ from chipwise.model.kinds.denoiser.latents.onnx import add_decoder
 from chipwise.model.kinds.denoiser.modulation.onnx import add_modulated, add_pixels, add_told
 from chipwise.model.kinds.denoiser.parts import parts_of
 from chipwise.model.kinds.image.patches.onnx import add_patches
+from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 
 
@@ -41,7 +42,7 @@ def _norm(s: Stream, at: Place, place: str, key: str) -> str:
 
 
 def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    return add_attend(s.graph, block, s.arch.stem, layer=layer, x=x, d_model=s.arch.d_model)
+    return add_attend(s.graph, block, s.arch.stem_as(ImageStem), layer=layer, x=x, d_model=s.arch.d_model)
 
 
 def _head(s: Stream) -> None:

@@ -14,9 +14,9 @@ def parts_of(arch: ArchSpec) -> tuple[ImageStem, Denoiser]:
     Raises:
         Unsupported: ``arch`` is none.
     """
-    if arch.denoiser is None or not isinstance(arch.stem, ImageStem):
+    if not isinstance(arch.head, Denoiser):
         raise Unsupported(f"{arch.name} does not denoise images")
-    return arch.stem, arch.denoiser
+    return arch.stem_as(ImageStem), arch.head
 
 
 def modulation_widths(arch: ArchSpec) -> dict[str, int]:

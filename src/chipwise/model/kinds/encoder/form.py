@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.arch.ends import Pooler, States
 from chipwise.model.kinds.encoder import weights
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 
@@ -18,11 +19,11 @@ _FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "c
 
 def without_head(arch: ArchSpec) -> ArchSpec:
     """``arch`` without its pooler, which embeddings by the mean of the positions do not need."""
-    return replace(arch, head="none")
+    return replace(arch, head=States())
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    if arch.norm_place != "post" or arch.head not in ("pooler", "none"):
+    if arch.norm_place != "post" or not isinstance(arch.head, Pooler | States):
         yield "it is not an encoder with norms after its blocks"
     yield from unbuilt(arch, free=_FREE)
     if arch.final_norm:

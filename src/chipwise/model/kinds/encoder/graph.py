@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.nodes import Nodes, Stream
@@ -22,7 +23,7 @@ def _stem(s: Stream) -> None:
 
     Without it the runtime has a faster kernel.
     """
-    if s.output == "pooler" and s.arch.head != "pooler":
+    if s.output == "pooler" and not isinstance(s.arch.head, Pooler):
         raise Unsupported(f"{s.arch.name} has no pooler; export it with output='mean' or 'states'")
     s.x = _embedding(s.graph, s.arch)
     s.read = s.graph.input("mask", TensorProto.INT32, ["batch", "tokens"]) if s.padded else ""
@@ -62,7 +63,9 @@ def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
 
     def places() -> npt.NDArray[Any]:
         rows = graph.weight("positions.weight", (arch.max_tokens, d))
-        return rows + graph.weight("token_types.weight", (arch.token_types, d))[:1] if arch.token_types else rows
+        return (
+            rows + graph.weight("token_types.weight", (arch.stem.token_types, d))[:1] if arch.stem.token_types else rows
+        )
 
     x = graph.node("Gather", [table, tokens], "embedding.tokens", axis=0)
     length = graph.node("Shape", [tokens], "embedding.length", start=1, end=2)

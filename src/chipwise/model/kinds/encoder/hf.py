@@ -68,7 +68,7 @@ def is_bert(arch: ArchSpec) -> bool:
     alike = all(layer == first for layer in arch.layers)
     biases = attention.qkv_bias and attention.out_bias and ffn.bias and arch.norm_bias
     square = attention.query_width == arch.d_model
-    ends = arch.norm == "layernorm" and arch.embedding_norm and arch.token_types > 0
+    ends = arch.norm == "layernorm" and arch.embedding_norm and arch.stem.token_types > 0
     return alike and biases and square and ends and not ffn.gated and ffn.activation in _ACTIVATIONS
 
 
@@ -91,7 +91,7 @@ def bert_config(arch: ArchSpec) -> dict[str, object]:
         "num_attention_heads": first.attention.heads,
         "hidden_act": _ACTIVATIONS[first.ffn.activation],
         "max_position_embeddings": arch.max_tokens,
-        "type_vocab_size": arch.token_types,
+        "type_vocab_size": arch.stem.token_types,
         "layer_norm_eps": arch.norm_eps,
         "position_embedding_type": "absolute",
     }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.attention.encoder import EncoderAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
@@ -48,10 +49,10 @@ class Encoder(nn.Module):
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
-        self.token_types = nn.Embedding(arch.token_types, arch.d_model) if arch.token_types else None
+        self.token_types = nn.Embedding(arch.stem.token_types, arch.d_model) if arch.stem.token_types else None
         self.embedding_norm = make_norm(arch) if arch.embedding_norm else None
         self.layers = nn.ModuleDict({str(i): EncoderLayer(arch, layer) for i, layer in enumerate(arch.layers)})
-        self.pooler = nn.Linear(arch.d_model, arch.d_model) if arch.head == "pooler" else None
+        self.pooler = nn.Linear(arch.d_model, arch.d_model) if isinstance(arch.head, Pooler) else None
 
     def forward(self, tokens_BT: Tensor, mask_BT: Tensor | None = None, types_BT: Tensor | None = None) -> Tensor:
         """The last layer's states (B, T, D).

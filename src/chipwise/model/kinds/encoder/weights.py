@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.blocks.weights import Shapes, linear, norm
 
 
@@ -10,13 +11,13 @@ def stem(arch: ArchSpec) -> Shapes:
     """The tables of tokens, positions and segments, and the norm of their sum."""
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     yield "positions.weight", (arch.max_tokens, arch.d_model)
-    if arch.token_types:
-        yield "token_types.weight", (arch.token_types, arch.d_model)
+    if arch.stem.token_types:
+        yield "token_types.weight", (arch.stem.token_types, arch.d_model)
     if arch.embedding_norm:
         yield from norm(arch, "embedding_norm")
 
 
 def head(arch: ArchSpec) -> Shapes:
     """The pooler, if there is one."""
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         yield from linear("pooler", arch.d_model, arch.d_model, bias=True)

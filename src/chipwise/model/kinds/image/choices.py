@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
@@ -19,7 +20,7 @@ from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import Question, QuestionStem, image_of
 
 IMAGE_CHOICES = ("patch", "stem", "pooling")
 POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
@@ -294,7 +295,8 @@ class ImageSpace(Choices):
         if denoiser is not None:
             return ArchSpec(
                 name=whole.name,
-                vocab_size=0,
+                stem=stem,
+                head=denoiser,
                 d_model=whole.d_model,
                 layers=tuple(layers),
                 max_tokens=stem.tokens,
@@ -302,32 +304,27 @@ class ImageSpace(Choices):
                 norm_weight=False,
                 norm_eps=1e-6,
                 positions="learned",
-                head="none",
-                stem=stem,
-                denoiser=denoiser,
             )
-        asked = self.asked(chosen, whole.d_model) if self.question else {}
+        read = self.asked(chosen, whole.d_model) if self.question else stem
         return ArchSpec(
             name=whole.name,
-            vocab_size=0,
             d_model=whole.d_model,
             layers=tuple(layers),
             norm=whole.norm,
             norm_bias=whole.norm == "layernorm",
             positions="learned" if chosen.get("positions", LEARNED) == LEARNED else "none",
-            head="classes",
-            classes=self.classes,
-            stem=stem,
-            **({"max_tokens": stem.tokens, "pooling": chosen["pooling"]} | asked),
+            head=Classes(count=self.classes, pooling="last" if self.question else chosen["pooling"]),
+            stem=read,
+            max_tokens=read.request_tokens,
         )
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
         """Whether ``arch`` reads no images, or others."""
         if arch.reads != "image":
             return f"{arch.name} reads no images or spectrograms, which {run} has"
-        stem = arch.stem
+        stem = image_of(arch.stem)
         wanted = {"size": self.size, "channels": self.channels, "classes": self.classes, "axes": self.axes}
-        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.classes, "axes": stem.axes}
+        got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.outputs, "axes": stem.axes}
         return other_sizes(arch, run=run, got=got, wanted=wanted)
 
     def _halves(self, patch: int, times: int) -> bool:
@@ -348,14 +345,12 @@ class ImageSpace(Choices):
             axes=self.axes,
         )
 
-    def asked(self, choices: Chosen, d_model: int) -> dict[str, Any]:
-        """The fields of a model that answers questions, beyond those of a classifier."""
+    def asked(self, choices: Chosen, d_model: int) -> QuestionStem:
+        """The stem of a model that answers questions, behind the one of its image."""
         merge = choices.get("merge", NO_MERGE)
         projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
-        stem = self.stem_of(choices)
-        tokens = projector.tokens_of(stem.grid, stem.axes) + self.question
         question = Question(words=self.words, tokens=self.question)
-        return {"projector": projector, "question": question, "max_tokens": tokens, "pooling": "last"}
+        return QuestionStem(image=self.stem_of(choices), question=question, projector=projector)
 
     def crosses(self, choices: Chosen) -> bool:
         """Whether the words of questions see the image by cross-attention."""
@@ -366,7 +361,7 @@ class ImageSpace(Choices):
         if self.crosses(chosen):
             return self.question
         if self.question:
-            return int(self.asked(chosen, 1)["max_tokens"])
+            return self.asked(chosen, 1).positions
         return self.stem_of(chosen).tokens
 
 

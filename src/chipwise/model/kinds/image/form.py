@@ -15,6 +15,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, heads_departures, in_layers, unbuilt
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, random_signals, same_input
@@ -23,6 +24,7 @@ from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 
 FREE = {  # later fields that classifiers set
     "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
@@ -32,16 +34,17 @@ _PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem: object = arch.stem
+    asked = question_of(arch.stem)
+    stem = arch.stem if asked is None else asked.image
     if not isinstance(stem, ImageStem):
         yield "it does not read images"
         return
     yield from unbuilt(arch, free=FREE)
-    if arch.head != "classes":
-        yield f"head = {arch.head!r} is not built for images"
-    if arch.pooling == "attention":
+    if not isinstance(arch.head, Classes):
+        yield f"head = {arch.head.name!r} is not built for images"
+    if arch.head.pooling == "attention":
         yield "pooling by attention is not built"
-    if arch.positions not in (("learned", "none") if arch.question is None else ("learned",)):
+    if arch.positions not in (("learned", "none") if asked is None else ("learned",)):
         yield f"positions = {arch.positions!r} is not built for images"
     if stem.mask_token:
         yield "a stem with a mask token is not built"
@@ -51,20 +54,23 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         yield from _stage_departures(arch, stem)
     if stem.sides[-1] % stem.edge:
         yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
-    if arch.question is None and arch.max_tokens != stem.tokens:
+    if asked is None and arch.max_tokens != stem.tokens:
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
     if any(side % 2 for side in stem.sides[:-1]):
         yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
-    if arch.question is not None and any(layer.attention and layer.attention.square for layer in arch.layers):
+    if asked is not None and any(layer.attention and layer.attention.square for layer in arch.layers):
         yield "squares of patches with a question behind them are not built"
-    if (arch.question is None) != (arch.projector is None) or (arch.question is not None and stem.bias):
-        yield "a question without a projector behind a stem without biases, or a projector without one, is not built"
-    if (projector := arch.projector) is not None:
+    if asked is not None and stem.bias:
+        yield "a question with a projector behind a stem with biases is not built"
+    if arch.head.token_width:
+        yield "a projector without a question is not built"
+    if asked is not None:
+        projector = asked.projector
         plain = replace(projector, widths=(arch.d_model,) * 2, pool=1, join=1)
         if plain != Projector(widths=(arch.d_model,) * 2) or projector.pool * projector.join not in (1, 2):
             yield "a projector other than two matrices behind none or four patches averaged or joined is not built"
     biased = any(isinstance(layer.attention, Attention) and layer.attention.relative_buckets for layer in arch.layers)
-    if biased and (arch.positions == "learned" or arch.question is not None or stem.prefix_tokens > 1):
+    if biased and (arch.positions == "learned" or asked is not None or stem.prefix_tokens > 1):
         yield "position biases beside learned positions, a question or several tokens before the patches are not built"
     yield from layer_departures(arch, free=_PLACED)
     yield from _bias_departures(arch.layers, stem)
@@ -82,8 +88,7 @@ def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
         if stage.norm_after:
             yield f"stages[{i}].norm_after = True (norms after blocks) is not built"
     for i, inner in enumerate(stage_archs(arch, stem)):
-        assert inner.stem is not None
-        for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, inner.stem)):
+        for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, image_of(inner.stem))):
             yield f"stages[{i}].{found}"
 
 
@@ -112,18 +117,18 @@ def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[
 
 
 def _task(arch: ArchSpec) -> str:
-    if arch.question is not None:
+    if arch.stem.asks:
         return "multimodal"
     return "vision" if arch.stem.axes == 2 else "speech"
 
 
 def _does(arch: ArchSpec) -> str:
-    stem: ImageStem = arch.stem
+    stem = image_of(arch.stem)
     size = " x ".join(str(stem.image_size) for _ in range(stem.axes))
-    if arch.question is not None:
+    if arch.stem.asks:
         return f"answers questions about images of {size}"
     kind = "images" if stem.axes == 2 else "spectrograms"
-    return f"tells {arch.classes:,} classes of {kind} of {size} apart, in {stem.channels} channels"
+    return f"tells {arch.outputs:,} classes of {kind} of {size} apart, in {stem.channels} channels"
 
 
 def _modelling(arch: ArchSpec) -> Modelling:
@@ -148,12 +153,13 @@ def seen_words(arch: ArchSpec) -> str:
 
 def sketch(arch: ArchSpec) -> Sketch:
     """The stem and what is pooled, or what is asked, and what positions see."""
-    words, seen = stem_words(arch.stem), seen_words(arch)
-    if arch.question is not None and arch.projector is not None:
-        merged = "joined " if arch.projector.join > 1 else "mean " if arch.projector.pool > 1 else ""
-        asked = f"{words} {merged}{arch.image_tokens}+{arch.question.tokens}"
-        return Sketch(first=asked, attention=seen + (" cross" if arch.crosses else ""))
-    return Sketch(first=f"{words} {'class token' if arch.pooling == 'first' else arch.pooling}", attention=seen)
+    words, seen, asked = stem_words(image_of(arch.stem)), seen_words(arch), question_of(arch.stem)
+    if asked is not None:
+        merged = "joined " if asked.projector.join > 1 else "mean " if asked.projector.pool > 1 else ""
+        first = f"{words} {merged}{asked.image_tokens}+{asked.question.tokens}"
+        return Sketch(first=first, attention=seen + (" cross" if arch.crosses else ""))
+    pooling = "class token" if arch.head.pooling == "first" else arch.head.pooling
+    return Sketch(first=f"{words} {pooling}", attention=seen)
 
 
 def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
@@ -162,25 +168,25 @@ def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
     Raises:
         SpecError: They do not, or one of the models answers questions.
     """
-    if sub.question is not None or whole.question is not None:
+    if sub.stem.asks or whole.stem.asks:
         raise SpecError("models of questions about images share no weights by cutting", field="question")
     same_input(sub, whole)
-    small, large = sub.stem, whole.stem
+    small, large = sub.stem_as(ImageStem), whole.stem_as(ImageStem)
     if replace(small, convs=large.convs) != large or len(small.convs) != len(large.convs):
         raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
     """Random images, with words of questions where the model answers them."""
-    images = random_signals(arch, generator, batch)
-    if arch.question is None:
+    images, asked = random_signals(arch, generator, batch), question_of(arch.stem)
+    if asked is None:
         return images
-    return (*images, generator.integers(0, arch.question.words, (batch, arch.question.tokens)))
+    return (*images, generator.integers(0, asked.question.words, (batch, asked.question.tokens)))
 
 
 CLASSIFIER = Form(
     name="classifier",
-    matches=lambda arch: isinstance(arch.stem, ImageStem),
+    matches=lambda arch: isinstance(arch.stem, ImageStem | QuestionStem),
     departures=_departures,
     does=_does,
     weights=(weights.stem, weights.classes),

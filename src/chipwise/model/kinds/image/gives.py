@@ -6,18 +6,20 @@ from dataclasses import replace
 from typing import Literal
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes, Pooler, States
 from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.projector.spec import projector_of
 
 Gives = Literal["states", "vector", "logits", "tokens"]
 
 
 def gives(arch: ArchSpec) -> Gives:
     """What it makes of an image: states of all positions, one vector, or a decoder's tokens."""
-    if arch.projector is not None:
+    if arch.head.token_width:
         return "tokens"
-    if arch.head == "classes":
+    if isinstance(arch.head, Classes):
         return "logits"
-    pooled = arch.head == "pooler" or arch.pooling == "attention" or arch.projection > 0
+    pooled = isinstance(arch.head, Pooler) or arch.head.pooling == "attention" or arch.head.projection > 0
     return "vector" if pooled else "states"
 
 
@@ -25,22 +27,24 @@ def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
     """The shape of what it makes of one image."""
     kind = gives(arch)
     if kind == "vector":
-        return (arch.projection or arch.d_model,)
+        return (arch.head.projection or arch.d_model,)
     if kind == "logits":
-        return (arch.classes,)
-    if arch.projector is None:
+        return (arch.outputs,)
+    projector = projector_of(arch.head)
+    if projector is None:
         return stem.tokens, arch.d_model
-    return arch.projector.tokens_of(stem.grid, stem.axes), arch.projector.widths[-1]
+    return projector.tokens_of(stem.grid, stem.axes), projector.token_width
 
 
 def as_run(arch: ArchSpec) -> ArchSpec:
     """``arch`` as it is computed: without the last layers that nothing reads, and then without the last norm."""
-    if arch.projector is None or not arch.projector.unused_layers:
+    projector = projector_of(arch.head)
+    if projector is None or not projector.unused_layers:
         return arch
-    kept = arch.layers[: len(arch.layers) - arch.projector.unused_layers]
-    return replace(arch, layers=kept, final_norm=False, projector=replace(arch.projector, unused_layers=0))
+    kept = arch.layers[: len(arch.layers) - projector.unused_layers]
+    return replace(arch, layers=kept, final_norm=False, head=replace(projector, unused_layers=0))
 
 
 def without_projector(arch: ArchSpec) -> ArchSpec:
     """The tower alone, as it is computed."""
-    return replace(as_run(arch), projector=None)
+    return replace(as_run(arch), head=States())

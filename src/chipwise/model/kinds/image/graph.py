@@ -18,29 +18,29 @@ from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 
 
 def _stem(s: Stream) -> None:
     arch = s.arch
-    stem: ImageStem = arch.stem
+    stem, asked = image_of(arch.stem), question_of(arch.stem)
     s.x, s.positions = add_patches(s.graph, arch, stem), arch.request_tokens
-    if arch.question is not None:
-        s.x, s.read = _with_question(s.graph, arch, arch.question, stem, s.x)
+    if asked is not None:
+        s.x, s.read = _with_question(s.graph, arch, asked, s.x)
     if stem.stages:
         _through_stages(s, stem)
-    if arch.pooling in ("first", "last") and s.last is None:
-        s.x, s.positions = add_first(s.graph, s.x, last=arch.pooling == "last"), 1
+    if arch.head.pooling in ("first", "last") and s.last is None:
+        s.x, s.positions = add_first(s.graph, s.x, last=arch.head.pooling == "last"), 1
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
     """Scores and values over the positions of an image, or within its squares."""
-    return add_attend(s.graph, block, s.arch.stem, layer=layer, x=x, d_model=s.arch.d_model, before=s.before)
+    return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model, before=s.before)
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
     """Leaves the position that is pooled."""
-    last = s.arch.pooling == "last"
+    last = s.arch.head.pooling == "last"
     s.x, s.positions = add_first(s.graph, s.x, last=last), 1
     return add_first(s.graph, y, last=last)
 
@@ -51,8 +51,9 @@ def _head(s: Stream) -> None:
 
 def _metadata(s: Stream) -> dict[str, Any]:
     """The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one."""
-    asked = {} if s.arch.question is None else {"question": s.arch.question.tokens}
-    return {"encodes": "classes", "image": list(s.arch.stem.shape), "kv": [], **asked}
+    image, asked = image_of(s.arch.stem), question_of(s.arch.stem)
+    words = {} if asked is None else {"question": asked.question.tokens}
+    return {"encodes": "classes", "image": list(image.shape), "kv": [], **words}
 
 
 NODES = Nodes(stem=_stem, attend=attend, head=_head, drop=_drop, metadata=_metadata, logits="last")
@@ -63,7 +64,7 @@ def _through_stages(s: Stream, stem: ImageStem) -> None:
     inner, graph = stage_archs(s.arch, stem), s.graph
     s.x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", s.x, None)
     for i, arch in enumerate(inner):
-        before, d, grid = f"stages.{i}.", arch.d_model, arch.stem.grid
+        before, d, grid = f"stages.{i}.", arch.d_model, image_of(arch.stem).grid
         stage = replace(s, arch=arch, before=before, last=None)
         add_layers(stage, NODES)
         x = stage.sum(f"{before}sum")
@@ -76,15 +77,14 @@ def _through_stages(s: Stream, stem: ImageStem) -> None:
         s.x = graph.projection(f"{name}.out", normed, parts=[name], key=name, k=4 * d, widths=[following])
 
 
-def _with_question(graph: GraphBuilder, arch: ArchSpec, question: Question, stem: ImageStem, x: str) -> tuple[str, str]:
+def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: str) -> tuple[str, str]:
     """What passes the layers, and what these see by cross-attention, with positions added to all.
 
     The image's tokens, then the rows of the input ``words`` (B, Q); or the words alone, and the image's normed tokens.
     """
-    d, tokens = arch.d_model, arch.image_tokens
-    assert arch.projector is not None  # as ``CLASSIFIER.require`` has checked
-    x = add_projector(graph, arch.projector, stem, x, d_model=d)
-    last = f"projector.matrices.{len(arch.projector.widths) - 1}.bias"
+    d, tokens, question = arch.d_model, arch.image_tokens, asked.question
+    x = add_projector(graph, asked.projector, asked.image, x, d_model=d)
+    last = f"projector.matrices.{len(asked.projector.widths) - 1}.bias"
     given = graph.input("words", TensorProto.INT64, ["batch", question.tokens])
     rows = graph.store("words.weight", lambda: graph.weight("words.weight", (question.words, d)))
     words = graph.node("Gather", [rows, given], "question", axis=0)

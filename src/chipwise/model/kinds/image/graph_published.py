@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Pooler
 from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.nodes import Nodes, Stream, Weights
@@ -22,11 +23,11 @@ from chipwise.model.kinds.image.graph import attend
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.onnx import add_projector
-from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.projector.spec import Projector, projector_of
 
 
 def _stem(s: Stream) -> None:
-    s.x = add_patches(s.graph, s.arch, s.arch.stem)
+    s.x = add_patches(s.graph, s.arch, s.arch.stem_as(ImageStem))
     if s.arch.embedding_norm:
         s.x = s.norm("embedding_norm")
 
@@ -37,21 +38,21 @@ def _head(s: Stream) -> None:
     ``states`` are (B, positions, D), ``vector`` (B, values), ``logits`` (B, classes), ``tokens`` (B, tokens, width).
     """
     graph, arch, kind = s.graph, s.arch, gives(s.arch)
-    stem: ImageStem = arch.stem
-    if kind == "vector" and arch.pooling == "first":  # only this position is read: the sum and the norm are its own
+    stem = arch.stem_as(ImageStem)
+    if kind == "vector" and arch.head.pooling == "first":  # only this position is read: its own sum and norm
         s.x = add_first(graph, s.sum())
     if kind == "logits":
         s.x = _mean(graph, stem, s.sum())
     x = s.end()
-    if arch.projector is not None:
-        x = _tokens(graph, arch, arch.projector, stem, x)
-    elif arch.pooling == "attention":
+    if (projector := projector_of(arch.head)) is not None:
+        x = _tokens(graph, arch, projector, stem, x)
+    elif arch.head.pooling == "attention":
         x = _pooled(graph, arch, x, positions=stem.tokens)
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         parts: dict[str, Any] = {"parts": ["pooler"], "key": "pooler", "k": arch.d_model, "widths": [arch.d_model]}
         x = graph.node("Tanh", [graph.projection("pooler.out", x, bias=True, **parts)], "pooler.tanh")
-    if arch.projection:
-        widths = [arch.projection]
+    if arch.head.projection:
+        widths = [arch.head.projection]
         x = graph.projection("projected", x, parts=["projection"], key="projection", k=arch.d_model, widths=widths)
     if kind == "logits":
         add_classes(graph, arch, x, positions=1)
@@ -66,7 +67,7 @@ def _head(s: Stream) -> None:
 
 def _metadata(s: Stream) -> dict[str, Any]:
     """The image that it takes, and what it gives."""
-    stem: ImageStem = s.arch.stem
+    stem = s.arch.stem_as(ImageStem)
     return {"encodes": gives(s.arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(s.arch, stem))}
 
 

@@ -9,12 +9,14 @@ from chipwise.model.kinds.form import Checkpoint, HfFolders, Reader, Tensors
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.hf_swin import from_deit, from_swin, swin_config, to_swin
 from chipwise.model.kinds.image.hf_vit import from_vit, is_vit, to_vit, vit_config
+from chipwise.model.kinds.question.question import image_of
 
 
 def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors] | None:
-    if arch.stem.stages:
-        return swin_config(arch), to_swin(arch, arch.stem, weights)
-    return (vit_config(arch), to_vit(arch, arch.stem, weights)) if is_vit(arch) else None
+    stem = image_of(arch.stem)
+    if stem.stages:
+        return swin_config(arch), to_swin(arch, stem, weights)
+    return (vit_config(arch), to_vit(arch, stem, weights)) if is_vit(arch) else None
 
 
 def _reader(named: Callable[[ArchSpec, Tensors], Tensors]) -> Reader:

@@ -63,7 +63,7 @@ def from_swin(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, 
     for full, value in tensors.items():
         if _INDEX.search(full):
             continue
-        name = swin_name(full.removeprefix("swin."), len(arch.stem.stages))
+        name = swin_name(full.removeprefix("swin."), len(arch.stem_as(ImageStem).stages))
         found[name or full] = _flat(arch, name, value)
     return found
 
@@ -126,7 +126,13 @@ def swin_config(arch: ArchSpec) -> dict[str, object]:
         Unsupported: There is none.
     """
     stem, last = arch.stem, arch.layers[0]
-    if stem is None or not stem.stages or last.attention is None or last.ffn is None or last.ffn.gated:
+    if (
+        not isinstance(stem, ImageStem)
+        or not stem.stages
+        or last.attention is None
+        or last.ffn is None
+        or last.ffn.gated
+    ):
         raise Unsupported(f"{arch.name} is no Swin")
     all_stages = [(stage.depth, stage.attention) for stage in stem.stages] + [(len(arch.layers), last.attention)]
     config = {

@@ -42,13 +42,14 @@ def is_vit(arch: ArchSpec) -> bool:
     """Whether ``ViTForImageClassification`` computes exactly ``arch``: layers alike, a class token, no convolutions."""
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
-    if not CLASSIFIER.builds(arch) or arch.stem is None:
+    given = arch.stem
+    if not CLASSIFIER.builds(arch) or not isinstance(given, ImageStem):
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False
-    if arch.stem.axes != 2 or arch.stem.stages or arch.question is not None or arch.positions != "learned":
+    if given.axes != 2 or given.stages or arch.positions != "learned":
         return False
-    stem = not arch.stem.convs and arch.stem.bias and arch.stem.prefix_tokens == 1 and arch.pooling == "first"
+    stem = not given.convs and given.bias and given.prefix_tokens == 1 and arch.head.pooling == "first"
     alike = all(layer == first for layer in arch.layers) and attention.square is None
     biases = attention.out_bias and ffn.bias and arch.norm == "layernorm" and arch.norm_bias
     square = attention.query_width == arch.d_model
@@ -62,7 +63,8 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
         Unsupported: There is none.
     """
     first = arch.layers[0]
-    if not is_vit(arch) or arch.stem is None or first.attention is None or first.ffn is None:
+    stem = arch.stem_as(ImageStem)
+    if not is_vit(arch) or first.attention is None or first.ffn is None:
         raise Unsupported(f"{arch.name} is no ViT: its layers differ, or it has convolutions or no class token")
     return {
         "architectures": ["ViTForImageClassification"],
@@ -72,9 +74,9 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
         "num_hidden_layers": len(arch.layers),
         "num_attention_heads": first.attention.heads,
         "hidden_act": ACTIVATIONS[first.ffn.activation],
-        "image_size": arch.stem.image_size,
-        "patch_size": arch.stem.patch,
-        "num_channels": arch.stem.channels,
+        "image_size": stem.image_size,
+        "patch_size": stem.patch,
+        "num_channels": stem.channels,
         "qkv_bias": first.attention.qkv_bias,
         "layer_norm_eps": arch.norm_eps,
         "hidden_dropout_prob": 0.0,
@@ -85,7 +87,7 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
 
 def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, object]:
     """The fields of a config that name the classes; by number where ``names`` are not given."""
-    shown = names or tuple(f"LABEL_{i}" for i in range(arch.classes))
+    shown = names or tuple(f"LABEL_{i}" for i in range(arch.outputs))
     return {"id2label": {str(i): name for i, name in enumerate(shown)}, "label2id": {n: i for i, n in enumerate(shown)}}
 
 

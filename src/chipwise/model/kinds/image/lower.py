@@ -15,7 +15,7 @@ from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.lower import attention_ops
 from chipwise.model.kinds.question.projector.lower import lower_projector
-from chipwise.model.kinds.question.question import Question
+from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.graph import Placed
@@ -26,24 +26,24 @@ from chipwise.model.ops.norm import NormOp
 def last_attention(arch: ArchSpec) -> Place | None:
     """The last block in which positions look at others, where one is pooled; after it only that one is needed."""
     found = [i for i, layer in enumerate(arch.layers) if layer.attention is not None]
-    return (found[-1], "attention") if found and arch.pooling in ("first", "last") else None
+    return (found[-1], "attention") if found and arch.head.pooling in ("first", "last") else None
 
 
 def attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
     """Attention over the positions of an image, or within its squares."""
     sizes = {"batch": at.batch, "layer": layer, "positions": at.arch.request_tokens}
-    return attention_ops(block, at.arch.stem, at.arch.d_model, weights, cut=last, **sizes)
+    return attention_ops(block, image_of(at.arch.stem), at.arch.d_model, weights, cut=last, **sizes)
 
 
 def _stem(at: Pass) -> None:
-    arch, stem = at.arch, at.arch.stem
+    arch, stem, asked = at.arch, image_of(at.arch.stem), question_of(at.arch.stem)
     at.tokens = arch.request_tokens
     at.put("stem", lower_patches(arch, stem, weights=at.head, batch=at.batch))
-    if arch.question is not None:
-        at.placed += _question(arch, arch.question, stem, weights=at.head, batch=at.batch)
+    if asked is not None:
+        at.placed += _question(arch, asked, weights=at.head, batch=at.batch)
     if stem.stages:
         _stages(at, stem)
-    if arch.pooling in ("first", "last") and at.last is None:
+    if arch.head.pooling in ("first", "last") and at.last is None:
         at.put("stem", [("first", lower_cut(width=arch.d_model, rows=at.rows, kept=at.batch))])
         at.tokens = 1
 
@@ -71,13 +71,12 @@ def _stages(at: Pass, stem: ImageStem) -> None:
         at.put(f"{place}.merge", [("", Matmul(m=rows // 4, k=4 * d, n=following, weights=at.head))])
 
 
-def _question(arch: ArchSpec, question: Question, stem: ImageStem, *, weights: str, batch: int) -> Iterator[Placed]:
+def _question(arch: ArchSpec, asked: QuestionStem, *, weights: str, batch: int) -> Iterator[Placed]:
     """The projector, the question's words, both one behind the other, or the image normed, and positions of all."""
     d, rows = arch.d_model, batch * arch.request_tokens
-    if arch.projector is not None:
-        for name, op in lower_projector(arch.projector, stem, d_model=d, weights=weights, batch=batch):
-            yield Placed(place=f"projector.{name}", op=op)
-    table = EmbeddingOp(tokens=batch * question.tokens, width=d, rows=question.words)
+    for name, op in lower_projector(asked.projector, asked.image, d_model=d, weights=weights, batch=batch):
+        yield Placed(place=f"projector.{name}", op=op)
+    table = EmbeddingOp(tokens=batch * asked.question.tokens, width=d, rows=asked.question.words)
     yield Placed(place="question.words", op=table)
     if arch.crosses:
         read = Elementwise(function="add", elements=batch * arch.image_tokens * d, inputs=2)

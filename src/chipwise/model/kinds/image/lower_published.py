@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes, Pooler
 from chipwise.model.blocks.embedding.lower import lower_cut
 from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.lowering import Operators, Pass
@@ -14,6 +15,7 @@ from chipwise.model.kinds.image.lower import attend
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.lower import lower_projector
+from chipwise.model.kinds.question.projector.spec import projector_of
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import Matmul
@@ -22,8 +24,9 @@ from chipwise.model.ops.pool import PoolOp
 
 
 def _stem(at: Pass) -> None:
-    at.tokens = at.arch.stem.tokens
-    at.put("stem", lower_patches(at.arch, at.arch.stem, weights=at.head, batch=at.batch))
+    stem = at.arch.stem_as(ImageStem)
+    at.tokens = stem.tokens
+    at.put("stem", lower_patches(at.arch, stem, weights=at.head, batch=at.batch))
     if at.arch.embedding_norm:
         at.put_norm("embedding_norm")
 
@@ -31,9 +34,9 @@ def _stem(at: Pass) -> None:
 def _head(at: Pass) -> None:
     """The last sum and norm, and what makes one vector or tokens of the states."""
     arch, batch, d = at.arch, at.batch, at.arch.d_model
-    stem: ImageStem = arch.stem
+    stem = arch.stem_as(ImageStem)
     patches = Elementwise(function="split", elements=batch * stem.patches * d)
-    if gives(arch) == "vector" and arch.pooling == "first":
+    if gives(arch) == "vector" and arch.head.pooling == "first":
         at.put_sum()
         at.put("first", [("", lower_cut(width=d, rows=at.rows, kept=batch))])
         at.tokens = 1
@@ -43,22 +46,22 @@ def _head(at: Pass) -> None:
         at.put("mean", [("", PoolOp(batch=batch, positions=stem.patches, width=d))])
         at.tokens = 1
     at.put_end()
-    if (projector := arch.projector) is not None:
+    if (projector := projector_of(arch.head)) is not None:
         if stem.prefix_tokens:
             at.put("patches", [("", patches)])
         at.put("projector", lower_projector(projector, stem, d_model=d, weights=at.head, batch=batch))
         if projector.bias:
             values = batch * projector.tokens_of(stem.grid, stem.axes) * projector.widths[-1]
             at.put("projector", [("out", Elementwise(function="add", elements=values, inputs=2))])
-    elif arch.pooling == "attention":
+    elif arch.head.pooling == "attention":
         at.put("pool", _pooled(arch, positions=stem.tokens, batch=batch))
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         at.put("pooler", [("", Matmul(m=batch, k=d, n=d, weights=at.head, bias=True))])
         at.put("pooler", [("tanh", Elementwise(function="gelu", elements=batch * d))])
-    if arch.head == "classes":
+    if isinstance(arch.head, Classes):
         at.put("head", lower_classes(arch, weights=at.head, batch=batch, positions=1))
-    if arch.projection:
-        at.put("projection", [("", Matmul(m=batch, k=d, n=arch.projection, weights="fp32"))])
+    if arch.head.projection:
+        at.put("projection", [("", Matmul(m=batch, k=d, n=arch.head.projection, weights="fp32"))])
 
 
 def _pooled(arch: ArchSpec, *, positions: int, batch: int) -> Iterator[tuple[str, Op]]:

@@ -19,6 +19,7 @@ from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.module import ImageAttention
 from chipwise.model.kinds.question.projector.module import ProjectorModule
+from chipwise.model.kinds.question.question import image_of, question_of
 from chipwise.model.nn.fresh import fill
 
 
@@ -73,10 +74,10 @@ class ImageStage(nn.Module):
 
     def __init__(self, arch: ArchSpec, following: int) -> None:
         super().__init__()
-        assert isinstance(arch.stem, ImageStem)
-        self.grid = arch.stem.grid
+        stem = image_of(arch.stem)
+        self.grid = stem.grid
         self.positions = make_tables(arch)
-        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, arch.stem, x, i) for i, x in enumerate(arch.layers)})
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, x, i) for i, x in enumerate(arch.layers)})
         self.norm = make_norm(arch, 4 * arch.d_model)
         self.merge = nn.Linear(4 * arch.d_model, following, bias=False)
 
@@ -94,13 +95,13 @@ class ImageClassifier(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         CLASSIFIER.require(arch, work="built in torch")
-        stem: ImageStem = arch.stem
+        stem, asked = image_of(arch.stem), question_of(arch.stem)
         super().__init__()
         self.arch = arch
         inner = stage_archs(arch, stem)
         self.stem = Patches(stem, arch.d_model, make_norm(inner[0]) if stem.stem_norm else None)
-        self.projector = None if arch.projector is None else ProjectorModule(arch.projector, stem, arch.d_model)
-        self.words = None if arch.question is None else nn.Embedding(arch.question.words, arch.d_model)
+        self.projector = None if asked is None else ProjectorModule(asked.projector, stem, arch.d_model)
+        self.words = None if asked is None else nn.Embedding(asked.question.words, arch.d_model)
         learned = arch.positions == "learned"
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
         self.image_norm = make_norm(arch) if arch.crosses else None
@@ -108,7 +109,7 @@ class ImageClassifier(nn.Module):
         self.stages = nn.ModuleDict({str(i): ImageStage(stage, widths[i + 1]) for i, stage in enumerate(inner)})
         self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer, i) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
-        self.head = nn.Linear(arch.d_model, arch.classes)
+        self.head = nn.Linear(arch.d_model, arch.outputs)
 
     def forward(self, image_BCYX: Tensor, words_BQ: Tensor | None = None) -> Tensor:
         """Logits (B, classes) of images, or of answers to questions ``words_BQ`` about them."""
@@ -126,8 +127,8 @@ class ImageClassifier(nn.Module):
         for stage in self.stages.values():
             x_BTD = stage(x_BTD)
         x_BTD = through(self.layers, self.positions, x_BTD, image_BSD)
-        if self.arch.pooling in ("first", "last"):
-            place = 0 if self.arch.pooling == "first" else -1
+        if self.arch.head.pooling in ("first", "last"):
+            place = 0 if self.arch.head.pooling == "first" else -1
             return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]
         return self.head(self.norm(x_BTD).mean(1))  # type: ignore[no-any-return]
 

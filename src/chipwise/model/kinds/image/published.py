@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.arch.ends import Classes, Pooler, States
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
@@ -20,7 +21,7 @@ from chipwise.model.kinds.image.form import same_patches, sketch
 from chipwise.model.kinds.image.gives import as_run
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
-from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.projector.spec import Projector, projector_of
 
 _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
@@ -31,9 +32,11 @@ _WHERE = "in encoders of images"
 
 def encodes_images(arch: ArchSpec) -> bool:
     """Whether ``arch`` is of this kind, built or not: it reads images, without classes or with scaled blocks."""
-    if not isinstance(arch.stem, ImageStem) or arch.denoiser is not None or arch.question is not None:
+    if not isinstance(arch.stem, ImageStem):
         return False
-    return arch.head in ("none", "pooler") or (arch.head == "classes" and any(layer.scale for layer in arch.layers))
+    return isinstance(arch.head, States | Pooler | Projector) or (
+        isinstance(arch.head, Classes) and any(layer.scale for layer in arch.layers)
+    )
 
 
 def builds_projector(arch: ArchSpec) -> bool:
@@ -45,7 +48,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     if not encodes_images(arch):
         yield "it does not encode images"
         return
-    stem: ImageStem = arch.stem
+    stem = arch.stem_as(ImageStem)
     yield from unbuilt(arch, free=_FREE)
     yield from unbuilt(stem, free=_FREE)
     if arch.norm_place != "pre" or not arch.norm_weight:
@@ -56,26 +59,26 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         yield "signals, and convolutions before the patches, are not built in encoders of images"
     elif arch.max_tokens not in (stem.tokens, stem.patches + 1):
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
-    classes = arch.head == "classes"
+    classes = isinstance(arch.head, Classes)
     pooled = ("mean",) if classes else ("first", "attention")
-    if arch.pooling not in pooled or (arch.head == "pooler" and arch.projection):
-        yield f"pooling = {arch.pooling!r} is not built in encoders of images"
-    if classes and (arch.projector is not None or not arch.final_norm):
-        yield "classes behind a projector or without a last norm are not built in encoders of images"
-    if arch.projection and arch.pooling != "first":
+    if arch.head.pooling not in pooled:
+        yield f"pooling = {arch.head.pooling!r} is not built in encoders of images"
+    if classes and not arch.final_norm:
+        yield "classes without a last norm are not built in encoders of images"
+    if arch.head.projection and arch.head.pooling != "first":
         yield "a projection of what attention pools is not built"
     last = arch.layers[-1] if arch.layers else None
-    if arch.pooling == "attention" and (last is None or last.attention is None or last.ffn is None):
+    if arch.head.pooling == "attention" and (last is None or last.attention is None or last.ffn is None):
         yield "pooling by attention behind a layer without attention and feed-forward is not built"
-    if arch.projector is not None:
+    if projector_of(arch.head) is not None:
         yield from _projector_departures(arch)
     yield from in_layers(arch.layers, lambda layer: _layer_departures(layer, stem))
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
     """What of a tower's projector is not built: two norms' places, states for several layers, or odd squares."""
-    projector, stem = arch.projector, arch.stem
-    if not isinstance(projector, Projector) or not isinstance(stem, ImageStem):
+    projector, stem = projector_of(arch.head), arch.stem
+    if projector is None or not isinstance(stem, ImageStem):
         yield "there is no projector"
         return
     if projector.activation != "gelu" and len(projector.widths) > 1:

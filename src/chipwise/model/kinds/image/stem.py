@@ -15,16 +15,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.trunk import Reads, Stem
 from chipwise.model.kinds.image.stages import Stage
 
 CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageStem:
+class ImageStem(Stem):
     """Square images in patches of ``patch`` by ``patch`` pixels, each multiplied with one matrix.
 
     With one axis a signal of ``image_size`` frames in slices of ``patch`` frames.
@@ -33,6 +35,7 @@ class ImageStem:
     matrix then takes patches of what they leave, ``patch / 2**len(convs)`` on each side.
     """
 
+    reads: ClassVar[Reads] = "image"
     image_size: int  # pixels on each side
     patch: int  # pixels of the image on each side of a patch
     channels: int = 3
@@ -119,6 +122,21 @@ class ImageStem:
     def tokens(self) -> int:
         """Positions of an image."""
         return self.patches + self.prefix_tokens
+
+    @property
+    def request_tokens(self) -> int:
+        """Positions of an image."""
+        return self.tokens
+
+    @property
+    def image_tokens(self) -> int:
+        """Positions of an image."""
+        return self.tokens
+
+    @property
+    def square_grid(self) -> int:
+        """Patches on each side, where they lie in a grid with nothing before them."""
+        return self.grid if self.axes == 2 and not self.prefix_tokens else 0
 
     def first_width(self, d_model: int) -> int:
         """Width of the patches: that of the first stage, or the model's."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes, Pooler
 from chipwise.model.blocks.weights import Shapes, feed_forward, layer_shapes, linear, norm
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import CONV_EDGE, ImageStem
+from chipwise.model.kinds.question.projector.spec import projector_of
+from chipwise.model.kinds.question.question import image_of, question_of
 
 
 def stem(arch: ArchSpec) -> Shapes:
     """Convolutions, the matrix of patches, what is added to them, and stages before the model's own layers."""
     d = arch.d_model
-    given: ImageStem = arch.stem
+    given, asked = image_of(arch.stem), question_of(arch.stem)
     for i, (into, out) in enumerate(given.conv_shapes()):
         yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * given.axes))
         yield f"stem.convs.{i}.bias", (out,)
@@ -21,11 +24,10 @@ def stem(arch: ArchSpec) -> Shapes:
         yield from norm(inner[0], "stem.norm")
     if given.prefix_tokens:
         yield "stem.prefix.weight", (given.prefix_tokens, d)
-    if arch.projector is not None:
-        for i, (into, out) in enumerate(arch.projector.shapes(d, given.axes)):
-            yield from linear(f"projector.matrices.{i}", out, into, bias=arch.projector.bias)
-    if arch.question is not None:
-        yield "words.weight", (arch.question.words, d)
+    if asked is not None:
+        for i, (into, out) in enumerate(asked.projector.shapes(d, given.axes)):
+            yield from linear(f"projector.matrices.{i}", out, into, bias=asked.projector.bias)
+        yield "words.weight", (asked.question.words, d)
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, d)
     if arch.crosses:
@@ -43,13 +45,13 @@ def stem(arch: ArchSpec) -> Shapes:
 def classes(arch: ArchSpec) -> Shapes:
     """The last norm, and the matrix over classes."""
     yield from norm(arch, "norm")
-    yield from linear("head", arch.classes, arch.d_model, bias=True)
+    yield from linear("head", arch.outputs, arch.d_model, bias=True)
 
 
 def encoder_stem(arch: ArchSpec) -> Shapes:
     """The matrix of patches of a published encoder, and what is added to them."""
     d = arch.d_model
-    given: ImageStem = arch.stem
+    given = arch.stem_as(ImageStem)
     yield from linear("stem.projection", d, given.values, bias=given.bias)
     if given.prefix_tokens:
         yield "stem.prefix.weight", (given.prefix_tokens, d)
@@ -64,26 +66,26 @@ def encoder_stem(arch: ArchSpec) -> Shapes:
 def encoder_head(arch: ArchSpec) -> Shapes:
     """Factors of blocks' results, the last norm, and what makes one vector, classes or tokens of the states."""
     d = arch.d_model
-    given: ImageStem = arch.stem
+    given = arch.stem_as(ImageStem)
     for i, layer in enumerate(arch.layers):
         if layer.scale:
             yield from ((f"layers.{i}.{name}_scale.weight", (d,)) for name, _ in layer.named_blocks())
     if arch.final_norm:
         yield from norm(arch, "norm")
-    if arch.pooling == "attention":
+    if arch.head.pooling == "attention":
         yield "pool.query.weight", (1, d)
         for name in ("q", "k", "v", "out"):
             yield from linear(f"pool.{name}", d, d, bias=True)
         yield from norm(arch, "pool.norm")
         if (ffn := arch.layers[-1].ffn) is not None:
             yield from feed_forward(ffn, d, "pool.ffn")
-    if arch.head == "pooler":
+    if isinstance(arch.head, Pooler):
         yield from linear("pooler", d, d, bias=True)
-    if arch.head == "classes":
-        yield from linear("head", arch.classes, d, bias=True)
-    if arch.projection:
-        yield from linear("projection", arch.projection, d, bias=False)
-    if (projector := arch.projector) is not None:
+    if isinstance(arch.head, Classes):
+        yield from linear("head", arch.outputs, d, bias=True)
+    if arch.head.projection:
+        yield from linear("projection", arch.head.projection, d, bias=False)
+    if (projector := projector_of(arch.head)) is not None:
         if projector.norm != "none":
             width = projector.norm_width(d, given.axes)
             yield "projector.norm.weight", (width,)

@@ -13,7 +13,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.choices import Choices, Chosen, Whole
-from chipwise.model.kinds.ranking.stem import FULL, MOST_ROWS, RankingStem
+from chipwise.model.kinds.ranking.stem import FULL, MOST_ROWS, RankingStem, Scores, Similarity
 
 _TABLE = re.compile(r"w\d+")
 
@@ -84,13 +84,12 @@ class RankingSpace(Choices):
         """The ranking model of ``layers`` with the tables and the scores of ``chosen``."""
         return ArchSpec(
             name=whole.name,
-            vocab_size=0,
             d_model=whole.d_model,
             layers=tuple(layers),
             max_tokens=self.history + 1,
             norm=whole.norm,
             positions="none",
-            head=chosen["score"],
+            head=Scores() if chosen["score"] == Scores.name else Similarity(),
             stem=self.stem_of(chosen),
         )
 

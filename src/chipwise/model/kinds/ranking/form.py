@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -33,14 +32,13 @@ def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
         SpecError: ``count`` is below 1.
         Unsupported: ``arch`` does not rank candidates.
     """
-    stem: Any = arch.stem
-    if not isinstance(stem, RankingStem):
+    if not isinstance(arch.stem, RankingStem):
         raise Unsupported(f"{arch.name} does not rank candidates")
-    return replace(arch, stem=replace(stem, candidates=count))
+    return replace(arch, stem=replace(arch.stem, candidates=count))
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem: object = arch.stem
+    stem = arch.stem
     if not isinstance(stem, RankingStem):
         yield "it does not rank candidates"
         return
@@ -63,13 +61,13 @@ def _layer_departures(layer: Layer, history: int) -> Iterator[str]:
 
 def _sketch(arch: ArchSpec) -> Sketch:
     mixing = "hstu" if any(layer.attention and layer.attention.pointwise for layer in arch.layers) else "attention"
-    return Sketch(first=f"{mixing} {arch.stem.table} {arch.head}")
+    return Sketch(first=f"{mixing} {arch.stem_as(RankingStem).table} {arch.head.name}")
 
 
 def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
     """Checks that requests agree in all but the number of candidates and the width of tables before a matrix."""
     same_input(sub, whole)
-    small, large = sub.stem, whole.stem
+    small, large = sub.stem_as(RankingStem), whole.stem_as(RankingStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:
         raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
     if replace(small, candidates=large.candidates, width=large.width) != large:
@@ -78,7 +76,7 @@ def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
     """Random requests; items and tags include 0, the padding value."""
-    stem: RankingStem = arch.stem
+    stem = arch.stem_as(RankingStem)
     items = generator.integers(0, stem.items + 1, (batch, stem.tokens, 1))
     return (np.concatenate((items, generator.integers(0, stem.tags + 1, (batch, stem.tokens, stem.bag))), axis=2),)
 

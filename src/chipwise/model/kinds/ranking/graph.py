@@ -14,14 +14,14 @@ from chipwise.model.kinds.ranking.stem import RankingStem
 
 
 def _stem(s: Stream) -> None:
-    s.x = s.read = add_items(s.graph, s.arch, s.arch.stem, joined="tables" in s.fused)
+    s.x = s.read = add_items(s.graph, s.arch, s.arch.stem_as(RankingStem), joined="tables" in s.fused)
 
 
 def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
     return add_request_attention(
         s.graph,
         block,
-        s.arch.stem,
+        s.arch.stem_as(RankingStem),
         layer=layer,
         x=x,
         d_model=s.arch.d_model,
@@ -33,17 +33,17 @@ def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: boo
 
 def _drop(s: Stream, y: str, place: str) -> str:
     """Leaves candidates in the stream; attention's values are theirs alone already."""
-    s.x = add_candidates(s.graph, s.x, f"{place}.candidates", s.arch.stem.history)
+    s.x = add_candidates(s.graph, s.x, f"{place}.candidates", s.arch.stem_as(RankingStem).history)
     return y
 
 
 def _head(s: Stream) -> None:
-    add_scores(s.graph, s.arch, s.arch.stem, x=s.norm("norm"), first=s.read)
+    add_scores(s.graph, s.arch, s.arch.stem_as(RankingStem), x=s.norm("norm"), first=s.read)
 
 
 def _metadata(s: Stream) -> dict[str, Any]:
     """What a request holds."""
-    stem: RankingStem = s.arch.stem
+    stem = s.arch.stem_as(RankingStem)
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}
     return {"encodes": "scores", "request": request | {"tags": stem.tags, "bag": stem.bag}, "kv": []}
 

@@ -14,7 +14,7 @@ from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
 from chipwise.model.kinds.ranking.candidates.module import Items, RequestAttention
 from chipwise.model.kinds.ranking.form import RANKER
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.nn.fresh import fill
 
 
@@ -45,7 +45,7 @@ class Ranker(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         RANKER.require(arch, work="built in torch")
-        stem: RankingStem = arch.stem
+        stem = arch.stem_as(RankingStem)
         super().__init__()
         self.arch, self.history = arch, stem.history
         self.stem = Items(stem, arch.d_model)
@@ -58,7 +58,7 @@ class Ranker(nn.Module):
         )
         self.layers = nn.ModuleDict({str(i): RankingLayer(arch, layer) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
-        self.head = nn.Linear(arch.d_model, 1) if arch.head == "scores" else None
+        self.head = nn.Linear(arch.d_model, 1) if isinstance(arch.head, Scores) else None
 
     def forward(self, ids_BTJ: Tensor, places_C: Tensor | None = None) -> Tensor:
         """Scores (B, C) of candidates, each computed as if it were the only one.

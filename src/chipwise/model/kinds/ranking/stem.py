@@ -12,22 +12,26 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 
 MOST_ROWS = 10**12  # of a table
 FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankingStem:
+class RankingStem(Stem):
     """``history`` items, then ``candidates``: each position a row of the table of ``items``, and rows of its tags.
 
     Row 0 of each table stands for nothing: a history that is shorter begins with it. Tables whose ``width`` is not the
     model's are followed by one matrix, which takes an item's row and the sum of its tags' rows side by side.
     """
 
+    reads: ClassVar[Reads] = "request"
+    ranks: ClassVar[bool] = True
     items: int
     history: int
     candidates: int  # of one request
@@ -51,6 +55,11 @@ class RankingStem:
     def tokens(self) -> int:
         """Positions of a request."""
         return self.history + self.candidates
+
+    @property
+    def request_tokens(self) -> int:
+        """Positions of a request."""
+        return self.tokens
 
     @property
     def values(self) -> int:
@@ -78,3 +87,27 @@ class RankingStem:
         """The tables and the matrix."""
         matrix = (self.values + self.bias) * d_model if self.width else 0
         return self.table_rows() * self.table_width(d_model) + matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Scores(Head):
+    """A matrix of one row, with a bias, that scores each candidate."""
+
+    name: ClassVar[str] = "scores"
+    ranks: ClassVar[bool] = True
+
+    def output_rows(self, stem: Stem) -> int:
+        """One."""
+        return 1
+
+    def parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """The row and its bias."""
+        return trunk.d_model + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity(Head):
+    """The product of what the layers made of a candidate with what went into them."""
+
+    name: ClassVar[str] = "similarity"
+    ranks: ClassVar[bool] = True

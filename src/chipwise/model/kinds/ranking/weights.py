@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.weights import Shapes, linear, norm
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 
 
 def stem(arch: ArchSpec) -> Shapes:
     """The tables of items and tags, and the matrix to the model's width."""
-    given: RankingStem = arch.stem
+    given = arch.stem_as(RankingStem)
     yield "stem.items.weight", (given.items + 1, given.table_width(arch.d_model))
     if given.bag:
         yield "stem.tags.weight", (given.tags + 1, given.table_width(arch.d_model))
@@ -20,5 +20,5 @@ def stem(arch: ArchSpec) -> Shapes:
 def head(arch: ArchSpec) -> Shapes:
     """The last norm, and the matrix of scores, unless they are products."""
     yield from norm(arch, "norm")
-    if arch.head == "scores":
+    if isinstance(arch.head, Scores):
         yield from linear("head", 1, arch.d_model, bias=True)

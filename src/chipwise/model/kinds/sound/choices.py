@@ -15,7 +15,7 @@ from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.choices import Choices, Chosen, Implied, Whole
 from chipwise.model.kinds.sound.form import GLOBAL, frame_conv
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 NO_MODULE = "none"
 _WINDOW, _MODULE = re.compile(r"local\d+"), re.compile(r"conv\d+")
@@ -111,16 +111,14 @@ class SoundSpace(Choices):
         stem = self.stem_of(chosen, whole.d_model)
         return ArchSpec(
             name=whole.name,
-            vocab_size=0,
+            stem=stem,
+            head=Ctc(count=self.classes),
             d_model=whole.d_model,
             layers=tuple(layers),
             max_tokens=stem.tokens,
             norm=whole.norm,
             norm_bias=whole.norm == "layernorm",
             positions="learned",
-            head="ctc",
-            classes=self.classes,
-            stem=stem,
         )
 
     def request_tokens(self, chosen: Chosen) -> int:

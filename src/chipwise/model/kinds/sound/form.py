@@ -21,7 +21,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.kinds.form import Form, Modelling, Sketch
 from chipwise.model.kinds.sound import lower, weights
-from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundConv, SoundStem
 
 GLOBAL = "global"  # attention to the whole sound
 UNTRAINED = "published models that hear are exported and measured alone"
@@ -40,13 +40,13 @@ def frame_conv(channels: int, stride: int) -> SoundConv:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem: object = arch.stem
+    stem = arch.stem
     if not isinstance(stem, SoundStem):
         yield "it does not take audio"
         return
     yield from unbuilt(arch, free=_FREE)
-    if arch.head != "ctc":
-        yield f"head = {arch.head!r} is not built for sound"
+    if not isinstance(arch.head, Ctc):
+        yield f"head = {arch.head.name!r} is not built for sound"
     if arch.positions != "learned":
         yield f"positions = {arch.positions!r} is not built for sound"
     if arch.max_tokens != stem.tokens:
@@ -75,7 +75,8 @@ def sketch(arch: ArchSpec) -> Sketch:
     first = arch.layers[0]
     seen = GLOBAL if first.attention is None or first.attention.chunk is None else f"local{first.attention.chunk}"
     module = f" conv{first.conv.taps}" if first.conv is not None else ""
-    return Sketch(first=f"s{round(arch.stem.frames / arch.stem.tokens)} {seen}{module}")
+    stem = arch.stem_as(SoundStem)
+    return Sketch(first=f"s{round(stem.frames / stem.tokens)} {seen}{module}")
 
 
 def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:

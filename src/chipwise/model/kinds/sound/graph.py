@@ -9,10 +9,11 @@ from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.blocks.onnx_graph import reshaped
 from chipwise.model.kinds.sound.frames.onnx import add_characters, add_frames
+from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def _stem(s: Stream) -> None:
-    s.x = add_frames(s.graph, s.arch, s.arch.stem)
+    s.x = add_frames(s.graph, s.arch, s.arch.stem_as(SoundStem))
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
@@ -27,7 +28,7 @@ def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool
 
 def _metadata(s: Stream) -> dict[str, Any]:
     """The spectrogram that it takes."""
-    stem = s.arch.stem
+    stem = s.arch.stem_as(SoundStem)
     return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}
 
 

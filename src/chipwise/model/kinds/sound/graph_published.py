@@ -8,21 +8,21 @@ from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.kinds.sound.graph import attend
 from chipwise.model.kinds.sound.hearing.onnx import add_sound
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 
 def _stem(s: Stream) -> None:
-    s.x = add_sound(s.graph, s.arch, s.arch.stem)
+    s.x = add_sound(s.graph, s.arch, s.arch.stem_as(SoundStem))
 
 
 def _head(s: Stream) -> None:
     """``logits`` (B, positions, characters), or ``states`` (B, positions, D) of a model without a head."""
     x, graph, arch = s.end(), s.graph, s.arch
-    stem: SoundStem = arch.stem
+    stem = arch.stem_as(SoundStem)
     length: int | str = stem.tokens if stem.position_rows else "positions"
-    if arch.head == "ctc":
-        graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.classes], bias=True)
-        graph.output("logits", ["batch", length, arch.classes])
+    if isinstance(arch.head, Ctc):
+        graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.outputs], bias=True)
+        graph.output("logits", ["batch", length, arch.outputs])
     else:
         graph.node("Identity", [x], "states")
         graph.output("states", ["batch", length, arch.d_model])
@@ -33,10 +33,10 @@ def _metadata(s: Stream) -> dict[str, Any]:
 
     ``gives`` is the shape of a request's output, which the graph leaves open where sounds may have any length.
     """
-    stem: SoundStem = s.arch.stem
-    ctc = s.arch.head == "ctc"
+    stem = s.arch.stem_as(SoundStem)
+    ctc = isinstance(s.arch.head, Ctc)
     shape = stem.shape if stem.channels > 1 else (stem.frames,)
-    given = [stem.tokens, s.arch.classes if ctc else s.arch.d_model]
+    given = [stem.tokens, s.arch.outputs if ctc else s.arch.d_model]
     known = {"image": list(shape), "seconds": stem.seconds, "gives": given}
     return {"encodes": "characters" if ctc else "sound", "kv": [], **known}
 

@@ -7,17 +7,18 @@ from chipwise.model.blocks.attention.lower import lower_encoder
 from chipwise.model.blocks.lowering import Named, Operators, Pass
 from chipwise.model.kinds.sound.frames.lower import lower_frames
 from chipwise.model.kinds.sound.hearing.lower import lower_sound
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.ops.matmul import Matmul
 
 
 def _frames(at: Pass) -> None:
     at.tokens = at.arch.max_tokens
-    at.put("stem", lower_frames(at.arch, at.arch.stem, weights=at.head, batch=at.batch))
+    at.put("stem", lower_frames(at.arch, at.arch.stem_as(SoundStem), weights=at.head, batch=at.batch))
 
 
 def _sound(at: Pass) -> None:
-    at.tokens = at.arch.stem.tokens
-    at.put("stem", lower_sound(at.arch, at.arch.stem, weights=at.head, batch=at.batch))
+    at.tokens = at.arch.request_tokens
+    at.put("stem", lower_sound(at.arch, at.arch.stem_as(SoundStem), weights=at.head, batch=at.batch))
 
 
 def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
@@ -28,8 +29,8 @@ def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) ->
 
 def _characters(at: Pass) -> None:
     at.put_end()
-    if at.arch.head == "ctc":
-        head = Matmul(m=at.rows, k=at.arch.d_model, n=at.arch.classes, weights=at.head, bias=True)
+    if isinstance(at.arch.head, Ctc):
+        head = Matmul(m=at.rows, k=at.arch.d_model, n=at.arch.outputs, weights=at.head, bias=True)
         at.put("head", [("logits", head)])
 
 

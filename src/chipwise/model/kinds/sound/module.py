@@ -56,14 +56,14 @@ class Transcriber(nn.Module):
 
     def __init__(self, arch: ArchSpec) -> None:
         TRANSCRIBER.require(arch, work="built in torch")
-        stem: SoundStem = arch.stem
+        stem = arch.stem_as(SoundStem)
         super().__init__()
         self.arch = arch
         self.stem = Frames(stem, arch.d_model)
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
         self.layers = nn.ModuleDict({str(i): SoundLayer(arch, layer) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
-        self.head = nn.Linear(arch.d_model, arch.classes)
+        self.head = nn.Linear(arch.d_model, arch.outputs)
 
     def forward(self, sound_BMT: Tensor) -> Tensor:
         """Logits (B, T, V) of spectrograms."""

@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
+from chipwise.model.arch.ends import States
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.form import UNTRAINED, not_cut, sketch
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 _FREE = {"stem", "classes", "head", "causal", "norm_place", "embedding_norm", "final_norm", "pooling", "key_bias"}
 
@@ -30,14 +31,13 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
     return replace(
         arch,
         d_model=arch.encoder_width,
-        vocab_size=0,
+        stem=arch.encoder_stem,
+        head=States(),
         layers=arch.encoder,
         encoder=(),
         encoder_d_model=0,
-        stem=arch.encoder_stem,
         encoder_stem=None,
         positions="rope" if any(getattr(layer.attention, "rope", False) for layer in arch.encoder) else "none",
-        head="none",
     )
 
 
@@ -47,13 +47,13 @@ def encoder_alone(arch: ArchSpec) -> ArchSpec:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem: object = arch.stem
+    stem = arch.stem
     if not isinstance(stem, SoundStem):
         yield "it does not take audio"
         return
     yield from unbuilt(arch, free=_FREE)
-    if arch.head not in ("ctc", "none"):
-        yield f"head = {arch.head!r} is not built for sound"
+    if not isinstance(arch.head, Ctc | States):
+        yield f"head = {arch.head.name!r} is not built for sound"
     if arch.positions != "none":
         yield f"positions = {arch.positions!r} is not built for sound"
     if arch.norm != "layernorm" or not arch.norm_bias or arch.norm_place == "both":

@@ -9,11 +9,14 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.ends import check_classes
+from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 
 LONGEST_S = 24 * 3600.0
 
@@ -45,13 +48,14 @@ class SoundConv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoundStem:
+class SoundStem(Stem):
     """A sound of ``seconds`` as positions: convolutions over its frames, then perhaps a matrix.
 
     ``rate`` frames a second of ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000 samples of one
     value. A request reads ``seconds`` of sound.
     """
 
+    reads: ClassVar[Reads] = "sound"
     seconds: float
     rate: float
     channels: int
@@ -116,6 +120,20 @@ class SoundStem:
         return self._sizes()[-1][0] + self.prefix_tokens
 
     @property
+    def request_tokens(self) -> int:
+        """Positions of a request."""
+        return self.tokens
+
+    @property
+    def seconds_heard(self) -> float:
+        """Seconds of sound in a request."""
+        return self.seconds
+
+    def hearing(self, seconds: float) -> SoundStem:
+        """The stem for requests of ``seconds`` of sound."""
+        return replace(self, seconds=float(seconds))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Bands and frames of a request."""
         return (self.channels, self.frames)
@@ -139,3 +157,31 @@ class SoundStem:
         if self.position_taps:  # with a weight norm: a length for each tap
             total += d_model * (d_model // self.position_groups * self.position_taps + 1) + self.position_taps
         return total + (self.position_rows + self.mask_token) * d_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ctc(Head):
+    """A matrix with a bias over ``count`` characters, at each position."""
+
+    name: ClassVar[str] = "ctc"
+    count: int
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_classes(self.count, self.name)
+
+    def output_rows(self, stem: Stem) -> int:
+        """The characters."""
+        return self.count
+
+    def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """The bias."""
+        return self.count
+
+    def parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """The matrix and its bias."""
+        return self.count * (trunk.d_model + 1)
+
+    def record(self) -> Mapping[str, object]:
+        """The number of characters."""
+        return {"head": self.name, "classes": self.count}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.weights import Shapes, linear, norm
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 
 def frames(arch: ArchSpec) -> Shapes:
     """The matrices over frames, and the table of positions."""
-    stem: SoundStem = arch.stem
+    stem = arch.stem_as(SoundStem)
     for i, (into, out) in enumerate(stem.matrices(arch.d_model)):
         yield from linear(f"stem.frames.{i}", out, into, bias=True)
     yield "positions.weight", (arch.max_tokens, arch.d_model)
@@ -18,7 +18,7 @@ def frames(arch: ArchSpec) -> Shapes:
 def sound(arch: ArchSpec) -> Shapes:
     """The convolutions, matrix and positions of a published model."""
     d = arch.d_model
-    stem: SoundStem = arch.stem
+    stem = arch.stem_as(SoundStem)
     for i, (conv, into) in enumerate(zip(stem.convs, stem.conv_inputs(), strict=True)):
         yield f"stem.convs.{i}.weight", (conv.channels, into, conv.kernel)
         if conv.bias:
@@ -47,5 +47,5 @@ def characters(arch: ArchSpec) -> Shapes:
     """The last norm, and the matrix over characters, each where there is one."""
     if arch.final_norm:
         yield from norm(arch, "norm")
-    if arch.head == "ctc":
-        yield from linear("head", arch.classes, arch.d_model, bias=True)
+    if isinstance(arch.head, Ctc):
+        yield from linear("head", arch.outputs, arch.d_model, bias=True)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.choices import Choices, Chosen, Whole
@@ -34,11 +35,11 @@ class TextChoices(Choices):
         """The decoder of ``layers`` with the vocabulary of ``chosen``."""
         return ArchSpec(
             name=whole.name,
-            vocab_size=chosen["vocab_size"],
+            stem=Tokens(vocab_size=chosen["vocab_size"]),
+            head=LmHead(tied=chosen["tie_embeddings"]),
             d_model=whole.d_model,
             layers=tuple(layers),
             max_tokens=whole.max_tokens,
-            tie_embeddings=chosen["tie_embeddings"],
             norm=whole.norm,
         )
 

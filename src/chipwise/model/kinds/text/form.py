@@ -30,7 +30,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 DECODER = Form(
     name="decoder",
-    matches=lambda arch: arch.stem is None,
+    matches=lambda arch: arch.reads_tokens,
     departures=_departures,
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),

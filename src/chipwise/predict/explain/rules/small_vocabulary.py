@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from chipwise.core import units
 from chipwise.predict.explain.advice import Proposal
@@ -18,7 +17,7 @@ LONGER = 0.06  # growth of texts, in tokens, for each halving of the vocabulary
 def rule(case: Case) -> Iterator[Proposal]:
     """Proposes a quarter of the vocabulary for small models with a head of 20 % of a decode step or more."""
     arch = case.arch
-    if arch.head != "lm" or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
+    if not arch.head.writes or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
         return
     size = up_to(arch.vocab_size // 4, columns_of_tile(case.sheet, "bf16"))
     if size < 4096:
@@ -28,7 +27,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         title=f"vocabulary {arch.vocab_size} -> {size}",
         touches="architecture",
         how=f"train a tokenizer of {size} tokens and the model with it",
-        changed=case.question.but(arch=replace(arch, vocab_size=size)),
+        changed=case.question.but(arch=arch.of_vocabulary(size)),
         quality=f"texts need about {units.show(longer, 'share', digits=2)} more tokens, so subtract that from the gain",
         source="Tao et al. 2024, Scaling Laws with Vocabulary, arXiv:2407.13623: small models want small vocabularies",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from chipwise.core import units
 from chipwise.predict.explain.advice import Proposal
@@ -13,7 +12,7 @@ from chipwise.predict.explain.question import Case
 def rule(case: Case) -> Iterator[Proposal]:
     """Proposes to tie the head to the token table where the two are 20 % of the parameters or more."""
     arch = case.arch
-    if arch.tie_embeddings or arch.head != "lm":
+    if arch.tie_embeddings or not arch.head.writes:
         return
     share = 2 * arch.vocab_size * arch.d_model / arch.parameters()
     if share < 0.2:
@@ -22,7 +21,7 @@ def rule(case: Case) -> Iterator[Proposal]:
         title=f"one table for input and output: {_percent(share)} of the parameters become {_percent(share / 2)}",
         touches="architecture",
         how="set tie_word_embeddings to true and train from scratch",
-        changed=case.question.but(arch=replace(arch, tie_embeddings=True)),
+        changed=case.question.but(arch=arch.with_tied(True)),
         headline="peak_memory",
         quality="often better at this size",
         source="Press and Wolf 2016, arXiv:1608.05859; Liu et al. 2024, MobileLLM, arXiv:2402.14905",

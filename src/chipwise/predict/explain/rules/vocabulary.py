@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from chipwise.predict.explain.advice import Proposal
 from chipwise.predict.explain.question import Case
@@ -15,14 +14,14 @@ def rule(case: Case) -> Iterator[Proposal]:
     arch = case.arch
     multiple = min(128, columns_of_tile(case.sheet, "bf16"))
     padded = up_to(arch.vocab_size, multiple * case.question.deployment.tp)
-    if padded == arch.vocab_size or arch.head != "lm":
+    if padded == arch.vocab_size or not arch.head.writes:
         return
     shards = f" on each of {case.question.deployment.tp} devices" if case.question.deployment.tp > 1 else ""
     yield Proposal(
         title=f"vocabulary {arch.vocab_size} -> {padded}, a multiple of {multiple}{shards}",
         touches="architecture",
         how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
-        changed=case.question.but(arch=replace(arch, vocab_size=padded)),
+        changed=case.question.but(arch=arch.of_vocabulary(padded)),
         headline="tpot_p50" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft_p50",
         quality="none: the new tokens' logits are masked",
         source="Karpathy 2023, nanoGPT; NVIDIA, Matrix Multiplication Background User's Guide, section 2.2",

@@ -16,9 +16,11 @@ from chipwise.core.files import read_bytes, storage, write_atomic
 from chipwise.core.record import Record
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.latents.spec import Latents
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.image.stem import ImageStem
@@ -149,9 +151,9 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
 
         arrays, shown = self.arrays, {}
         for who, item in (("winner", winner), ("baseline", reference)):
-            if item is None or item.design.arch.denoiser is None:
+            if item is None or not isinstance(item.design.arch.head, Denoiser):
                 continue
-            denoiser = item.design.arch.denoiser
+            denoiser = item.design.arch.head
             model = load_model(item.design.arch, item.weights)
             model = model if item.design.weights == "fp32" else quantised(model, item.design.weights)
             rows = []
@@ -221,17 +223,14 @@ def judging_arch(image: ImageSpace) -> ArchSpec:
     ffn = FeedForward(width=4 * WIDTH, activation="gelu", gated=False, bias=True)
     return ArchSpec(
         name="judge",
-        vocab_size=0,
+        stem=stem,
+        head=Classes(count=image.classes, pooling="mean"),
         d_model=WIDTH,
         layers=(Layer(attention=attention, ffn=ffn),) * 2,
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=True,
         positions="learned",
-        head="classes",
-        classes=image.classes,
-        stem=stem,
-        pooling="mean",
     )
 
 

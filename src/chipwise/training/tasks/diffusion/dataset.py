@@ -89,13 +89,11 @@ class FlowImages(LabelledArrays):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's images or labels differ, or it is no denoiser."""
-        shape = None if arch.stem is None else arch.stem.shape
-        if arch.denoiser is not None and arch.denoiser.latents is not None:
-            self._codec(arch)
-        if arch.denoiser is None or shape != self.shape(arch):
+        shape, denoiser = arch.stem.shape or None, arch.head
+        if not isinstance(denoiser, Denoiser) or shape != self.shape(arch):
             raise InputError(f"the model draws images of {shape}, the data has {self.shape(arch)}")
-        if arch.denoiser.labels != len(self.classes):
-            raise InputError(f"the model knows {arch.denoiser.labels} labels, the data has {len(self.classes)}")
+        if denoiser.labels != len(self.classes):
+            raise InputError(f"the model knows {denoiser.labels} labels, the data has {len(self.classes)}")
 
     def _codec(self, arch: ArchSpec) -> Codec | None:
         """The autoencoder of the model's latents; None if it draws pixels.
@@ -103,7 +101,7 @@ class FlowImages(LabelledArrays):
         Raises:
             InputError: The data has no such autoencoder.
         """
-        latents = None if arch.denoiser is None else arch.denoiser.latents
+        latents = arch.head.latents if isinstance(arch.head, Denoiser) else None
         if latents is None:
             return None
         codec = self.codecs.get(latents.factor)
@@ -139,12 +137,13 @@ class FlowImages(LabelledArrays):
         images = images if codec is None else codec.encode(images)
         rows, random = len(labels), np.random.default_rng([seed, number, 2])
         noise = random.standard_normal(tuple(images.shape), dtype=np.float32)
-        if arch.denoiser is not None and arch.denoiser.guided:
+        denoiser = arch.head_as(Denoiser)
+        if denoiser.guided:
             dropped = np.random.default_rng([seed, number, 4]).random(rows) < DROPPED
-            labels = torch.where(torch.from_numpy(dropped), arch.denoiser.labels, labels)
+            labels = torch.where(torch.from_numpy(dropped), denoiser.labels, labels)
         times = 1 / (1 + np.exp(-random.standard_normal(rows)))
         sizes = np.zeros(rows)
-        if arch.denoiser is not None and arch.denoiser.shortcut:
+        if denoiser.shortcut:
             taught = np.arange(rows) % SHORTCUTS == 0
             sizes = np.where(taught, 0.5 ** random.integers(0, FINEST, rows), 0.0)
             starts = np.floor(random.random(rows) / np.where(taught, sizes, 1.0)) * sizes
@@ -207,7 +206,7 @@ class FlowImages(LabelledArrays):
 
         from chipwise.model.kinds.denoiser.module import draw
 
-        served = served or model.arch.denoiser
+        served = served or model.arch.head_as(Denoiser)
         noise, labels = self.noise(model.arch, split, DRAWN if most is None else max(2, min(most, DRAWN)))
         device = next(model.parameters()).device
         found = []

@@ -86,7 +86,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The answers by name, the words by number and how an image is prepared."""
         held, image = self.arrays, self.inputs
-        names = (*held.answers, *(f"<unused {i}>" for i in range(len(held.answers), arch.classes)))
+        names = (*held.answers, *(f"<unused {i}>" for i in range(len(held.answers), arch.outputs)))
         return {
             "config.json": labels_of(arch, names),
             "words.json": {"words": list(held.words), "unknown": 1, "room": 0, "length": image.question},

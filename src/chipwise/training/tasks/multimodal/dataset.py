@@ -13,6 +13,7 @@ from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.digest import digest
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.question.question import question_of
 from chipwise.training.data.arrays import ALL, PARTS, ArrayDataset, errors_of, rows_of_batch
 from chipwise.training.data.dataset import Split
 
@@ -57,14 +58,15 @@ class PictureQuestions(ArrayDataset):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError for a model of other images, questions or answers."""
-        if arch.question is None or arch.stem is None:
+        found = question_of(arch.stem)
+        if found is None:
             raise InputError("the model reads no questions about images")
-        if arch.classes < len(self.answers) or arch.question.words < len(self.words):
+        if arch.outputs < len(self.answers) or found.question.words < len(self.words):
             raise InputError(
-                f"the model has {arch.question.words} words and {arch.classes} answers, the data {len(self.words)} "
+                f"the model has {found.question.words} words and {arch.outputs} answers, the data {len(self.words)} "
                 f"and {len(self.answers)}"
             )
-        asked = (arch.stem.shape, arch.question.tokens)
+        asked = (found.shape, found.question.tokens)
         given = (self.train.images.shape[1:], self.train.words.shape[1])
         if asked != given:
             raise InputError(f"the model reads images and questions of {asked}, the data has {given}")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.training.data.arrays import ALL, LabelledArrays
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.sound.clips import stretches
@@ -41,11 +42,11 @@ class TranscribedSpectrograms(LabelledArrays):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError for a model of other spectrograms, of other characters, or with too few positions."""
-        if arch.classes != len(self.classes):
-            raise InputError(f"the model tells {arch.classes} characters apart, the data has {len(self.classes)}")
+        if arch.outputs != len(self.classes):
+            raise InputError(f"the model tells {arch.outputs} characters apart, the data has {len(self.classes)}")
         LabelledArrays.require_fit(self, arch)
-        if arch.head != "ctc":
-            raise InputError(f"{arch.name} does not transcribe: its head is {arch.head}")
+        if not isinstance(arch.head, Ctc):
+            raise InputError(f"{arch.name} does not transcribe: its head is {arch.head.name}")
         needed = max(int(least_positions(labels).max()) for _, labels in (self.train, self.validation, self.test))
         if arch.max_tokens < needed:
             raise InputError(

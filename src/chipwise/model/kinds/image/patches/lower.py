@@ -33,7 +33,7 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
         ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)))
     ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
     ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
-    if arch.question is not None:
+    if arch.stem.asks:
         return ops
     if stem.prefix_tokens:
         ops.append(("room", Elementwise(function="pad", elements=rows * d)))
@@ -49,7 +49,7 @@ def adds_table(arch: ArchSpec, stem: ImageStem) -> bool:
 
 def lower_classes(arch: ArchSpec, *, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:
     """The mean of ``positions`` states of each image, if there are several, and the matrix over classes."""
-    head = Matmul(m=batch, k=arch.d_model, n=arch.classes, weights=weights, bias=True)
+    head = Matmul(m=batch, k=arch.d_model, n=arch.outputs, weights=weights, bias=True)
     if positions == 1:
         return [("logits", head)]
     return [("mean", PoolOp(batch=batch, positions=positions, width=arch.d_model)), ("logits", head)]

@@ -50,7 +50,7 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         k=stem.values,
         widths=[stem.first_width(d)],
     )
-    if arch.question is not None:
+    if arch.stem.asks:
         return x
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
@@ -90,6 +90,6 @@ def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) 
         x = graph.node("Squeeze", [x, axis], "head.state")
     else:
         x = graph.node("ReduceMean", [x, axis], "head.state", keepdims=0)
-    widths = [arch.classes]
+    widths = [arch.outputs]
     graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
-    graph.output("logits", ["batch", arch.classes])
+    graph.output("logits", ["batch", arch.outputs])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chipwise.model.arch.arch import NormKind
+from chipwise.model.arch.trunk import NormKind
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.ops.elementwise import Elementwise

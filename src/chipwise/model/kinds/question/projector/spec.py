@@ -1,6 +1,6 @@
 """Projectors: how what a tower has read of an image, or of sound, becomes tokens of the decoder behind it.
 
-A tower is an ArchSpec with a stem and a projector; the decoder lists its towers. How many tokens an image becomes
+A tower is an ArchSpec whose head is a projector; the decoder lists its towers. How many tokens an image becomes
 follows from the model's own rule, see ``image_tokens.py``.
 
 References:
@@ -12,19 +12,21 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import Activation
+from chipwise.model.arch.trunk import Head, Stem, Trunk
 
 Tiling = Literal["whole", "native", "longest", "ratio", "canvas", "pinpoints", "seconds", "windows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Projector:
+class Projector(Head):
     """From a tower's positions to the decoder's tokens: averaged or joined with neighbours, then matrices in turn.
 
     ``tiling`` is the rule by which an image becomes passes of the tower:
@@ -40,6 +42,7 @@ class Projector:
     - ``windows``: of sound, as many whole windows as it takes, all with their tokens (Voxtral).
     """
 
+    name: ClassVar[str] = "none"
     widths: tuple[int, ...]  # columns of each matrix; the last is the decoder's width
     bias: bool = True
     activation: Activation = "gelu"  # between the matrices
@@ -98,10 +101,45 @@ class Projector:
         """Values that the norm divides at once."""
         return self.joined_width(d_model, axes) if self.norm_joined else d_model
 
-    def parameters(self, d_model: int, axes: int) -> int:
-        """Norms, matrices with biases, and vectors."""
+    @property
+    def token_width(self) -> int:
+        """Values of each token."""
+        return self.widths[-1]
+
+    def of_token_width(self, width: int) -> Projector:
+        """The projector into tokens of ``width`` values."""
+        return replace(self, widths=(*self.widths[:-1], width))
+
+    def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
+        """As :meth:`shapes`, behind the tower."""
+        return self.shapes(trunk.d_model, stem.axes)
+
+    def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """The biases."""
+        return sum(self.widths) * self.bias
+
+    def parameters(self, trunk: Trunk, stem: Stem) -> int:
+        """As :meth:`parameters_of`, behind the tower."""
+        return self.parameters_of(trunk.d_model, stem.axes)
+
+    def parameters_of(self, d_model: int, axes: int) -> int:
+        """Norms, matrices with biases, and vectors, behind positions of ``d_model`` values."""
         matrices = sum((into + self.bias) * out for into, out in self.shapes(d_model, axes))
         each = {"none": 0, "rmsnorm": 1, "layernorm": 2}[self.norm]
         joined = each * self.joined_width(d_model, axes)
         norms = each * self.norm_width(d_model, axes) + self.deeper * joined
         return (1 + self.deeper) * matrices + norms + self.vectors * self.widths[-1]
+
+    def check(self, trunk: Trunk, stem: Stem) -> None:
+        """Checks that the model is a tower."""
+        if stem.vocab_size:
+            raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
+
+    def record(self) -> Mapping[str, object]:
+        """The projector, in place of a head."""
+        return {"head": self.name, "projector": self}
+
+
+def projector_of(head: Head) -> Projector | None:
+    """The projector of a tower; None where ``head`` is another."""
+    return head if isinstance(head, Projector) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
@@ -77,7 +77,7 @@ def lower_attention(
 def lower_scores(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
     """The scores of the candidates from their normed states."""
     rows = batch * stem.candidates
-    if arch.head == "scores":
+    if isinstance(arch.head, Scores):
         return [("scores", Matmul(m=rows, k=arch.d_model, n=1, weights=weights, bias=True))]
     return [
         ("candidates", Elementwise(function="copy", elements=rows * arch.d_model)),

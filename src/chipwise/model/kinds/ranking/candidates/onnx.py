@@ -17,7 +17,7 @@ from onnx import TensorProto
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 
 HIDDEN = -60.0
 """Added to the scores of what a position may not see: e⁻⁶⁰ of a share is nothing in FP32, while the exponentials of
@@ -185,7 +185,7 @@ def add_heads(
 
 def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str, first: str) -> None:
     """``scores`` (B, C) of the normed states ``x`` (B, C, D); ``first`` (B, T, D) is what went into the layers."""
-    if arch.head == "scores":
+    if isinstance(arch.head, Scores):
         widths = [1]
         graph.projection("head.scores", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
         graph.node("Squeeze", ["head.scores", _ints(graph, -1)], "scores")

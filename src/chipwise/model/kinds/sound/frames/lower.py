@@ -30,4 +30,4 @@ def lower_frames(arch: ArchSpec, stem: SoundStem, *, weights: str, batch: int) -
 
 def lower_characters(arch: ArchSpec, *, weights: str, batch: int) -> Op:
     """The matrix over characters, at every position."""
-    return Matmul(m=batch * arch.max_tokens, k=arch.d_model, n=arch.classes, weights=weights, bias=True)
+    return Matmul(m=batch * arch.max_tokens, k=arch.d_model, n=arch.outputs, weights=weights, bias=True)

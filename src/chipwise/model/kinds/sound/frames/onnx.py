@@ -44,5 +44,5 @@ def neighbours(count: int, kernel: int, stride: int) -> npt.NDArray[np.int64]:
 
 def add_characters(graph: GraphBuilder, arch: ArchSpec, x: str) -> None:
     """``logits`` (B, T, characters) of every position's normed state."""
-    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.classes], bias=True)
-    graph.output("logits", ["batch", arch.max_tokens, arch.classes])
+    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.outputs], bias=True)
+    graph.output("logits", ["batch", arch.max_tokens, arch.outputs])
