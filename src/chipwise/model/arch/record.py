@@ -18,6 +18,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
+from chipwise.model.kinds.sentence.stem import SentenceStem
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 
@@ -47,7 +48,7 @@ class ArchRecord:
     layer_inputs: int = later(0)
     encoder: tuple[Layer, ...] = later(())
     encoder_d_model: int = later(0)
-    stem: ImageStem | SoundStem | RankingStem | None = later(None)  # noqa: RUF009
+    stem: ImageStem | SoundStem | SentenceStem | RankingStem | None = later(None)  # noqa: RUF009
     encoder_stem: SoundStem | None = later(None)  # noqa: RUF009
     classes: int = later(0)
     pooling: Pooling = later("first")  # noqa: RUF009

@@ -9,6 +9,7 @@ from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.published import IMAGE_ENCODER
 from chipwise.model.kinds.ranking.form import RANKER
+from chipwise.model.kinds.sentence.form import SENTENCES
 from chipwise.model.kinds.sound.form import TRANSCRIBER
 from chipwise.model.kinds.sound.published import LISTENER
 from chipwise.model.kinds.text.form import DECODER
@@ -20,6 +21,7 @@ KINDS: tuple[Form, ...] = (
     TRANSCRIBER,
     LISTENER,
     DENOISER,
+    SENTENCES,
     IMAGE_ENCODER,
     CLASSIFIER,
 )

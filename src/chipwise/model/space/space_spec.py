@@ -17,6 +17,7 @@ from chipwise.model.arch.layer import AnyFeedForward
 from chipwise.model.kinds.choices import Choices, Norm
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.ranking.choices import RankingSpace
+from chipwise.model.kinds.sentence.choices import SentenceSpace
 from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.model.kinds.text.choices import TEXT
 
@@ -133,6 +134,7 @@ class SpaceSpec:
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
     ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
+    sentence: SentenceSpace | None = later(None)  # noqa: RUF009  (what texts are, and the choice that only they have)
     sound: SoundSpace | None = later(None)  # noqa: RUF009  (what sounds are, and the choices that only they have)
 
     def __post_init__(self) -> None:

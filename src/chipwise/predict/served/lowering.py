@@ -17,16 +17,18 @@ from chipwise.model.arch.mixers import Attention, GatedDelta, LatentAttention, M
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.question.question import image_of
 from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.sentence.stem import SentenceStem
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.model.ops.norm import NormOp
-from chipwise.predict.served import feed_forward, images, mixers, ranking, sound, towers
+from chipwise.predict.served import feed_forward, images, mixers, ranking, sentence, sound, towers
 from chipwise.predict.served.formats import Formats
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 STEMS: Mapping[type, Callable[[Setting, Step], Iterator[PlacedOp]]] = {
     RankingStem: ranking.stem,
+    SentenceStem: sentence.stem,
     SoundStem: lambda setting, step: sound.stem(setting.arch.stem_as(SoundStem), setting, step.batch),
 }
 """What makes positions of requests, by the class of the stem; tokens and images are lowered below."""

@@ -38,6 +38,7 @@ TASKS = Table(
         "vision": "chipwise.training.tasks.vision.task:VISION",
         "multimodal": "chipwise.training.tasks.multimodal.task:MULTIMODAL",
         "series": "chipwise.training.tasks.series.task:SERIES",
+        "sentences": "chipwise.training.tasks.sentences.task:SENTENCES",
         "speech": "chipwise.training.tasks.speech.task:SPEECH",
         "transcripts": "chipwise.training.tasks.transcripts.task:TRANSCRIPTS",
         "ranking": "chipwise.training.tasks.ranking.task:RANKING",

@@ -1,0 +1,91 @@
+"""Choices that only spaces of classifiers of texts have: how wide the table of words is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from chipwise.core.fields import check_fields, positive
+from chipwise.errors import SpecError
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
+from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.choices import Choices, Chosen, Whole, other_sizes
+from chipwise.model.kinds.sentence.stem import FULL, SentenceStem
+
+_TABLE = re.compile(r"w\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceSpace(Choices):
+    """What texts are, and the choice that only their classifiers have; it lists the values that may be chosen.
+
+    Texts are numbers of ``words``, of which 0 fills up short texts and 1 is any unknown word. ``table`` is ``full`` for
+    rows as wide as the model, or ``w16`` for rows of 16 values and a matrix behind them.
+    """
+
+    choices: ClassVar[tuple[str, ...]] = ("table",)
+    noun: ClassVar[str] = "texts"
+    models: ClassVar[str] = "classifiers of texts"
+    calibration: ClassVar[str] = "images"  # whose nodes these models have, beside a table
+
+    size: int  # words of a text
+    words: int  # rows of the table
+    classes: int
+    table: tuple[str, ...] = (FULL,)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "size", "classes", most=65_536)
+        for table in self.table:
+            if table != FULL and not (_TABLE.fullmatch(table) and int(table[1:])):
+                raise SpecError(f"{table!r} is no table; write full, or w16 for rows of 16 values", field="table")
+        if self.words < 3:
+            raise SpecError(f"must be at least 3, not {self.words}", field="words")
+        self.stem_of({"table": FULL})  # checks the sizes
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the head's matrix."""
+        return self.classes
+
+    def stem_of(self, chosen: Chosen) -> SentenceStem:
+        """The stem that ``chosen`` describes."""
+        table = chosen["table"]
+        return SentenceStem(words=self.words, tokens=self.size, width=0 if table == FULL else int(table[1:]))
+
+    def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+        """A layer with BERT's biases."""
+        heads, kv_heads = parts
+        attention = Attention(
+            heads=heads, kv_heads=kv_heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False
+        )
+        return Layer(attention=attention, ffn=None if ffn is None else replace(ffn, bias=True))
+
+    def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
+        """The classifier of ``layers`` with the table of ``chosen``."""
+        return ArchSpec(
+            name=whole.name,
+            stem=self.stem_of(chosen),
+            head=Classes(count=self.classes, pooling="mean"),
+            d_model=whole.d_model,
+            layers=tuple(layers),
+            max_tokens=self.size,
+            norm=whole.norm,
+            norm_bias=whole.norm == "layernorm",
+            positions="learned",
+        )
+
+    def request_tokens(self, chosen: Chosen) -> int:
+        """Positions of a request."""
+        return self.size
+
+    def other_input(self, arch: ArchSpec, *, run: str) -> str:
+        """Whether ``arch`` reads no texts of numbered words, or others."""
+        if not isinstance(arch.stem, SentenceStem):
+            return f"{arch.name} does not tell texts apart, which {run} has"
+        got = {"size": arch.stem.tokens, "words": arch.stem.words, "classes": arch.outputs}
+        return other_sizes(arch, run=run, got=got, wanted={name: getattr(self, name) for name in got})

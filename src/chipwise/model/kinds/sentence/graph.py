@@ -1,0 +1,51 @@
+"""The ends of a classifier of texts as ONNX nodes: numbers of words in, logits of classes out."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.onnx_encoder import add_heads
+from chipwise.model.blocks.nodes import Nodes, Stream
+from chipwise.model.kinds.sentence.stem import SentenceStem
+
+
+def _stem(s: Stream) -> None:
+    graph, arch, stem = s.graph, s.arch, s.arch.stem_as(SentenceStem)
+    ids = graph.input("words", TensorProto.INT64, ["batch", stem.tokens])
+    shape = (stem.words, stem.table_width(arch.d_model))
+    table = graph.store("stem.words.weight", lambda: graph.weight("stem.words.weight", shape))
+    x, place = graph.node("Gather", [table, ids], "stem.words", axis=0), "stem.projection"
+    for into, out in stem.matrices(arch.d_model):
+        x = graph.projection(place, x, parts=[place], key=place, k=into, widths=[out])
+    shape = (arch.max_tokens, arch.d_model)
+    rows = graph.store("positions.weight", lambda: graph.weight("positions.weight", shape))
+    s.x = graph.node("Add", [x, rows], "stem.positions")
+
+
+def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
+    return add_heads(s.graph, block, layer=layer, x=x, d_model=s.arch.d_model, mask=None)
+
+
+def _head(s: Stream) -> None:
+    graph, classes = s.graph, s.arch.outputs
+    axis = graph.store("one", lambda: np.array([1], np.int64))
+    mean = graph.node("ReduceMean", [s.norm("norm"), axis], "head.mean", keepdims=0)
+    graph.projection("logits", mean, parts=["head"], key="head", k=s.arch.d_model, widths=[classes], bias=True)
+    graph.output("logits", ["batch", classes])
+
+
+def _metadata(s: Stream) -> dict[str, object]:
+    """The numbers of words that it takes."""
+    stem = s.arch.stem_as(SentenceStem)
+    return {"encodes": "classes", "image": list(stem.shape), "numbers": stem.words, "kv": []}
+
+
+NODES = Nodes(
+    stem=_stem,
+    attend=_attend,
+    head=_head,
+    metadata=_metadata,
+    logits="last",
+)

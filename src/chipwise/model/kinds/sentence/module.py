@@ -1,0 +1,89 @@
+"""A classifier of texts as a torch module: the reference that its exported form is held against.
+
+Axes: B batch, T words, D model width, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.attention.encoder import EncoderAttention
+from chipwise.model.blocks.ffn.module import FeedForwardModule
+from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.sentence.form import SENTENCES
+from chipwise.model.kinds.sentence.stem import SentenceStem
+from chipwise.model.nn.fresh import fill
+
+
+class SentenceLayer(nn.Module):
+    """One pre-norm residual layer; every position sees the whole text."""
+
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
+        super().__init__()
+        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        if layer.attention is not None:
+            self.attention_norm = make_norm(arch)
+            self.attention = EncoderAttention(layer.attention, arch.d_model)
+        if layer.ffn is not None:
+            self.ffn_norm = make_norm(arch)
+            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The residual stream after the layer."""
+        if self.attention is not None and self.attention_norm is not None:
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), None)
+        if self.ffn is not None and self.ffn_norm is not None:
+            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
+        return x_BTD
+
+
+class Words(nn.Module):
+    """Rows of the table of words, widened by a matrix where they are narrow."""
+
+    def __init__(self, stem: SentenceStem, d_model: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(stem.words, stem.table_width(d_model))
+        self.projection = nn.Linear(stem.width, d_model, bias=False) if stem.width else None
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Positions (B, T, D)."""
+        x_BTW: Tensor = self.words(ids_BT)
+        return x_BTW if self.projection is None else self.projection(x_BTW)
+
+
+class SentenceClassifier(nn.Module):
+    """A classifier of texts. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        SENTENCES.require(arch, work="built in torch")
+        super().__init__()
+        self.arch = arch
+        self.stem = Words(arch.stem_as(SentenceStem), arch.d_model)
+        self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
+        self.layers = nn.ModuleDict({str(i): SentenceLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        self.norm = make_norm(arch)
+        self.head = nn.Linear(arch.d_model, arch.outputs)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Logits (B, C) of texts in numbers of words."""
+        x_BTD = self.stem(ids_BT) + self.positions.weight
+        for layer in self.layers.values():
+            x_BTD = layer(x_BTD)
+        pooled_BD: Tensor = torch.mean(self.norm(x_BTD), dim=1)
+        return self.head(pooled_BD)  # type: ignore[no-any-return]
+
+
+def initialise(model: SentenceClassifier, *, seed: int) -> SentenceClassifier:
+    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, tables and head small."""
+    return fill(
+        model,
+        seed=seed,
+        depth=len(model.arch.layers),
+        deviation=lambda name: 0.02 if name.startswith(("stem.words", "positions", "head")) else None,
+    )
+
+
+MODULE = SentenceClassifier

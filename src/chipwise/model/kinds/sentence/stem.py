@@ -1,0 +1,63 @@
+"""The stem of a classifier of texts: words of a text as rows of a table, which may be narrower than the model.
+
+References:
+    Narrow tables with a matrix behind them: Lan et al. 2020, ALBERT, arXiv:1909.11942.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chipwise.core.fields import check_fields, positive
+from chipwise.errors import SpecError
+from chipwise.model.arch.trunk import Reads, Stem
+
+FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceStem(Stem):
+    """A text of ``tokens`` words, each a row of a table of ``words`` rows; a shorter text begins with row 0.
+
+    Rows of ``width`` values are followed by one matrix to the model's width; 0 is the model's width, without a matrix.
+    """
+
+    reads: ClassVar[Reads] = "request"
+    words: int
+    tokens: int
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "words", most=1_000_000)
+        positive(self, "tokens", most=4096)
+        if self.width < 0:
+            raise SpecError(f"must be at least 0, not {self.width}", field="width")
+
+    @property
+    def request_tokens(self) -> int:
+        """Positions of a request."""
+        return self.tokens
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The numbers of a request."""
+        return (self.tokens,)
+
+    @property
+    def table(self) -> str:
+        """The table as a run file writes it."""
+        return f"w{self.width}" if self.width else FULL
+
+    def table_width(self, d_model: int) -> int:
+        """Values of a row of the table."""
+        return self.width or d_model
+
+    def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrix behind the table, if there is one."""
+        return ((self.width, d_model),) if self.width else ()
+
+    def parameters(self, d_model: int) -> int:
+        """The table and the matrix."""
+        return self.words * self.table_width(d_model) + self.width * d_model

@@ -1,0 +1,21 @@
+"""Lowers the stem of classifiers of texts: rows of the table of words, the matrix behind them, and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chipwise.model.kinds.sentence.stem import SentenceStem
+from chipwise.model.ops.embedding import EmbeddingOp
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
+
+
+def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    """Each word's row; where rows are narrow the matrix; each position's row."""
+    own = setting.arch.stem_as(SentenceStem)
+    d, formats = setting.arch.d_model, setting.formats
+    kept = {"weights": formats.table, "activations": formats.activations}
+    words = EmbeddingOp(tokens=step.tokens, width=own.table_width(d), rows=own.words, **kept)
+    yield PlacedOp(place="words", op=words)
+    for into, out in own.matrices(d):
+        yield setting.plain_matmul("matrix", step.tokens, into, out)
+    yield PlacedOp(place="positions", op=EmbeddingOp(tokens=step.tokens, width=d, rows=own.tokens, **kept))

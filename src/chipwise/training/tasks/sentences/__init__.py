@@ -1,0 +1,1 @@
+"""Sentences: a transformer tells short texts apart (intents, sentiment, spam), scored by accuracy."""
