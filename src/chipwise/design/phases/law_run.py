@@ -18,18 +18,14 @@ from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
 from chipwise.design.phases.by_law import LOSS, FoundByLaw, search_by_law
 from chipwise.design.phases.finals import promises_of
-from chipwise.design.phases.going_on import take_up
-from chipwise.design.phases.kit_return import kit_notes, record
+from chipwise.design.phases.kit_return import record
 from chipwise.design.phases.run_record import make_record
+from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.training_plan import training_plan, write_training_plan
-from chipwise.design.report import output
-from chipwise.design.report.record import RunRecord, save
+from chipwise.design.report.record import RunRecord
 from chipwise.design.run.folder import PROMISES, RunFolder
-from chipwise.design.run.ledger import Ledger
 from chipwise.design.run.progress import Observer, Status
 from chipwise.design.run.spec import EXPECTED_LOSS, RunSpec
-from chipwise.design.run.trials import Trials, choice_labels
-from chipwise.design.strategies.study import Study
 from chipwise.design.targets.chance import Bounds, kept
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, Infeasible
@@ -37,7 +33,6 @@ from chipwise.model.arch import io
 from chipwise.model.arch.design import Design
 from chipwise.model.published.write import to_config
 from chipwise.model.space.designs import design_of, summary
-from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.laws.law_fit import read_trainings, updated
 from chipwise.training.laws.laws import Law, shipped
@@ -47,7 +42,7 @@ RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see
 MOST_TRIALS = 24  # designs of the front to record, best first
 
 
-class LawRun:
+class LawRun(StoredRun):
     """A search by law in its folder.
 
     Args:
@@ -57,19 +52,7 @@ class LawRun:
     """
 
     def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
-        self.spec, self.folder, self._observer = spec, folder, observer
-        self.space = SearchSpace(spec.space)
-        directions: list[str] = [goal.direction for goal in spec.goals]
-        labels = choice_labels(self.space)
-        self.study = Study(
-            folder.where, name=folder.study_name, directions=directions, identity=folder.identity, choices=labels
-        )
-        self.trials = Trials(self.study, spec, self.space)
-        take_up(self.study, self.trials, spec, folder.before)
-        if folder.before is not None:
-            folder.write_spec()
-        self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
-        self.status = Status(workers=1)
+        super().__init__(spec, folder, observer, Status(workers=1))
         self.tokens = spec.budget.total
 
     def run(self) -> RunRecord:
@@ -95,18 +78,13 @@ class LawRun:
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
         found = make_record(self.spec, self.study, self.trials, self.space, self.folder, target)
-        save(found, self.folder.record)
-        output.write(found, self.folder.path)
-        self.status.done = True
+        self.write(found)
         self._observer(self.status)
         return found
 
     def _take_results(self, target: Target) -> None:
         """Records a kit's measurements, teaches the target, and chooses again among the recorded designs."""
-        told: list[str] = []
-        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
-        if told != self.study.memory.get("kit_notes", []):
-            self.study.remember(kit_notes=told)
+        notes = self.kit_notes()
         if not notes:
             return
         self._phase("reading the kit's results")

@@ -17,9 +17,9 @@ from chipwise.design.phases import supernet_prior
 from chipwise.design.phases.choosing import Chooser, StrategyProposer
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.findings import explain_answer
-from chipwise.design.phases.going_on import seed_of, take_up
+from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.halving import Halving, Propose, Rung
-from chipwise.design.phases.kit_return import kit_notes, record
+from chipwise.design.phases.kit_return import record
 from chipwise.design.phases.limits import no_slower_than, penalty_factor
 from chipwise.design.phases.measurement_choice import measure_front
 from chipwise.design.phases.measuring import CandidateMeasurer
@@ -28,22 +28,20 @@ from chipwise.design.phases.reference_design import largest_within, reference_de
 from chipwise.design.phases.run_budget import RunBudget
 from chipwise.design.phases.run_record import make_record
 from chipwise.design.phases.screening import Screened, loosened, screen
+from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.design.phases.trainings import Trainings, charged
-from chipwise.design.report import output
 from chipwise.design.report.record import RunRecord, save
 from chipwise.design.run.folder import RunFolder
-from chipwise.design.run.ledger import Ledger
 from chipwise.design.run.progress import Observer, Status
 from chipwise.design.run.spec import RunSpec
-from chipwise.design.run.trials import Candidate, Trials, choice_labels
-from chipwise.design.strategies.study import Study
+from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.local import least_calibration_s
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, OutOfReach
 from chipwise.model.space.designs import summary
-from chipwise.model.space.search_space import Rows, SearchSpace
+from chipwise.model.space.search_space import Rows
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
@@ -64,7 +62,7 @@ class Prepared:
     plan: tuple[Rung, ...]
 
 
-class Search:
+class Search(StoredRun):
     """A search in its folder. Every decision is a function of the study.
 
     Args:
@@ -74,27 +72,11 @@ class Search:
     """
 
     def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer) -> None:
-        self.spec, self.folder, self._observer = spec, folder, observer
-        self.space = SearchSpace(spec.space)
-        self.study = Study(
-            folder.where,
-            name=folder.study_name,
-            directions=[goal.direction for goal in spec.goals],
-            identity=folder.identity,
-            choices=choice_labels(self.space),
-        )
-        if folder.storage is not None:
-            folder.check_trials_belong_to_run(len(self.study.trials()))
-        self.trials = Trials(self.study, spec, self.space)
-        take_up(self.study, self.trials, spec, folder.before)
-        if folder.before is not None:
-            folder.write_spec()
-        self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
-        self.budget = RunBudget(spec, self.trials, self.ledger)
         allowed = self.allowance = spec.allowance
-        self.status = Status(
-            unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=spec.task_settings.metric
-        )
+        metric = spec.task_settings.metric
+        status = Status(unit=allowed.unit, budget=allowed.total, workers=spec.budget.workers, metric=metric)
+        super().__init__(spec, folder, observer, status)
+        self.budget = RunBudget(spec, self.trials, self.ledger)
         self.target: Target | None = None  # None until it is open
 
     def run(self) -> RunRecord:
@@ -142,11 +124,7 @@ class Search:
 
     def _take_results(self) -> None:
         """Records a kit's measurements of a finished run, teaches the target, and ranks the contenders again."""
-        told: list[str] = []
-        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
-        target = self._opened()
-        if told != self.study.memory.get("kit_notes", []):
-            self.study.remember(kit_notes=told)
+        notes, target = self.kit_notes(), self._opened()
         if target is None or not notes:
             return
         self._phase("reading the kit's results")
@@ -439,9 +417,7 @@ class Search:
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
         found = self._record()
-        save(found, self.folder.record)
-        output.write(found, self.folder.path)
-        self.status.done = True
+        self.write(found)
         self._show()
         return found
 

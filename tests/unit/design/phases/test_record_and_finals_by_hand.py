@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from toy_run import SPACE, SPEC
 
-from chipwise.design.phases import finals, pipeline, run_record
+from chipwise.design.phases import finals, pipeline, run_record, stored_run
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.supernet_prior import designs_to_score, planned_cpu_s
 from chipwise.design.run.folder import RunFolder
@@ -272,7 +272,7 @@ def test_what_a_kit_measured_ranks_the_contenders_again(
         return notes
 
     taught: list[object] = []
-    monkeypatch.setattr(pipeline, "kit_notes", read)
+    monkeypatch.setattr(stored_run, "kit_notes", read)
     monkeypatch.setattr(pipeline, "record", lambda trials, target, notes: taught.append(target))
     monkeypatch.setattr(pipeline, "penalty_factor", lambda *_: None)
     monkeypatch.setattr(pipeline, "Finals", ByLoss)

@@ -1,0 +1,59 @@
+"""A search of a space with its folder and its study, whether designs are trained or ranked by a law."""
+
+from __future__ import annotations
+
+from chipwise.core.record import Record
+from chipwise.design.phases.going_on import take_up
+from chipwise.design.phases.kit_return import kit_notes
+from chipwise.design.report import output
+from chipwise.design.report.record import RunRecord, save
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.run.progress import Observer, Status
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.run.trials import Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.model.space.search_space import SearchSpace
+
+
+class StoredRun:
+    """A run with its study, taken up where it was left.
+
+    Args:
+        spec: The run.
+        folder: The run's folder, open.
+        observer: Called on every change.
+        status: What the observer is shown.
+    """
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer, status: Status) -> None:
+        self.spec, self.folder, self._observer, self.status = spec, folder, observer, status
+        self.space = SearchSpace(spec.space)
+        self.study = Study(
+            folder.where,
+            name=folder.study_name,
+            directions=[goal.direction for goal in spec.goals],
+            identity=folder.identity,
+            choices=choice_labels(self.space),
+        )
+        if folder.storage is not None:
+            folder.check_trials_belong_to_run(len(self.study.trials()))
+        self.trials = Trials(self.study, spec, self.space)
+        take_up(self.study, self.trials, spec, folder.before)
+        if folder.before is not None:
+            folder.write_spec()
+        self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
+
+    def kit_notes(self) -> dict[int, dict[str, object]]:
+        """Notes on trials that kits measured and that are not recorded yet; why others are ignored is remembered."""
+        told: list[str] = []
+        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        if told != self.study.memory.get("kit_notes", []):
+            self.study.remember(kit_notes=told)
+        return notes
+
+    def write(self, found: RunRecord) -> None:
+        """Writes the record of a run that has ended, its report, table and card."""
+        save(found, self.folder.record)
+        output.write(found, self.folder.path)
+        self.status.done = True
