@@ -94,7 +94,7 @@ def contest(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, fl
 
     monkeypatch.setattr(finals_module, "measurement_notes", notes)
     monkeypatch.setattr(finals_module, "select_formats", lambda *_, **__: CHOSEN | {"kept": True})
-    data = SimpleNamespace(losses=losses, recipe={}, samples=lambda winner, reference: {})
+    data = SimpleNamespace(losses=losses, recipe={}, samples=lambda winner, reference: {}, data=lambda arch: None)
     return Finals(trials, spec, home, data, target), trials, number
 
 
