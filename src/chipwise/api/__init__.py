@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from chipwise.api.telemetry import teach
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
+    from chipwise.design.fleet.offered_load import OfferedLoad
+    from chipwise.design.fleet.question import FleetQuestion
     from chipwise.design.models.candidates import CandidateCost
     from chipwise.design.models.exports import Exported
     from chipwise.design.models.measured_parts import MeasuredParts
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from chipwise.model.ops.workload import Phase, Workload
     from chipwise.model.space.search_space import SearchSpace
     from chipwise.predict.cost.model import CostEstimate
+    from chipwise.predict.served.deployment import Deployment
 
 __all__ = [
     "ArchSpec",
@@ -53,15 +56,18 @@ __all__ = [
     "CandidateCost",
     "ChipwiseError",
     "CostEstimate",
+    "Deployment",
     "Design",
     "EstimateTable",
     "Exported",
     "FeedForward",
+    "FleetQuestion",
     "Layer",
     "MachineProfile",
     "Measured",
     "MeasuredParts",
     "Measurement",
+    "OfferedLoad",
     "Phase",
     "RunRecord",
     "RunSpec",
@@ -131,6 +137,9 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
         "Workload",
     ),
     "chipwise.deploy.measure.measurement": ("Measurement",),
+    "chipwise.design.fleet.offered_load": ("OfferedLoad",),
+    "chipwise.design.fleet.question": ("FleetQuestion",),
+    "chipwise.predict.served.deployment": ("Deployment",),
     "chipwise.design.models.candidates": ("CandidateCost",),
     "chipwise.design.models.exports": ("Exported",),
     "chipwise.design.models.measured_parts": ("MeasuredParts",),

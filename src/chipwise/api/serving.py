@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from chipwise.core import units
-from chipwise.core.arguments import public
-from chipwise.core.fields import MOST, whole_number
-from chipwise.core.files import build, check_output
+from chipwise.core.arguments import public, stated_by
+from chipwise.core.digest import plain
+from chipwise.core.files import build
 from chipwise.design.fleet.agent_loop import AgentLoop, LoopCost, price_loop, read_loop
-from chipwise.design.fleet.answer import FleetPlan, planned
-from chipwise.design.fleet.arrangements import check_positions, copies_share, positions_of
-from chipwise.design.fleet.plan_files import known_of, write_progress
-from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, rate_of, read_question
-from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
-from chipwise.errors import SpecError, counted
+from chipwise.design.fleet.answer import FleetPlan
+from chipwise.design.fleet.offered_load import OfferedLoad
+from chipwise.design.fleet.plan_files import plan_question
+from chipwise.design.fleet.question import FleetQuestion, question_from, read_question
+from chipwise.design.fleet.simulate_model import Pools, Scheduling, simulate_model
+from chipwise.design.fleet.simulating import Simulation
+from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.predict.load.load import WHOLE_INPUT, Load, RequestClass, describe_arrivals, generate_load
-from chipwise.predict.load.policy import NGRAM, Speculation, policy_of
-from chipwise.predict.load.traces import read_trace
+from chipwise.predict.load.load import Load
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.request import Request, resolved
+
+DEPLOYED = ("device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp")
+OFFERED = (
+    "rate", "clients", "think_s", "trace", "prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals",
+    "burstiness", "requests", "seeds", "seed",
+)  # fmt: skip
+PLANNED = (
+    "rate", "trace", "prompt", "new", "spread", "shared_tokens", "prefixes", "limits", "classes", "devices", "runtimes",
+    "weights", "tp", "pp", "ep", "dp", "speculation", "fleets", "link", "prices", "max_devices", "power", "budget",
+    "confidence", "arrivals", "burstiness", "requests", "kv", "seed",
+)  # fmt: skip
 
 
 @public
+@stated_by(lambda given: "the deployment" if given.get("deployment") is not None else None, *DEPLOYED)
+@stated_by(lambda given: "the load" if given.get("load") is not None else None, *OFFERED)
 def simulate(
     model: str | Path | ArchSpec,
+    deployment: Deployment | None = None,
+    load: OfferedLoad | Load | None = None,
     *,
     device: str | Path = "h100-sxm",
     rate: float | str | None = None,
@@ -79,6 +90,9 @@ def simulate(
 
     Args:
         model: See :func:`estimate`.
+        deployment: Device, runtime, formats and degrees of parallelism as one value, instead of the arguments of these
+            names.
+        load: The load as one value, instead of ``rate``, ``clients`` or ``trace`` and what describes its requests.
         device: A data sheet's name, alias or file.
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
         clients: Number of clients in a closed loop, each sending one request after another; replaces ``rate``.
@@ -125,144 +139,28 @@ def simulate(
         DoesNotFit: The model needs more memory than its devices have.
         Unsupported: A device lacks a rate.
     """
-    if (rate is not None) + (clients is not None) + (trace is not None) != 1:
-        raise SpecError("give one of rate, clients and trace", field="rate")
-    whole_number("seeds", seeds, most=100)
-    whole_number("decode_tp", decode_tp, most=1024)
-    for name, count in (("replicas", replicas), ("decode_replicas", decode_replicas)):
-        whole_number(name, count, most=100_000)
-    if not 0 <= acceptance <= 1:
-        raise SpecError(f"must be from 0 to 1, not {acceptance:g}", field="acceptance")
-    if not 0.01 <= step_scale <= 100:
-        raise SpecError(f"must be from 0.01 to 100, not {step_scale:g}", field="step_scale")
-    if think_s and clients is None:
-        raise SpecError("only applies to clients; give clients instead of rate or trace", field="think_s")
-    if draft is not None and not drafted:
-        raise SpecError("needs drafted: the tokens drafted in each step", field="draft")
-    if decode_device is None:
-        of_decoding = {"link": link is not None, "decode_replicas": decode_replicas > 1, "decode_tp": decode_tp > 1}
-        for name, given in of_decoding.items():
-            if given:
-                raise SpecError("only valid for prefill and decode apart; name the decode_device", field=name)
-    link_bytes_per_s = None if link is None else above_zero(units.parse_field(link, "bandwidth", "link"), "link")
-    served = Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
-    batch = 12 * pp * dp
-    base = Request(model=model, deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=max(new, 1))
-    found = resolved(base)
-    arch = found.setting.arch
-    generates = arch.causal
-    if generates and batching == "requests":
-        raise SpecError(
-            f"{arch.name} generates text, so its steps are filled with tokens; batching is for encoders",
-            field="batching",
-        )
-    if dp > 1 and not copies_share(arch):
-        said = f"replicas of {arch.name} share neither experts nor tables; use replicas={dp} instead"
-        raise SpecError(said, field="dp")
-    if not arch.reads_tokens:  # one request is an image, or a history with candidates
-        prompt, new, spread, shared_tokens = 1, 0, 0.0, 0
-        base = replace(base, prompt_tokens=1, new_tokens=1)
-    if trace is None:
-        check_positions(arch, prompt, new if generates else 0, field="prompt")
-    kind = RequestClass(
-        prompt_tokens=prompt, new_tokens=new if generates else 0, spread=spread, shared_tokens=shared_tokens,
-        prefixes=prefixes,
+    deployment = deployment or Deployment(
+        device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp
+    )
+    load = load or OfferedLoad(
+        rate=rate, clients=clients, think_s=think_s, trace=trace, prompt=prompt, new=new, spread=spread,
+        shared_tokens=shared_tokens, prefixes=prefixes, arrivals=arrivals, burstiness=burstiness, requests=requests,
+        seeds=seeds, seed=seed,
     )  # fmt: skip
-    loads = _loads(
-        kind, longest=positions_of(arch), trace=trace, rate=rate, clients=clients, think_s=think_s, seeds=seeds,
-        seed=seed, requests=requests, arrivals=arrivals, burstiness=burstiness,
+    scheduling = Scheduling(
+        max_tokens=max_tokens, max_sequences=max_sequences, prefix_cache=prefix_cache, timeout_s=timeout_s,
+        request_s=request_s, step_scale=step_scale, drafted=drafted, acceptance=acceptance, draft=draft,
+        batching=batching,
     )  # fmt: skip
-    policy = policy_of(found.setting.runtime, generates=generates, stem=not arch.reads_tokens)
-    if not generates and batching == "requests":
-        policy = replace(policy, padded=True, most_tokens=2**20, most_sequences=32)
-    if drafted:
-        drafts = None if draft == NGRAM else draft
-        policy = replace(policy, speculation=Speculation(drafted=drafted, acceptance=acceptance, draft=drafts))
-    policy = replace(
-        policy,
-        most_tokens=policy.most_tokens if max_tokens is None else max_tokens,
-        most_sequences=policy.most_sequences if max_sequences is None else max_sequences,
-        timeout_s=timeout_s,
-        prefix_cache=policy.prefix_cache and prefix_cache,
-        request_s=request_s,
-    )
-    parts = [
-        ReplicaGroup(request=base, replicas=replicas, policy=policy, weight=float(replicas), step_scale=step_scale)
-    ]
-    if also is not None:
-        parts.append(_another(also, base, policy, step_scale))
-    apart = None
-    if decode_device is not None:
-        if also is not None or clients is not None:
-            raise SpecError(
-                "separate prefill and decode cannot be combined with clients or a second kind of device", field="also"
-            )
-        other = base.but(device=decode_device, tp=decode_tp, pp=1)
-        apart = ReplicaGroup(request=other, replicas=decode_replicas, policy=policy, step_scale=step_scale)
-    each = kind.describe() if arch.reads_tokens else WHOLE_INPUT
-    return simulated(
-        loads,
-        parts,
-        apart=apart,
-        link_bytes_per_s=link_bytes_per_s,
-        closed=clients is not None or trace is not None,
-        about_load=_about_load(loads[0], rate, clients, think_s, trace, arrivals, burstiness, each),
-        on_progress=on_progress,
-    )
-
-
-def _another(text: str, base: Request, policy: Any, step_scale: float) -> ReplicaGroup:
-    """The second pool of a mixed fleet, from ``DEVICE[:REPLICAS[:WEIGHT]]``."""
-    name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
-    try:
-        replicas = int(rest[0]) if rest else 1
-        weight = float(rest[1]) if len(rest) > 1 else float(replicas)
-    except ValueError:
-        raise SpecError(
-            f"must be DEVICE, DEVICE:REPLICAS or DEVICE:REPLICAS:WEIGHT, not {text!r}", field="also"
-        ) from None
-    if not 1 <= replicas <= 100_000 or not 0 < weight <= MOST:
-        raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
-    return ReplicaGroup(
-        request=base.but(device=name), replicas=replicas, policy=policy, weight=weight, step_scale=step_scale
-    )
-
-
-def _loads(
-    kind: RequestClass, *, longest: int | None, trace: str | Path | None, rate: float | str | None,
-    clients: int | None, think_s: float, seeds: int, seed: int, requests: int, arrivals: Any, burstiness: float,
-) -> list[Load]:  # fmt: skip
-
-    if trace is not None:
-        return [read_trace(trace, longest=longest)[0]]
-    per_s = None if rate is None else rate_of(rate)
-    loads = [
-        generate_load(
-            (kind,), count=requests, rate_per_s=per_s, arrivals=arrivals, burstiness=burstiness, clients=clients,
-            think_s=think_s, seed=seed + i,
-        )
-        for i in range(seeds)
-    ]  # fmt: skip
-    if longest is None or kind.spread == 0:
-        return loads
-    return [load.within(longest) for load in loads]
-
-
-def _about_load(
-    load: Load, rate: float | str | None, clients: int | None, think_s: float, trace: str | Path | None,
-    arrivals: Any, burstiness: float, each: str,
-) -> str:  # fmt: skip
-    """Describes the load in words, for the page."""
-    if trace is not None:
-        return f"the {counted(len(load), 'request')} of {trace}"
-    if clients is not None:
-        waits = f", each waiting {units.show(think_s, 'time')} between its requests" if think_s else ""
-        return f"{counted(clients, 'client')} in a closed loop{waits}; {each}"
-    return f"{describe_arrivals(rate_of(rate), arrivals, burstiness)}; {each}"
+    pools = Pools(
+        replicas=replicas, also=also, decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp,
+        link=link,
+    )  # fmt: skip
+    return simulate_model(model, deployment, load, scheduling=scheduling, pools=pools, on_progress=on_progress)
 
 
 @public
-def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
+def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
     """Prices one turn of an agent's loop (perceive, think, act), and finds what fits into its budget.
 
     >>> import chipwise
@@ -282,7 +180,19 @@ def agent_loop(loop: str | Path | Mapping[str, Any]) -> LoopCost:
     return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
 
+def _is_question(model: object, rate: object, trace: object) -> bool:
+    """Whether a name is that of a file with a whole question; with a rate or a trace it is a model's."""
+    return str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
+
+
+def _question_in(given: Mapping[str, object]) -> str | None:
+    if isinstance(given["model"], FleetQuestion):
+        return "the question"
+    return "the question file" if _is_question(given["model"], given.get("rate"), given.get("trace")) else None
+
+
 @public
+@stated_by(_question_in, *PLANNED)
 def plan(
     model: str | Path | FleetQuestion,
     *,
@@ -294,7 +204,7 @@ def plan(
     shared_tokens: int = 0,
     prefixes: int = 1,
     limits: Mapping[str, object] | None = None,
-    classes: Sequence[Mapping[str, Any]] | None = None,
+    classes: Sequence[Mapping[str, object]] | None = None,
     devices: Sequence[str] | str | None = None,
     runtimes: Sequence[str] | None = None,
     weights: Sequence[str] | None = None,
@@ -302,7 +212,7 @@ def plan(
     pp: Sequence[int] = (1,),
     ep: Sequence[int] | None = None,
     dp: Sequence[int] = (1,),
-    speculation: Sequence[Mapping[str, Any]] = (),
+    speculation: Sequence[Mapping[str, object]] = (),
     fleets: Sequence[str] | str = ("together",),
     link: str | None = None,
     prices: Mapping[str, object] | None = None,
@@ -371,50 +281,22 @@ def plan(
         SpecError: An argument or a field of the file is wrong.
         Infeasible: No fleet meets the limits; the message names them with the closest values.
     """
-    in_file = str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
-    if isinstance(model, FleetQuestion) or in_file:
-        named = {"rate": rate, "trace": trace, "limits": limits, "classes": classes, "devices": devices,
-                 "runtimes": runtimes, "weights": weights, "prices": prices, "power": power, "budget": budget,
-                 "kv": kv}  # fmt: skip
-        for name, value in named.items():
-            if value:
-                raise SpecError(f"is already set in the question{' file' if in_file else ''}", field=name)
-        question = model if isinstance(model, FleetQuestion) else read_question(Path(model))
+    if isinstance(model, FleetQuestion):
+        question = model
+    elif _is_question(model, rate, trace):
+        question = read_question(Path(model))
     else:
         if (rate is None) == (trace is None):
             raise SpecError("give one of rate and trace", field="rate")
-        one: dict[str, Any] = {"name": "requests", "prompt": prompt, "new": new, "spread": spread}
-        one |= {"shared": shared_tokens, "prefixes": prefixes}
-        given: dict[str, Any] = {
-            "model": str(model), "limits": dict(limits or {}), "tp": list(tp), "pp": list(pp),
-            "most_devices": max_devices, "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness,
-            "requests": requests, "seed": seed, "dp": list(dp), "speculation": [dict(each) for each in speculation],
-            "fleets": fleets if isinstance(fleets, str) else list(fleets),
-        }  # fmt: skip
-        optional = {
-            "rate": rate, "trace": None if trace is None else str(trace), "devices": devices, "runtimes": runtimes,
-            "weights": weights, "prices": prices, "power": power, "budget": budget, "kv": kv, "link": link,
-            "ep": None if ep is None else list(ep),
+        one = {"name": "requests", "prompt": prompt, "new": new, "spread": spread, "shared": shared_tokens}
+        given: dict[str, object] = {
+            "model": str(model), "rate": rate, "trace": None if trace is None else str(trace), "limits": limits or {},
+            "devices": devices, "runtimes": runtimes, "weights": weights, "tp": tp, "pp": pp, "ep": ep, "dp": dp,
+            "speculation": speculation, "fleets": fleets, "link": link, "prices": prices, "most_devices": max_devices,
+            "power": power, "budget": budget, "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness,
+            "requests": requests, "kv": kv, "seed": seed,
         }  # fmt: skip
         if classes or trace is None:
-            given["classes"] = [dict(each) for each in classes] if classes else [one]
-        given |= {name: value for name, value in optional.items() if value is not None}
-        for name in ("devices", "runtimes", "weights"):
-            if name in given and not isinstance(given[name], str):
-                given[name] = list(given[name])
-        question = question_from(given)
-    path = None if out is None else Path(out)
-    if path is not None:
-        check_output(path)
-    elif resume:
-        raise SpecError("needs out, the file of the plan", field="resume")
-    known = known_of(path, question) if path is not None and resume else {}
-    found = planned(
-        question,
-        known=known,
-        on_progress=on_progress,
-        on_known=None if path is None else lambda held: write_progress(path, question, held),
-    )
-    if path is not None:
-        found.save(path)
-    return found
+            given["classes"] = list(classes or [{**one, "prefixes": prefixes}])
+        question = question_from(plain({name: value for name, value in given.items() if value is not None}))
+    return plan_question(question, out=None if out is None else Path(out), resume=resume, on_progress=on_progress)

@@ -108,7 +108,8 @@ def command(
     refuse(context, "results", why="is for `plan check`")
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the file of the plan")
-    if model.endswith((".yaml", ".yml")) and rate is None and trace is None:
+    in_file = model.endswith((".yaml", ".yml")) and rate is None and trace is None
+    if in_file:
         asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
@@ -122,7 +123,7 @@ def command(
     }  # fmt: skip
     limits: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     with progress_bar("planning", quiet=as_json) as advance:
-        found = api.plan(
+        found = api.plan(model, out=out, resume=resume, on_progress=advance) if in_file else api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
             prefixes=prefixes, limits=limits, devices=_names(device), runtimes=_names(runtime), weights=_names(weights),
             tp=_numbers(tp, "--tp"), pp=_numbers(pp, "--pp"), ep=None if ep is None else _numbers(ep, "--ep"),

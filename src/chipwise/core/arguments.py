@@ -65,6 +65,31 @@ def public(function: Function) -> Function:
     return typing.cast(Function, checked)
 
 
+def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) -> Callable[[Function], Function]:
+    """Decorates a public function with arguments that another argument may state; refuses them beside it.
+
+    Args:
+        whole: What states them, in words ("the question file"), by the arguments as given; None if nothing does.
+        names: The arguments. They are refused at their defaults too, if they are given.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            stated = whole(given)
+            for name in names if stated is not None else ():
+                if name in given:
+                    raise SpecError(f"is already set in {stated}", field=name)
+            return function(*args, **kwargs)
+
+        return typing.cast(Function, checked)
+
+    return decorate
+
+
 def check_argument(name: str, value: object, hint: object) -> None:
     """Checks one argument by its type hint and, for numbers, by the range for its name.
 

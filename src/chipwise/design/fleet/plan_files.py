@@ -7,22 +7,50 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
-from chipwise.core.files import read_mapping, write_output
+from chipwise.core.files import check_output, read_mapping, write_output
 from chipwise.core.record import Record
-from chipwise.design.fleet.answer import FORMAT, FleetPlan, Option
+from chipwise.design.fleet.answer import FORMAT, FleetPlan, Option, planned
 from chipwise.design.fleet.question import FleetQuestion, with_todays_names
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
 """Figures of a replay other than times."""
+
+
+def plan_question(
+    question: FleetQuestion,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> FleetPlan:
+    """The plan for ``question``, kept in the file ``out`` while it is made; ``resume`` goes on with what that holds.
+
+    Raises:
+        SpecError: There is no file to resume, or it holds another plan.
+        Infeasible: Nothing meets the limits; names them with the closest values.
+    """
+    if out is None:
+        if resume:
+            raise SpecError("needs out, the file of the plan", field="resume")
+        return planned(question, on_progress=on_progress)
+    check_output(out)
+    found = planned(
+        question,
+        known=known_of(out, question) if resume else {},
+        on_progress=on_progress,
+        on_known=lambda held: write_progress(out, question, held),
+    )
+    found.save(out)
+    return found
 
 
 def write_progress(path: Path, question: FleetQuestion, known: Mapping[str, Mapping[str, float]]) -> None:

@@ -277,7 +277,7 @@ def exported_file(
         _check_header(file)
     arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
     asked = workload.prompt_tokens if _encodes_text(arch) else workload.total_tokens
-    if arch.reads == "token" and arch.sound_s is None and asked > arch.max_tokens:
+    if arch.reads_tokens and arch.sound_s is None and asked > arch.max_tokens:
         raise InputError(
             f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
@@ -293,7 +293,7 @@ def exported_file(
 
 def _encodes_text(arch: ArchSpec) -> bool:
     """Whether a model reads tokens and writes none; no profile of a machine prices those."""
-    return arch.reads == "token" and arch.sound_s is None and not arch.causal
+    return arch.reads_tokens and arch.sound_s is None and not arch.causal
 
 
 def _check_header(file: Path) -> None:

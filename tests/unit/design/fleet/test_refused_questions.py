@@ -196,3 +196,13 @@ def test_a_question_that_is_a_value_says_all_and_what_is_given_beside_it_is_refu
     for name, value in (("rate", 5), ("trace", "t.jsonl"), ("limits", {"ttft_p99": "1 s"}), ("kv", "fp8")):
         with pytest.raises(SpecError, match=f"{name}: is already set in the question"):
             chipwise.plan(question, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "option", [{"tp": [1]}, {"tp": (1, 2, 4, 8)}, {"prompt": 1024}, {"fleets": ("together",)}, {"seed": 0}]
+)
+def test_what_a_question_file_states_is_refused_at_its_default_too(tmp_path: Path, option: dict[str, object]) -> None:
+    file = tmp_path / "question.yaml"
+    write_yaml(file, ASKED)
+    with pytest.raises(SpecError, match=f"{next(iter(option))}: is already set in the question file"):
+        chipwise.plan(file, **option)

@@ -224,3 +224,19 @@ def test_what_a_name_was_taken_for_is_said() -> None:
     found = chipwise.simulate(MODEL, rate=1, **(FEW | {"device": "p5.48xlarge", "requests": 50}))
     assert "p5.48xlarge: 8 x h100-sxm, rented together, $55.04/h" in found.notes
     assert found.usd_per_h == pytest.approx(55.04)
+
+
+def test_a_deployment_and_a_load_as_values_are_the_same_question_as_in_words() -> None:
+    in_words = chipwise.simulate(MODEL, rate=4, **FEW)
+    deployment = chipwise.Deployment(device="l4")
+    load = chipwise.OfferedLoad(rate=4, requests=150, seeds=1, prompt=300, new=60)
+    assert chipwise.simulate(MODEL, deployment, load).to_dict() == in_words.to_dict()
+    (drawn,) = load.loads(chipwise.resolve(MODEL))
+    assert chipwise.simulate(MODEL, deployment, drawn).requests == 150
+
+
+@pytest.mark.parametrize(("name", "value"), [("tp", 1), ("device", "l4"), ("rate", 4), ("prompt", 1024), ("seed", 0)])
+def test_what_a_value_states_is_refused_beside_it(name: str, value: object) -> None:
+    deployment, load = chipwise.Deployment(device="l4"), chipwise.OfferedLoad(rate=4)
+    with pytest.raises(SpecError, match=f"{name}: is already set in the (deployment|load)"):
+        chipwise.simulate(MODEL, deployment, load, **{name: value})

@@ -1,0 +1,103 @@
+"""The load of a simulation as people state it: a rate, clients in a closed loop, or a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core import units
+from chipwise.core.fields import whole_number
+from chipwise.design.fleet.arrangements import check_positions, positions_of
+from chipwise.design.fleet.question import rate_of
+from chipwise.errors import SpecError, counted
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.load.load import WHOLE_INPUT, Arrivals, Load, RequestClass, describe_arrivals, generate_load
+from chipwise.predict.load.traces import read_trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedLoad:
+    """Requests that are sent to one arrangement; exactly one of ``rate``, ``clients`` and ``trace`` is given.
+
+    Attributes:
+        rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
+        clients: In a closed loop, how many send one request after another.
+        think_s: Seconds that a client waits before its next request.
+        trace: A file of requests (JSON lines or CSV), which states their sizes too.
+        prompt: Mean prompt tokens.
+        new: Mean new tokens.
+        spread: Coefficient of variation of both (lognormal).
+        shared_tokens: Prompt tokens shared with other requests (a system prompt), which the prefix cache finds.
+        prefixes: Number of such texts.
+        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        burstiness: Squared coefficient of variation of gamma gaps.
+        requests: Requests per seed; a trace is replayed in full.
+        seeds: Number of random loads; figures are means over them.
+        seed: The first of them.
+    """
+
+    rate: float | str | None = None
+    clients: int | None = None
+    think_s: float = 0.0
+    trace: str | Path | None = None
+    prompt: int = 1024
+    new: int = 128
+    spread: float = 0.0
+    shared_tokens: int = 0
+    prefixes: int = 1
+    arrivals: Arrivals = "poisson"
+    burstiness: float = 1.0
+    requests: int = 1000
+    seeds: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.rate is not None) + (self.clients is not None) + (self.trace is not None) != 1:
+            raise SpecError("give one of rate, clients and trace", field="rate")
+        whole_number("seeds", self.seeds, most=100)
+        if self.think_s and self.clients is None:
+            raise SpecError("only applies to clients; give clients instead of rate or trace", field="think_s")
+
+    @property
+    def closed(self) -> bool:
+        """Whether all requests count, not only those of the steady part."""
+        return self.clients is not None or self.trace is not None
+
+    def requests_of(self, arch: ArchSpec) -> RequestClass:
+        """The requests as ``arch`` reads them: those of a model without text input are one whole input each."""
+        if not arch.reads_tokens:
+            return RequestClass(prompt_tokens=1, new_tokens=0, prefixes=self.prefixes)
+        return RequestClass(
+            prompt_tokens=self.prompt, new_tokens=self.new if arch.causal else 0, spread=self.spread,
+            shared_tokens=self.shared_tokens, prefixes=self.prefixes,
+        )  # fmt: skip
+
+    def loads(self, arch: ArchSpec) -> list[Load]:
+        """One load per seed for ``arch``, cut to its context length.
+
+        Raises:
+            SpecError: The requests exceed the context, the trace is damaged, or a field is out of range.
+        """
+        longest, each = positions_of(arch), self.requests_of(arch)
+        if self.trace is not None:
+            return [read_trace(self.trace, longest=longest)[0]]
+        check_positions(arch, each.prompt_tokens, each.new_tokens, field="prompt")
+        loads = [
+            generate_load(
+                (each,), count=self.requests, rate_per_s=None if self.rate is None else rate_of(self.rate),
+                arrivals=self.arrivals, burstiness=self.burstiness, clients=self.clients, think_s=self.think_s,
+                seed=self.seed + i,
+            )
+            for i in range(self.seeds)
+        ]  # fmt: skip
+        return loads if longest is None or each.spread == 0 else [load.within(longest) for load in loads]
+
+    def describe(self, arch: ArchSpec, first: Load) -> str:
+        """Describes the load in words, for the page; ``first`` is the first of :meth:`loads`."""
+        each = self.requests_of(arch).describe() if arch.reads_tokens else WHOLE_INPUT
+        if self.trace is not None:
+            return f"the {counted(len(first), 'request')} of {self.trace}"
+        if self.clients is not None:
+            waits = f", each waiting {units.show(self.think_s, 'time')} between its requests" if self.think_s else ""
+            return f"{counted(self.clients, 'client')} in a closed loop{waits}; {each}"
+        return f"{describe_arrivals(rate_of(self.rate), self.arrivals, self.burstiness)}; {each}"

@@ -1,0 +1,176 @@
+"""One model under load in one arrangement, from its deployment, load, scheduling and further pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from chipwise.core import units
+from chipwise.core.fields import MOST, whole_number
+from chipwise.design.fleet.arrangements import copies_share
+from chipwise.design.fleet.offered_load import OfferedLoad
+from chipwise.design.fleet.question import above_zero
+from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
+from chipwise.errors import SpecError, counted
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.load.load import Load
+from chipwise.predict.load.policy import NGRAM, Policy, Speculation, policy_of
+from chipwise.predict.served.deployment import Deployment
+from chipwise.predict.served.request import Request, Resolved, resolved
+
+MOST_REPLICAS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """What departs from the runtime's own rules; fields as arguments of :func:`chipwise.simulate`."""
+
+    max_tokens: int | None = None
+    max_sequences: int | None = None
+    prefix_cache: bool = True
+    timeout_s: float | None = None
+    request_s: float = 0.0
+    step_scale: float = 1.0
+    drafted: int = 0
+    acceptance: float = 0.7
+    draft: str | None = None
+    batching: Literal["tokens", "requests"] = "tokens"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.acceptance <= 1:
+            raise SpecError(f"must be from 0 to 1, not {self.acceptance:g}", field="acceptance")
+        if not 0.01 <= self.step_scale <= 100:
+            raise SpecError(f"must be from 0.01 to 100, not {self.step_scale:g}", field="step_scale")
+        if self.draft is not None and not self.drafted:
+            raise SpecError("needs drafted: the tokens drafted in each step", field="draft")
+
+    def policy(self, found: Resolved) -> Policy:
+        """The rules of the runtime for the model, with these changes.
+
+        Raises:
+            SpecError: Batching by requests, of a model that generates.
+        """
+        arch, padded = found.setting.arch, self.batching == "requests"
+        if padded and arch.causal:
+            raise SpecError(
+                f"{arch.name} generates text, so its steps are filled with tokens; batching is for encoders",
+                field="batching",
+            )
+        own = policy_of(found.setting.runtime, generates=arch.causal, stem=not arch.reads_tokens)
+        if padded:
+            own = replace(own, padded=True, most_tokens=2**20, most_sequences=32)
+        if self.drafted:
+            draft = None if self.draft == NGRAM else self.draft
+            speculation = Speculation(drafted=self.drafted, acceptance=self.acceptance, draft=draft)
+            own = replace(own, speculation=speculation)
+        return replace(
+            own,
+            most_tokens=own.most_tokens if self.max_tokens is None else self.max_tokens,
+            most_sequences=own.most_sequences if self.max_sequences is None else self.max_sequences,
+            timeout_s=self.timeout_s,
+            prefix_cache=own.prefix_cache and self.prefix_cache,
+            request_s=self.request_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """How many replicas there are, and on which further devices; fields as arguments of :func:`chipwise.simulate`."""
+
+    replicas: int = 1
+    also: str | None = None
+    decode_device: str | None = None
+    decode_replicas: int = 1
+    decode_tp: int = 1
+    link: str | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("decode_tp", self.decode_tp, most=1024)
+        for name in ("replicas", "decode_replicas"):
+            whole_number(name, getattr(self, name), most=MOST_REPLICAS)
+        if self.decode_device is None:
+            for name, default in (("link", None), ("decode_replicas", 1), ("decode_tp", 1)):
+                if getattr(self, name) != default:
+                    raise SpecError("only valid for prefill and decode apart; name the decode_device", field=name)
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bandwidth from prefill to decode, if given."""
+        if self.link is None:
+            return None
+        return above_zero(units.parse_field(self.link, "bandwidth", "link"), "link")
+
+    def groups(self, first: ReplicaGroup) -> list[ReplicaGroup]:
+        """Pools behind one router: the first, and that of another device (``DEVICE[:REPLICAS[:WEIGHT]]``).
+
+        Raises:
+            SpecError: The other is written in another way.
+        """
+        first = replace(first, replicas=self.replicas, weight=float(self.replicas))
+        if self.also is None:
+            return [first]
+        text = self.also
+        name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
+        try:
+            replicas = int(rest[0]) if rest else 1
+            weight = float(rest[1]) if len(rest) > 1 else float(replicas)
+        except ValueError:
+            raise SpecError(
+                f"must be DEVICE, DEVICE:REPLICAS or DEVICE:REPLICAS:WEIGHT, not {text!r}", field="also"
+            ) from None
+        if not 1 <= replicas <= MOST_REPLICAS or not 0 < weight <= MOST:
+            raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
+        return [first, replace(first, request=first.request.but(device=name), replicas=replicas, weight=weight)]
+
+    def decoding(self, first: ReplicaGroup, *, clients: bool) -> ReplicaGroup | None:
+        """The pool that decodes, if prefill and decode are apart.
+
+        Raises:
+            SpecError: There are clients, or a second kind of device.
+        """
+        if self.decode_device is None:
+            return None
+        if self.also is not None or clients:
+            raise SpecError(
+                "separate prefill and decode cannot be combined with clients or a second kind of device", field="also"
+            )
+        request = first.request.but(device=self.decode_device, tp=self.decode_tp, pp=1)
+        return replace(first, request=request, replicas=self.decode_replicas)
+
+
+def simulate_model(
+    model: str | Path | ArchSpec,
+    deployment: Deployment,
+    load: OfferedLoad | Load,
+    *,
+    scheduling: Scheduling,
+    pools: Pools,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """Simulates ``model`` under ``load``; arguments and errors as of :func:`chipwise.simulate`."""
+    link_bytes_per_s = pools.link_bytes_per_s
+    offered = load if isinstance(load, OfferedLoad) else None
+    batch = 12 * deployment.pp * deployment.dp
+    request = Request(model=model, deployment=deployment, batch=batch)
+    if offered is not None:
+        request = replace(request, prompt_tokens=offered.prompt, new_tokens=max(offered.new, 1))
+    found = resolved(request)
+    arch, policy = found.setting.arch, scheduling.policy(found)
+    if deployment.dp > 1 and not copies_share(arch):
+        said = f"replicas of {arch.name} share neither experts nor tables; use replicas={deployment.dp} instead"
+        raise SpecError(said, field="dp")
+    if not arch.reads_tokens:  # one request is an image, or a history with candidates
+        request = replace(request, prompt_tokens=1, new_tokens=1)
+    loads = [load] if isinstance(load, Load) else load.loads(arch)
+    first = ReplicaGroup(request=request, policy=policy, step_scale=scheduling.step_scale)
+    return simulated(
+        loads,
+        pools.groups(first),
+        apart=pools.decoding(first, clients=loads[0].clients is not None),
+        link_bytes_per_s=link_bytes_per_s,
+        closed=offered is None or offered.closed,
+        about_load=counted(len(loads[0]), "request") if offered is None else offered.describe(arch, loads[0]),
+        on_progress=on_progress,
+    )
