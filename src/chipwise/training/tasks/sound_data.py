@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,56 +14,20 @@ from chipwise.core.files import read_mapping
 from chipwise.core.record import Record
 from chipwise.errors import counted
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.image.hf_vit import labels_of
+from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.training.data.arrays import LabelledArrays
 from chipwise.training.data.dataset import Split
-from chipwise.training.data.sound.clips import Part, spectrogram
+from chipwise.training.data.sound.clips import Part, RecordingsSpec, spectrogram
 from chipwise.training.data.sound.front_end import HOP_S, described, front_end_s
 from chipwise.training.tasks.array_data import ArrayData
 
 SAMPLE_BYTES = 2  # of a recording
 
 
-class SoundSpec(Protocol):
-    """The fields of a run file's ``data`` that both tasks have."""
-
-    @property
-    def source(self) -> str:
-        """``espeak`` or ``folder``."""
-        ...
-
-    @property
-    def path(self) -> str:
-        """The folder."""
-        ...
-
-    @property
-    def snr_db(self) -> Sequence[float]:
-        """Speech over noise, in turn."""
-        ...
-
-    @property
-    def licence(self) -> str:
-        """Facts about the recordings."""
-        ...
-
-
-class SoundInputs(Protocol):
-    """The fields of a run file's space that both tasks have."""
-
-    @property
-    def size(self) -> int:
-        """Frames of a clip."""
-        ...
-
-    @property
-    def channels(self) -> int:
-        """Bands of a frame."""
-        ...
-
-
-SpecT = TypeVar("SpecT", bound=SoundSpec)
-InputsT = TypeVar("InputsT", bound=SoundInputs)
+SpecT = TypeVar("SpecT", bound=RecordingsSpec)
+InputsT = TypeVar("InputsT", ImageSpace, SoundSpace)
 DatasetT = TypeVar("DatasetT", bound=LabelledArrays)
 
 

@@ -62,7 +62,7 @@ def test_references_put_the_image_before_the_words() -> None:
 
 def test_every_answer_is_asked_for_and_listed() -> None:
     """No answer but the fourteen, and each at least once in a thousand: a guess of the commonest is right to 40 %."""
-    found = shapes.drawn(800, seed=1)
+    found = shapes.generate(800, seed=1)
     known = (*shapes.NUMBERS, *shapes.COLOURS, *shapes.PLACES, "yes", "no")
     counts = {answer: found.answers.count(answer) for answer in known}
     assert sum(counts.values()) == len(found.answers) == 2400
@@ -73,7 +73,7 @@ def test_every_answer_is_asked_for_and_listed() -> None:
 
 def test_pictures_show_what_questions_ask() -> None:
     """The colour that is asked for covers pixels near it, and where it is said to be."""
-    found, checked = shapes.drawn(300, seed=2), 0
+    found, checked = shapes.generate(300, seed=2), 0
     for number, question, answer in zip(found.image, found.questions, found.answers, strict=True):
         pixels = found.pixels[number].astype(float)
         if question.startswith("what colour") or (question.startswith("is there a") and answer == "yes"):
@@ -85,7 +85,7 @@ def test_pictures_show_what_questions_ask() -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    one, same, other = (shapes.drawn(5, seed=seed) for seed in (3, 3, 4))
+    one, same, other = (shapes.generate(5, seed=seed) for seed in (3, 3, 4))
     assert (one.pixels == same.pixels).all()
     assert one.questions == same.questions
     assert (one.pixels != other.pixels).any()

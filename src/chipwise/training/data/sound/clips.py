@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.fields import check_fields, positive
+from chipwise.errors import SpecError
 from chipwise.training.data.images.pixels import grey_png
 from chipwise.training.data.sound.front_end import ROWS, log_mel
 from chipwise.training.data.sound.waves import clip_of, divided, noisy
@@ -28,53 +30,52 @@ class Part:
     endless: int = 0  # recordings whose files state no length
 
 
-class Recording(Protocol):
-    """One recording of one speaker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One recording of one speaker: samples at 16 kHz between -1 and 1, and what is said."""
 
-    @property
-    def samples(self) -> NDArray[np.float32]:
-        """At 16 kHz, between -1 and 1."""
-        ...
-
-    @property
-    def speaker(self) -> str:
-        """A name."""
-        ...
-
-    @property
-    def endless(self) -> bool:
-        """Whether its file states no length."""
-        ...
+    samples: NDArray[np.float32]
+    text: str
+    speaker: str
+    endless: bool = False  # whether its file states no length
 
 
-class Mixing(Protocol):
-    """The fields of a run file's ``data`` by which recordings become clips."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingsSpec:
+    """The recordings to learn from: spoken by ``espeak``, or in a ``folder`` from the run file's folder on.
 
-    @property
-    def copies(self) -> int:
-        """Clips of each training recording, with different noise and place in time."""
-        ...
+    Speakers of validation and test are heard in no other part; each of these two parts holds ``held_out`` of them.
+    """
 
-    @property
-    def snr_db(self) -> Sequence[float]:
-        """Speech over noise, in turn."""
-        ...
+    source: Literal["espeak", "folder"] = "espeak"
+    path: str = ""
+    words: tuple[str, ...] = ()  # of espeak: the 20 commands unless listed
+    voices: int = 101  # of espeak: voice variants that speak, as far as installed
+    copies: int  # of each training recording, with different noise and place in time
+    snr_db: tuple[float, ...]  # speech over noise, in turn; none adds no noise
+    held_out: float = 0.12
+    licence: str = "not stated"
 
-    @property
-    def held_out(self) -> float:
-        """Share of the speakers of each of the other parts."""
-        ...
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(self, "voices", "copies", most=1_000)
+        if (self.source == "folder") != bool(self.path):
+            raise SpecError("source: folder needs a path, and espeak reads none", field="path")
+        if any(not -20 <= ratio <= 60 for ratio in self.snr_db):
+            raise SpecError(f"must be from -20 to 60 dB, not {list(self.snr_db)}", field="snr_db")
+        if not 0 < self.held_out <= 0.4:
+            raise SpecError(f"must be above 0 and at most 0.4, not {self.held_out}", field="held_out")
 
 
 def parts_of(
-    found: Sequence[Recording], labels: NDArray[np.int64], spec: Mixing, *, bands: int, length: int, seed: int
+    found: Sequence[Recording], labels: NDArray[np.int64], spec: RecordingsSpec, *, bands: int, length: int, seed: int
 ) -> dict[str, Part]:
     """Training, validation and test parts of recordings with their ``labels`` (n, …); training clips are copied.
 
     Args:
         found: The recordings.
         labels: Of each of them.
-        spec: How they are mixed.
+        spec: Noise, copies, and the share that is held out.
         bands: Of a spectrogram.
         length: Of a clip, in samples.
         seed: Of noise and order.

@@ -33,7 +33,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ShapeQuestions:
     """Images with questions: ``image`` is the number of the image that a question is about."""
 
     pixels: NDArray[np.uint8]  # (n, Y, X, 3)
@@ -42,7 +42,7 @@ class Asked:
     answers: list[str]
 
 
-def drawn(count: int, *, seed: int, questions: int = 3) -> Asked:
+def generate(count: int, *, seed: int, questions: int = 3) -> ShapeQuestions:
     """``count`` images with so many questions each; the same for the same arguments."""
     random = np.random.default_rng([seed, count])
     pixels = np.empty((count, SIDE, SIDE, 3), np.uint8)
@@ -55,7 +55,7 @@ def drawn(count: int, *, seed: int, questions: int = 3) -> Asked:
         asked += found
         about += [i] * len(found)
     texts, answers = zip(*asked, strict=True)
-    return Asked(pixels=pixels, image=np.array(about), questions=list(texts), answers=list(answers))
+    return ShapeQuestions(pixels=pixels, image=np.array(about), questions=list(texts), answers=list(answers))
 
 
 def _shapes(random: np.random.Generator) -> list[Shape]:

@@ -69,7 +69,7 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
         MissingExtra: A package that reads it is not installed.
     """
     if spec.source == "shapes":
-        found = shapes.drawn(spec.images, seed=spec.seed)
+        found = shapes.generate(spec.images, seed=spec.seed)
         pixels = np.stack([_scaled(picture, size, channels) for picture in found.pixels])
         return Questions(
             pixels=pixels, image=found.image, questions=found.questions, answers=found.answers,

@@ -6,16 +6,14 @@ import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import positive
 from chipwise.core.files import read_bytes
 from chipwise.errors import DataError, SpecError
 from chipwise.training.data.sound import clips, synthesis
-from chipwise.training.data.sound.clips import MOST_BYTES, Part
+from chipwise.training.data.sound.clips import MOST_BYTES, Part, Recording, RecordingsSpec
 from chipwise.training.data.sound.front_end import RATE_HZ
 from chipwise.training.data.sound.waves import decoded, endless, trimmed
 from chipwise.training.tasks.transcripts.dataset import BLANK
@@ -31,57 +29,34 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {  # of a table of transcripts: the fir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UtterancesSpec:
-    """The utterances to transcribe.
+class UtterancesSpec(RecordingsSpec):
+    """The utterances to transcribe; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
 
-    ``path`` is a folder of WAV files, from the run file's folder on, with one table (CSV or TSV) of columns ``file``,
-    ``text`` and perhaps ``speaker``, or with a ``.txt`` of the same name beside each file. Without speakers each file
-    counts as one. Speakers of validation and test are heard in no other part; each of these two parts holds
-    ``held_out`` of them. Texts are learnt in small letters, digits and apostrophes.
+    ``path`` is a folder of WAV files with one table (CSV or TSV) of columns ``file``, ``text`` and perhaps
+    ``speaker``, or with a ``.txt`` of the same name beside each file. Without speakers each file counts as one. Texts
+    are learnt in small letters, digits and apostrophes.
     """
 
-    source: Literal["espeak", "folder"] = "espeak"
-    path: str = ""
-    words: tuple[str, ...] = ()  # of espeak: the 20 commands unless listed
-    voices: int = 101  # of espeak: voice variants that speak, as far as installed
     utterances: int = 10  # of espeak: of each variant
     shortest: int = 2  # words of an utterance
     longest: int = 6
-    copies: int = 2  # of each utterance that is learnt, with different noise and place in time
-    snr_db: tuple[float, ...] = (20.0, 10.0, 5.0)  # speech over noise, in turn; none adds no noise
-    held_out: float = 0.12
-    licence: str = "not stated"
+    copies: int = 2
+    snr_db: tuple[float, ...] = (20.0, 10.0, 5.0)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if (self.source == "folder") != bool(self.path):
-            raise SpecError("name the folder of WAV files, and only of source: folder", field="path")
+        RecordingsSpec.__post_init__(self)
         if self.words and (self.source != "espeak" or any(text_of(word) != word for word in self.words)):
             raise SpecError("lists words of small letters that espeak speaks", field="words")
-        positive(self, "voices", "utterances", "shortest", "copies", most=10_000)
+        positive(self, "utterances", "shortest", most=10_000)
         if not self.shortest <= self.longest <= 100:
             raise SpecError(f"must be from {self.shortest} to 100 words, not {self.longest}", field="longest")
-        if any(not -20 <= ratio <= 60 for ratio in self.snr_db):
-            raise SpecError(f"must be from -20 to 60 dB, not {list(self.snr_db)}", field="snr_db")
-        if not 0 < self.held_out <= 0.4:
-            raise SpecError(f"must be above 0 and at most 0.4, not {self.held_out}", field="held_out")
-
-
-@dataclass(frozen=True, slots=True)
-class Utterance:
-    """One recording without silence at its ends: samples at 16 kHz, its text and speaker."""
-
-    samples: NDArray[np.float32]
-    text: str
-    speaker: str
-    endless: bool = False  # whether its file states no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterances:
     """All utterances that are short enough, their characters (the blank's name first), and how many were too long."""
 
-    found: tuple[Utterance, ...]
+    found: tuple[Recording, ...]
     characters: tuple[str, ...]
     too_long: int
 
@@ -123,17 +98,18 @@ def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utteran
     return Utterances(found=found, characters=(BLANK_NAME, *characters), too_long=too_long)
 
 
-def _spoken(spec: UtterancesSpec) -> Iterator[Utterance]:
+def _spoken(spec: UtterancesSpec) -> Iterator[Recording]:
     words = spec.words or synthesis.WORDS
     for variant in synthesis.variants()[: spec.voices]:
         random = np.random.default_rng([1, *variant.encode()])
         for take in range(spec.utterances):
             count = int(random.integers(spec.shortest, spec.longest + 1))
             text = " ".join(words[i] for i in random.integers(0, len(words), count))
-            yield Utterance(synthesis.spoken(text, variant, take=take, seed=0), text, variant)
+            samples = synthesis.spoken(text, variant, take=take, seed=0)
+            yield Recording(samples=samples, text=text, speaker=variant)
 
 
-def _recorded(folder: Path) -> Iterator[Utterance]:
+def _recorded(folder: Path) -> Iterator[Recording]:
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder of WAV files")
     tables = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
@@ -144,7 +120,8 @@ def _recorded(folder: Path) -> Iterator[Utterance]:
         if not text:
             raise DataError(f"{path}: its text has no letters or digits")
         content = read_bytes(path, most=MOST_BYTES)
-        yield Utterance(decoded(content, where=str(path)), text, speaker, endless(content))
+        samples = decoded(content, where=str(path))
+        yield Recording(samples=samples, text=text, speaker=speaker, endless=endless(content))
 
 
 def _rows_of(table: Path) -> Iterator[tuple[Path, str, str]]:
