@@ -22,12 +22,12 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.training.data.array_file import read_arrays, write_arrays
 from chipwise.training.data.dataset import HeldOutScore, Split
+from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.data.recipe import Recipe
 
 PARTS = ("train", "validation", "test")
 ALL = slice(None)

@@ -17,12 +17,12 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.core.tables import Table
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.data.recipe import Recipe
 
 Split = Literal["validation", "test"]
 

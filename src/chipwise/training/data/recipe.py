@@ -9,6 +9,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 
 WINDOW_TOKENS = 128
+STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +45,8 @@ def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
     """Tokens that one step of ``arch`` learns from."""
     recipe = recipe or Recipe()
     return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
+
+
+def budget_name(budget: float, *, counted: bool) -> str:
+    """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
+    return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"

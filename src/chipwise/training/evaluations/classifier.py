@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import storage, write_atomic, write_json
 from chipwise.core.record import Record
+from chipwise.deploy.export.onnx import build, metadata
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.training.data.tokenizer import load_tokenizer
-from chipwise.training.evaluations.data import Task
+from chipwise.training.evaluations.data import Task, encode
 
 SCHEMA = "chipwise.classifier/1"
 FOLDER = "tasks"  # in a winner's folder: one folder a task
@@ -97,8 +98,6 @@ class Classifier:
 
     def scores(self, texts: Sequence[str]) -> Float32Array:
         """A score for each class, (I, C); for regression (I, 1), in the unit of the labels."""
-        from chipwise.training.evaluations.evaluate import encode
-
         found = []
         for text in texts:
             tokens = np.array([encode(self._tokenizer, text, self.arch.max_tokens)], np.int64)
@@ -169,8 +168,6 @@ def copy_classifier(source: Path, target: Path) -> None:
 def features_graph(design: Design, weights: Mapping[str, AnyArray]) -> bytes:
     """The exported graph of ``design`` without its head: its outputs are the last hidden states (B, T, D)."""
     from onnx import helper
-
-    from chipwise.deploy.export.onnx import build, metadata
 
     model = build(design, weights, logits="all")
     graph = model.graph

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 from xml.etree import ElementTree
 
 from chipwise.core.digest import digest
@@ -24,6 +24,9 @@ from chipwise.core.tables import Table
 from chipwise.errors import DataError, SpecError, UnknownName, nearest
 from chipwise.training.data.medical import installed, unescape
 from chipwise.training.data.text import normal_form
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Kind = Literal["classification", "regression", "choice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -120,6 +123,12 @@ def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
     if path.suffix.lower() not in (".csv", ".jsonl") and not path.exists():
         raise UnknownName("task", str(name), [*TASKS.names(), "or a .csv or .jsonl file"])
     return read_task(path, kind=kind)
+
+
+def encode(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
+    """The first ``longest`` tokens of ``text``, between separators."""
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    return [0, *ids[: longest - 2], 0][:longest]
 
 
 def read_task(path: Path, *, kind: Kind | None = None) -> Task:

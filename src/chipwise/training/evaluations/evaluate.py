@@ -23,7 +23,7 @@ from chipwise.core.statistics import Z95, wilson_interval
 from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.training.evaluations.data import METHODS as METHODS
-from chipwise.training.evaluations.data import Method, Question, Task
+from chipwise.training.evaluations.data import Method, Question, Task, encode
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -184,12 +184,6 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
     middle = math.atanh(max(-0.999999, min(0.999999, correlation)))
     half = Z95 * math.sqrt(1.06 / (items - 3))
     return math.tanh(middle - half), math.tanh(middle + half)
-
-
-def encode(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
-    """The first ``longest`` tokens of ``text``, between separators."""
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    return [0, *ids[: longest - 2], 0][:longest]
 
 
 def pooled(model: Transformer, texts: Sequence[list[int]]) -> Tensor:

@@ -11,6 +11,7 @@ from chipwise.errors import UnknownName
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.classifier import FOLDER, Classifier
 from chipwise.training.evaluations.data import KINDS, METHODS, load_task
+from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.origin import read_origin, require_weights
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def evaluate_folder(
 
     from chipwise.training.evaluations.baseline import baseline
     from chipwise.training.evaluations.evaluate import evaluate_task, score_answers
-    from chipwise.training.loop.evaluate import load_model
 
     reference = baseline(wanted) if with_baseline else None
     shipped = folder / FOLDER / wanted.name

@@ -19,6 +19,7 @@ from chipwise.model.arch.io import from_data, to_data
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, write_classifier
 from chipwise.training.evaluations.data import Kind, Task, load_task
+from chipwise.training.loop.evaluate import load_model, quantised
 
 RESULT = "result.json"
 _METHOD = 2  # changes when tuning or evaluation do
@@ -65,7 +66,6 @@ def run_job(job: TaskJob) -> dict[str, object]:
         TrainingDiverged: Tuning lost its finite loss.
     """
     from chipwise.training.evaluations.evaluate import evaluate_task, learn, score_answers
-    from chipwise.training.loop.evaluate import load_model, quantised
 
     task = load_task(job.task, kind=job.kind)
     folder = Path(job.folder)

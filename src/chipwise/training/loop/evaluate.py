@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from chipwise.core.arrays import AnyArray
 from chipwise.errors import InputError
@@ -17,8 +15,12 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.walk.module import load, matrix_inputs, module_of
+from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import DataFile, with_held
 from chipwise.training.data.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Weights = Mapping[str, AnyArray]
 
@@ -66,6 +68,8 @@ def quantised(model: Any, form: str, packing: Packing = NEAREST) -> Any:
 def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, recipe: Recipe) -> Packing:
     """How matrices are packed where a batch of training data shows what they multiply."""
 
+    import torch
+
     def run(model: nn.Module) -> None:
         held = data.load()
         held.loss(with_held(model, held), held.batch(arch, recipe, 0, seed=0), torch.float32)
@@ -75,5 +79,25 @@ def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, 
 
 def rounded(weight_NK: Tensor, form: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
     """The weight ``name`` (outputs, inputs) as the deployed model will hold it: packed by the very code of exports."""
+    import torch
+
     matrix = np.ascontiguousarray(weight_NK.detach().numpy(), np.float32)
     return torch.from_numpy(packing.pack(name, matrix, form).restored())
+
+
+def checked(weights: Weights, arch: ArchSpec) -> Weights:
+    """``weights``, checked to be those of ``arch``.
+
+    Raises:
+        InputError: Names or shapes differ.
+    """
+    wanted = weight_shapes(arch)
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    odd = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if odd:
+        name = odd[0]
+        raise InputError(
+            f"the weights to start from are of another architecture: {name} is {found.get(name, 'missing')}, where the "
+            f"model has {wanted.get(name, 'none')}"
+        )
+    return weights

@@ -13,6 +13,7 @@ from chipwise.core.files import read_text
 from chipwise.errors import InputError
 from chipwise.training.data.tokenizer import encode, entry_bytes, load_tokenizer
 from chipwise.training.data.tokens import TokenData
+from chipwise.training.loop.evaluate import load_model, rounded
 from chipwise.training.loop.origin import read_origin, require_weights
 
 
@@ -28,8 +29,6 @@ def layer_losses(
     Raises:
         Unsupported: Weights cannot be rounded to ``form``.
     """
-    from chipwise.training.loop.evaluate import rounded
-
     before = judge(model)
     kept = {name: value.clone() for name, value in model.state_dict().items()}
     layers = len(model.arch.layers)
@@ -65,8 +64,6 @@ def folder_losses(
     if not held:
         raise InputError(f"{text}: there is no text to evaluate on")
     origin = read_origin(place)
-
-    from chipwise.training.loop.evaluate import load_model
 
     assert origin.weights is not None
     assert origin.tokenizer is not None

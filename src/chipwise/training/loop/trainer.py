@@ -29,21 +29,13 @@ from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.model.walk.module import build
-from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import Dataset, with_held
-from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.recipe import STEPS, Recipe, budget_name
 from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import CurvePoint, Progress, fingerprint
-from chipwise.training.loop.evaluate import Weights, load_model, read
+from chipwise.training.loop.evaluate import Weights, checked, load_model, read
 from chipwise.training.loop.optimiser import Optimiser
 from chipwise.training.loop.progress import Update
-
-STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
-
-
-def budget_name(budget: float, *, counted: bool) -> str:
-    """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
-    return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,21 +426,3 @@ class Run:
         judged = {"judged": self.arch.digest} if isinstance(self.arch.head, Denoiser) else {}
         write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)
-
-
-def checked(weights: Weights, arch: ArchSpec) -> Weights:
-    """``weights``, checked to be those of ``arch``.
-
-    Raises:
-        InputError: Names or shapes differ.
-    """
-    wanted = weight_shapes(arch)
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    odd = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if odd:
-        name = odd[0]
-        raise InputError(
-            f"the weights to start from are of another architecture: {name} is {found.get(name, 'missing')}, where the "
-            f"model has {wanted.get(name, 'none')}"
-        )
-    return weights

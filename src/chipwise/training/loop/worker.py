@@ -16,6 +16,8 @@ from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data, to_data
 from chipwise.training.data.dataset import DataFile
+from chipwise.training.data.recipe import Recipe, budget_name
+from chipwise.training.loop.evaluate import load_model, quantised, read
 from chipwise.training.supernet.job import SupernetJob
 
 if TYPE_CHECKING:
@@ -61,15 +63,11 @@ class TrainJob:
     @property
     def result_name(self) -> str:
         """The file in its folder that is written last, when the training has ended."""
-        from chipwise.training.loop.trainer import budget_name
-
         budget = next(b for b in (self.steps, self.cpu_budget_s, self.gpu_budget_s) if b is not None)
         return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
         """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
-        from chipwise.training.loop.evaluate import load_model, quantised
-
         data = DataFile(path=self.tokens, kind=self.dataset).load()
         result = self._train(data, on_progress)
         values: dict[str, object] = plain(result)
@@ -82,7 +80,6 @@ class TrainJob:
         return values
 
     def _train(self, data: Dataset, on_progress: Callable[[Update], None]) -> TrainResult:
-        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.trainer import train
 
         recipe = build(Recipe, self.recipe, field="recipe")
@@ -101,7 +98,6 @@ class TrainJob:
                 max_validation_bytes=self.max_validation_bytes,
             )
         from chipwise.training.loop.accelerated import Execution, train_accelerated
-        from chipwise.training.loop.evaluate import read
 
         return train_accelerated(
             self.arch,

@@ -9,8 +9,7 @@ from chipwise.deploy.export.hf import save_pretrained
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import from_data
-from chipwise.training.loop.evaluate import read
-from chipwise.training.loop.trainer import checked
+from chipwise.training.loop.evaluate import checked, read
 from chipwise.training.supernet.sliced import extract
 
 

@@ -15,6 +15,7 @@ from chipwise.deploy.export.onnx import export
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
+from chipwise.training.data.recipe import WINDOW_TOKENS
 from chipwise.training.data.tokens import Tokens
 
 
@@ -27,7 +28,6 @@ def exported_bits(
         MeasurementError: The graph's logits are not finite.
     """
     from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
-    from chipwise.training.data.recipe import WINDOW_TOKENS
 
     with storage(path):
         export(design, weights, path, logits="all", packing=packing)

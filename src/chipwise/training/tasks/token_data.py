@@ -12,6 +12,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.data.recipe import tokens_per_step
 from chipwise.training.data.tokens import TokenData
 from chipwise.training.tasks.exported_text import exported_bits
 from chipwise.training.tasks.protocol import Exported, Losses
@@ -64,8 +65,6 @@ class TokenTaskData(Generic[StoreT]):
 
     def step_tokens(self, arch: ArchSpec) -> int:
         """Tokens of a batch of windows."""
-        from chipwise.training.data.recipe import tokens_per_step
-
         return tokens_per_step(arch)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:

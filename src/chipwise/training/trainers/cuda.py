@@ -15,6 +15,7 @@ from chipwise.core.files import build
 from chipwise.core.workers import Event, WorkerPool
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.data.recipe import Recipe, tokens_per_step
 from chipwise.training.loop.worker import Job, TrainJob, training_pool
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
@@ -148,8 +149,6 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 def training_bytes(job: TrainJob) -> float:
     """Upper bound on device memory of a training: state, stored activations of a batch, logits, the process."""
-    from chipwise.training.data.recipe import Recipe, tokens_per_step
-
     tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
     return PROCESS_BYTES + STATE_BYTES * job.arch.parameters() + tokens * activation_bytes(job.arch)
 

@@ -33,6 +33,7 @@ from chipwise.core.files import read_json, storage, write_atomic, write_json
 from chipwise.core.record import Record
 from chipwise.core.workers import Event
 from chipwise.errors import InputError, JobsMissing, TrainingDiverged, counted
+from chipwise.training.loop.evaluate import checked, read
 from chipwise.training.loop.worker import Job, TrainJob
 from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
@@ -225,9 +226,6 @@ def read_result(path: Path) -> Record:
 
 
 def _check_weights(path: Path, job: TrainJob) -> None:
-    from chipwise.training.loop.evaluate import read
-    from chipwise.training.loop.trainer import checked
-
     try:
         checked(read(path), job.arch)
     except InputError as error:

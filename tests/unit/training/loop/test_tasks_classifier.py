@@ -20,8 +20,8 @@ from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, copy_classifier, write_classifier
-from chipwise.training.evaluations.data import Item, Question, Task, divide
-from chipwise.training.evaluations.evaluate import encode, learn, pooled
+from chipwise.training.evaluations.data import Item, Question, Task, divide, encode
+from chipwise.training.evaluations.evaluate import learn, pooled
 from chipwise.training.evaluations.worker import RESULT, TaskJob, run_job
 
 PLACES = {"the heart": "chest", "a lung": "chest", "the left hand": "limb", "one finger": "limb"}

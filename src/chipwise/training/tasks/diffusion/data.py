@@ -30,6 +30,8 @@ from chipwise.training.data.dataset import Split
 from chipwise.training.data.images.labelled import LabelledImages
 from chipwise.training.data.images.pixels import png, read_parts
 from chipwise.training.data.images.sources import ImagesSpec
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.loop.evaluate import load_model, quantised, read
 from chipwise.training.tasks.array_data import ArrayData, exported
 from chipwise.training.tasks.diffusion.dataset import DRAWN, Classifier, FlowImages
 from chipwise.training.tasks.diffusion.frechet import Moments
@@ -101,8 +103,6 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
 
     def _classifier(self, data: LabelledArrays) -> tuple[Classifier, float]:
         """The classifier, and its share of errors on validation data. The same on every run of a machine."""
-        from chipwise.training.data.recipe import Recipe
-        from chipwise.training.loop.evaluate import read
         from chipwise.training.loop.trainer import train
 
         arch = judging_arch(self.inputs)
@@ -147,8 +147,6 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
 
         Of guided models also the distance by guidance, in their own steps.
         """
-        from chipwise.training.loop.evaluate import load_model, quantised
-
         arrays, shown = self.arrays, {}
         for who, item in (("winner", winner), ("baseline", reference)):
             if item is None or not isinstance(item.design.arch.head, Denoiser):

@@ -33,6 +33,8 @@ from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.training.data.arrays import LabelledArrays
 from chipwise.training.data.dataset import HeldOutScore, Split
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.loop.evaluate import load_model
 from chipwise.training.tasks.diffusion.frechet import Moments, distances
 from chipwise.training.tasks.diffusion.latents import Codec
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.data.recipe import Recipe
 
 DRAWN = 640  # images that a model is evaluated by
 ROWS = 128  # of them at a time
@@ -60,8 +61,6 @@ class Classifier:
     @cached_property
     def model(self) -> Any:
         """Its torch module."""
-        from chipwise.training.loop.evaluate import load_model
-
         return load_model(self.arch, self.weights)
 
     def features(self, images: NDArray[np.float32]) -> Float64Array:

@@ -16,12 +16,12 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.question.question import question_of
 from chipwise.training.data.arrays import ALL, PARTS, ArrayDataset, errors_of, rows_of_batch
 from chipwise.training.data.dataset import Split
+from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.data.recipe import Recipe
 
 FIELDS = ("images", "image", "words", "answers")  # of a part
 

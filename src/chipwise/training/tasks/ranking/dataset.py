@@ -25,12 +25,12 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.training.data.arrays import ALL, ArrayDataset
 from chipwise.training.data.dataset import Split
+from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from chipwise.training.data.recipe import Recipe
 
 TOP = 10  # places of a list that count
 PLACES = 16  # positions of a history that a batch learns from
