@@ -212,6 +212,11 @@ class ArchSpec(Trunk, Result, Stored):
         return self.stem.reads
 
     @property
+    def encoder_tokens(self) -> int:
+        """Positions of one request that the encoder's own stem makes; 0 if it reads the prompt's tokens."""
+        return 0 if self.encoder_stem is None else self.encoder_stem.request_tokens
+
+    @property
     def sound_s(self) -> float | None:
         """Seconds of sound in a request; None for models without an audio input in seconds."""
         return (self.encoder_stem or self.stem).seconds_heard

@@ -128,6 +128,14 @@ class Stem:
         """Patches on each side of a grid that attention may cut into squares; 0 where there is no such grid."""
         return 0
 
+    def own_layers(self) -> tuple[Layer, ...]:
+        """One of each kind of layer that the stem has itself, before those of the model."""
+        return ()
+
+    def own_biases(self, square: int | None, buckets: int) -> int:
+        """Biases of a head that a file holds beyond a table of ``buckets`` that attention looks them up in."""
+        return 0
+
     @property
     def seconds_heard(self) -> float | None:
         """Seconds of sound in a request; None where no sound is read."""

@@ -11,7 +11,6 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90
 from chipwise.hardware.device import CheckError, MachineProfile
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
@@ -53,8 +52,7 @@ def estimate(
         metrics["decode_tokens_per_s"] = per_second(step)
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
     if images:
-        each = "request" if isinstance(design.arch.stem, RankingStem) else "image"
-        metrics[f"{each}_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])
+        metrics[f"{design.arch.reads}_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])
     metrics["peak_memory"] = interval(parts.peak_bytes(profile.memory), profile.check("memory", stored))
     return CostEstimate(
         ttft_s=metrics["ttft_p50"].value,

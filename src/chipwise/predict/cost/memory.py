@@ -16,7 +16,6 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import matrix_of
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.ops.workload import Workload
 from chipwise.model.walk.weights import weight_shapes
 
@@ -92,8 +91,8 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
             if layer.shares is None:
                 matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
-                if isinstance(arch.stem, ImageStem) and isinstance(block, Attention) and block.relative_buckets:
-                    table += 4 * block.heads * (bias_pairs(arch.stem, block.square) - block.relative_buckets)
+                if isinstance(block, Attention) and block.relative_buckets:
+                    table += 4 * block.heads * arch.stem.own_biases(block.square, block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.reads_tokens else 0
         widest = max(widest, layer_activation_bytes(layer, arch, workload))
     shapes_of = weight_shapes(arch) if formats.matrices else {}
@@ -103,11 +102,6 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
             matrices[usual] -= int(weight_format(usual).matrix_bytes(shape[1], shape[0]))
             matrices[weights] += int(weight_format(weights).matrix_bytes(shape[1], shape[0]))
     return MemoryParts(table_bytes=table, matrices=matrices, kv_bytes=kv, activation_bytes=widest)
-
-
-def bias_pairs(stem: ImageStem, square: int | None) -> int:
-    """Pairs of positions of an image or a window; a file holds one bias for each."""
-    return int((square**2 if square is not None else stem.tokens) ** 2)
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:

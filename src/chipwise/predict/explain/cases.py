@@ -113,7 +113,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     if total > arch.max_tokens and arch.reads_tokens:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
     case = case_of(question, CalibratedPricer(profile=profile))
-    if whole.encoder_stem is None:
+    if not whole.encoder_tokens:
         return case
     return replace(case, estimate=replace(case.estimate, notes=(*case.estimate.notes, ENCODER_ALONE)))
 

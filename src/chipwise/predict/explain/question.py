@@ -56,8 +56,8 @@ class CostQuestion:
         if not self.arch.reads_tokens:  # a request is an image or a sound
             object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
             object.__setattr__(self, "new_tokens", 1)
-        if self.arch.encoder_stem is not None:  # a request is a sound and its transcript
-            object.__setattr__(self, "prompt_tokens", self.arch.encoder_stem.request_tokens)
+        if self.arch.encoder_tokens:  # a request is a sound and its transcript
+            object.__setattr__(self, "prompt_tokens", self.arch.encoder_tokens)
         if self.deployment.weights is None:
             raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:

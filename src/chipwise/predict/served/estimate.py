@@ -251,7 +251,7 @@ def _positions(group: Group, i: int) -> list[str]:
     arch = group.setting.arch
     if not arch.reads_tokens:
         return []
-    read = 0 if arch.encoder_stem is not None else int(group.prompt_tokens[i])
+    read = 0 if arch.encoder_tokens else int(group.prompt_tokens[i])
     longest = read + (int(group.new_tokens[i]) if group.generates else 0)
     if longest <= arch.max_tokens:
         return []

@@ -251,8 +251,8 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
     """
     if not arch.reads_tokens:
         return request.batch, arch.request_tokens, 1, 0, 0, 0
-    if arch.encoder_stem is not None:  # generated text depends only on the sound
-        return request.batch, arch.encoder_stem.request_tokens, request.new_tokens, 0, 0, 0
+    if arch.encoder_tokens:  # generated text depends only on the sound
+        return request.batch, arch.encoder_tokens, request.new_tokens, 0, 0, 0
     prompt, passes, positions = request.prompt_tokens, 0, 0
     if arch.towers:
         (width, height), count = request.image_size, request.images

@@ -6,17 +6,45 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chipwise.model.arch.ends import Classes
-from chipwise.model.arch.layer import Layer
 from chipwise.model.kinds.image.stages import Stage
 from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.question import image_of
 from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
-from chipwise.predict.served import feed_forward
+from chipwise.predict.served import feed_forward, towers
+from chipwise.predict.served.layers import stack
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
+
+
+def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    """Patches of an image, and the stages of a pyramid."""
+    image = setting.arch.stem_as(ImageStem)
+    for part in patches(image, setting, step):
+        yield part.inside("stem")
+    yield from _pyramid(image, setting, step)
+
+
+def stem_and_projector(setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    """The same of an image with a question: a projector makes tokens of the patches."""
+    image, arch = image_of(setting.arch.stem), setting.arch
+    for part in patches(image, setting, step):
+        yield part.inside("stem")
+    normed = setting.norm(step.batch * arch.image_tokens) if arch.crosses else ()
+    for part in (*towers.project(setting, replace(step, query_tokens=image.tokens)), *normed):
+        yield part.inside("projector")
+    yield from _pyramid(image, setting, step)
+
+
+def _pyramid(image: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    for place, stage, narrow, taken in stages(image, setting, step):
+        width = width_after(image, setting, place)
+        merged = merge(narrow, taken, into=width, norm_after=stage.norm_after)
+        for part in (*stack(narrow.arch.layers, narrow, taken), *merged):
+            yield part.inside(place)
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
@@ -58,9 +86,8 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
 
 def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
     """The stages before a pyramid's last: place, stage, setting of a model of its layers alone, and its step."""
-    for i, stage in enumerate(stem.stages):
+    for i, (stage, layer) in enumerate(zip(stem.stages, stem.own_layers(), strict=True)):
         grid = stem.first_grid >> i
-        layer = Layer(attention=stage.attention, ffn=stage.ffn)
         inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)
         arch = replace(setting.arch, d_model=stage.d_model, layers=(layer,) * stage.depth, stem=inner)
         narrow = replace(step, query_tokens=grid**2 + 0 * step.query_tokens)

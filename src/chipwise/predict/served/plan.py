@@ -9,9 +9,6 @@ import numpy as np
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import MixtureOfExperts
-from chipwise.model.arch.layer import Layer
-from chipwise.model.kinds.image.stages import Stage
-from chipwise.model.kinds.image.stem import ImageStem
 
 NODE_DEVICES = 8
 """Number of directly linked devices in the machines of the published tables."""
@@ -88,9 +85,7 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
         SpecError: A matrix does not; the message names it and the degrees that would work.
     """
     experts = 0
-    stages = arch.stem.stages if isinstance(arch.stem, ImageStem) else ()
-    parts: tuple[Layer | Stage, ...] = (*arch.layers, *arch.encoder, *stages)
-    for layer in parts:
+    for layer in (*arch.layers, *arch.encoder, *arch.stem.own_layers()):
         heads = getattr(layer.attention, "heads", plan.tp)
         if heads % plan.tp:
             raise SpecError(

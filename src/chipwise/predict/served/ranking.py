@@ -29,7 +29,8 @@ ID_BYTES = 4  # bytes of an item number sent to the device with its row
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """The items of a request; data-parallel copies of the rest share the tables."""
     own = setting.arch.stem_as(RankingStem)
-    yield from items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step)
+    for part in items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step):
+        yield part.inside("stem")
 
 
 def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
@@ -98,9 +99,9 @@ def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *,
         yield setting.elementwise("gate", "mul", step.tokens * width)
 
 
-def scores(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
+def scores(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """A score for each candidate."""
-    rows, d = step.batch * stem.candidates, setting.arch.d_model
+    rows, d = step.batch * setting.arch.stem_as(RankingStem).candidates, setting.arch.d_model
     if isinstance(setting.arch.head, Scores):
         yield setting.head_matmul("logits", rows, d, 1)
     else:

@@ -15,7 +15,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     d, formats = setting.arch.d_model, setting.formats
     kept = {"weights": formats.table, "activations": formats.activations}
     words = EmbeddingOp(tokens=step.tokens, width=own.table_width(d), rows=own.words, **kept)
-    yield PlacedOp(place="words", op=words)
+    yield PlacedOp(place="stem.words", op=words)
     for into, out in own.matrices(d):
-        yield setting.plain_matmul("matrix", step.tokens, into, out)
-    yield PlacedOp(place="positions", op=EmbeddingOp(tokens=step.tokens, width=d, rows=own.tokens, **kept))
+        yield setting.plain_matmul("stem.matrix", step.tokens, into, out)
+    yield PlacedOp(place="stem.positions", op=EmbeddingOp(tokens=step.tokens, width=d, rows=own.tokens, **kept))

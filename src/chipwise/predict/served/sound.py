@@ -9,10 +9,21 @@ from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import DENSE_CONV, ConvOp
 from chipwise.model.ops.norm import NormOp
-from chipwise.predict.served.setting import PlacedOp, Setting
+from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
-def stem(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
+def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
+    """The positions of a request's sound."""
+    yield from frames(setting.arch.stem_as(SoundStem), setting, step.batch)
+
+
+def frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
+    """The same of any stem, such as an encoder's; ``setting`` is that of the layers behind it."""
+    for part in _frames(block, setting, batch):
+        yield part.inside("stem")
+
+
+def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
     """Convolutions with norms and activations, the matrix into the model's width, and positions.
 
     ``setting`` is that of the following layers. The activation after a convolution is a separate kernel.

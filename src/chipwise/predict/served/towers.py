@@ -11,7 +11,6 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import question_of
-from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.formats import Formats
@@ -23,7 +22,7 @@ IMAGE, SOUND = "image", "sound"
 
 def place_of(tower: ArchSpec) -> str:
     """Label of a tower's kernels in breakdowns."""
-    return SOUND if isinstance(tower.stem, SoundStem) else IMAGE
+    return tower.reads
 
 
 def of_tower(part: PlacedOp) -> bool:

@@ -27,7 +27,8 @@ from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.kernels.stream import SHARE
 from chipwise.predict.served import images, mixers
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.lowering import alike, lower_pass
+from chipwise.predict.served.layers import alike
+from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.request import Request, resolved
 from chipwise.predict.served.setting import PlacedOp, Step

@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from chipwise.core.fields import check_fields, later, positive
 from chipwise.errors import SpecError
+from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.trunk import Reads, Stem
 from chipwise.model.kinds.image.stages import Stage
 
@@ -122,6 +123,14 @@ class ImageStem(Stem):
     def tokens(self) -> int:
         """Positions of an image."""
         return self.patches + self.prefix_tokens
+
+    def own_layers(self) -> tuple[Layer, ...]:
+        """One layer of each stage."""
+        return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
+
+    def own_biases(self, square: int | None, buckets: int) -> int:
+        """One for each pair of positions of the image or a window, in place of the table's."""
+        return int((square**2 if square is not None else self.tokens) ** 2) - buckets
 
     @property
     def request_tokens(self) -> int:
