@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
 import numpy as np
 
@@ -19,16 +18,12 @@ from chipwise.core.statistics import own_speed
 from chipwise.core.workers import Message, Report, serve
 from chipwise.deploy.calibrate.microbench_ranking import (
     RANKING_KINDS,
-    Arrays,
-    add_ranking_nodes,
     ranking_cases,
     ranking_op,
 )
-from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, add_sound_nodes, sound_cases, sound_op
+from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, sound_cases, sound_op
 from chipwise.deploy.measure import sensors
-from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.conv.lower import lower as lower_conv
-from chipwise.model.blocks.quantize import quantize_int4, quantize_int8
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise, Function
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -36,9 +31,6 @@ from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.pool import PoolOp
-
-if TYPE_CHECKING:
-    from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
 LARGE_CASE_BYTES = 1e8
@@ -278,7 +270,7 @@ class Bench:
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
         self._generator = np.random.default_rng(0)
-        self._quantised: dict[tuple[str, int, int], Arrays] = {}
+        self._matrices: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
 
     def time(self, case: Case, *, seconds: float) -> float:
         """Seconds of one run of the graph at the machine's own speed, over about ``seconds``, at least 7 runs.
@@ -287,9 +279,10 @@ class Bench:
         """
         import onnxruntime as ort
 
+        from chipwise.deploy.calibrate.case_graphs import graph_of
         from chipwise.deploy.runtimes.onnx_session import session_options
 
-        model, feeds, outputs = self._build(case)
+        model, feeds, outputs = graph_of(case, self._generator, self._matrices)
         session = ort.InferenceSession(model, session_options(self._threads), providers=["CPUExecutionProvider"])
         binding = session.io_binding()
         for name, value in feeds.items():
@@ -306,197 +299,6 @@ class Bench:
             session.run_with_iobinding(binding)
             samples.append(clock() - start)
         return own_speed(samples)
-
-    def _build(self, case: Case) -> tuple[bytes, Arrays, Arrays]:
-        from onnx import helper
-
-        from chipwise.deploy.export.onnx import IR_VERSION, OPSET
-        from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
-
-        graph = GraphBuilder(weights={}, format_of=lambda _: case.weights)
-        feeds: Arrays = {}
-        outputs: Arrays = {}
-        if case.kind == "attention":
-            self._attention(graph, case, feeds, outputs)
-        elif case.kind in IMAGE_KINDS:
-            self._image_nodes(graph, case, feeds, outputs)
-        elif case.kind in RANKING_KINDS:
-            add_ranking_nodes(graph, case, self._generator, feeds, outputs)
-        elif case.kind in SOUND_KINDS:
-            add_sound_nodes(graph, case, self._generator, feeds, outputs)
-        elif case.kind == "conv":
-            self._conv(graph, case, feeds, outputs)
-        elif case.kind == "gather":
-            self._gather(graph, case, feeds, outputs)
-        else:
-            self._chain(graph, case, feeds, outputs)
-        model = helper.make_model(
-            helper.make_graph(graph.nodes, case.kind, graph.inputs, graph.outputs, list(graph.stored.values())),
-            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
-            ir_version=IR_VERSION,
-        )
-        return model.SerializeToString(), feeds, outputs
-
-    def _input(self, graph: GraphBuilder, feeds: Arrays, name: str, value: AnyArray) -> str:
-        from onnx import helper
-
-        graph.input(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        feeds[name] = value
-        return name
-
-    def _output(self, graph: GraphBuilder, outputs: Arrays, name: str, value: AnyArray) -> None:
-        graph.output(name, value.shape)
-        outputs[name] = value
-
-    def _chain(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
-        from chipwise.model.blocks.ffn.onnx import ACTIVATIONS
-        from chipwise.model.blocks.onnx_graph import MICROSOFT
-
-        shape = (1, case.rows, case.k)
-        x = start = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
-        width = case.k
-        unit = graph.store("unit", lambda: np.ones(case.k, np.float32)) if "norm" in case.kind else ""
-        for i in range(case.count):
-            y = f"y{i}"
-            if case.kind == "matmul":
-                k, n = (case.k, case.n) if i % 2 == 0 else (case.n, case.k)
-                self._prestore(graph, i, k, n, case.weights)
-                graph.projection(y, x, parts=["w"], key=f"w{i}", k=k, widths=[n])
-                width = n
-            elif case.kind == "rmsnorm":
-                graph.node("SimplifiedLayerNormalization", [x, unit], y, axis=-1, epsilon=1e-5, stash_type=1)
-            elif case.kind == "skip_rmsnorm":
-                inputs, results = [x, start, unit], [y, "", "", f"{y}.sum"]
-                graph.node("SkipSimplifiedLayerNormalization", inputs, results, domain=MICROSOFT, epsilon=1e-5)
-            elif case.kind == "layernorm":
-                graph.node("LayerNormalization", [x, unit, unit], y, axis=-1, epsilon=1e-5)
-            elif case.kind in ("mul", "add"):
-                graph.node(case.kind.capitalize(), [x, start], y)
-            elif case.kind == "sin":
-                graph.node("Sin", [x], y)
-            else:
-                op, attributes = ACTIVATIONS[case.kind]
-                graph.node(op, [x], y, **attributes)
-            x = y
-        self._output(graph, outputs, x, np.empty((1, case.rows, width), np.float32))
-
-    def _attention(self, graph: Any, case: Case, feeds: Arrays, outputs: Arrays) -> None:
-        from chipwise.model.blocks.attention.onnx import add_attention
-
-        total = case.past + case.rows
-        block = Attention(heads=case.heads, kv_heads=case.kv_heads, head_size=case.head_size)
-        self._input(graph, feeds, "seqlens_k", np.array([total - 1], np.int32))
-        self._input(graph, feeds, "total_sequence_length", np.array(total, np.int32))
-        width = block.query_width + 2 * block.kv_width
-        packed = self._generator.standard_normal((1, case.rows, width), dtype=np.float32)
-        names = [self._input(graph, feeds, f"x{i}", packed) for i in range(case.count)]
-        graph.projection = lambda place, x, **_: x  # the attention alone, without its projections
-        for i, name in enumerate(names):
-            output = add_attention(
-                graph,
-                block,
-                layer=i,
-                key="",
-                x=name,
-                d_model=width,
-                max_tokens=total,
-                rope_theta=1e4,
-                head_norm=lambda *_, **__: "",
-            )
-            self._output(graph, outputs, output, np.empty((1, case.rows, block.query_width), np.float32))
-            for part in ("key", "value"):
-                cache = self._generator.standard_normal((1, case.kv_heads, total, case.head_size), dtype=np.float32)
-                feeds[f"past.{i}.{part}"] = outputs[f"present.{i}.{part}"] = cache
-
-    def _conv(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
-        from chipwise.model.blocks.conv.onnx import add_conv
-
-        shape = (1, case.rows, case.k)
-        x = self._input(graph, feeds, "x", self._generator.standard_normal(shape, dtype=np.float32))
-        for i in range(case.count):
-            graph.weights = {f"w{i}.weight": np.full((case.k, 1, case.n), -0.1, np.float32)}
-            x = add_conv(graph, state=f"{i}.conv", place=f"y{i}", key=f"w{i}", x=x, taps=case.n, d_model=case.k)
-            kept = np.zeros((1, case.k, case.n - 1), np.float32)
-            feeds[f"past.{i}.conv"] = outputs[f"present.{i}.conv"] = kept
-        self._output(graph, outputs, x, np.empty(shape, np.float32))
-
-    def _gather(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
-        table = graph.store("table", lambda: np.zeros((case.n, case.k), np.float32))
-        rows = self._generator.integers(0, case.n, (1, case.rows))
-        tokens = self._input(graph, feeds, "tokens", rows)
-        for i in range(case.count):
-            name = graph.node("Gather", [table, tokens], f"y{i}", axis=0)
-            self._output(graph, outputs, name, np.empty((1, case.rows, case.k), np.float32))
-
-    def _image_nodes(self, graph: GraphBuilder, case: Case, feeds: Arrays, outputs: Arrays) -> None:
-        """Nodes of image classifiers side by side, each with the same input, as exported graphs have them."""
-        from chipwise.model.blocks.onnx_graph import MICROSOFT
-
-        def given(name: str, *shape: int) -> str:
-            return self._input(graph, feeds, name, self._generator.standard_normal(shape, dtype=np.float32))
-
-        width = case.heads * case.head_size
-        if case.kind == "conv.image":
-            x = given("x", 1, case.k, case.rows, case.rows)
-        elif case.kind == "transpose":
-            x = given("x", 1, 1, case.rows, case.k // 4, 4)
-        elif case.kind in ("attention.full", "attention.biased"):
-            x = given("x", 1, case.rows, width)
-            keys, values = (given(name, 1, case.past or case.rows, width) for name in ("keys", "values"))
-        else:
-            x = given("x", 1, case.rows, case.k)
-        for i in range(case.count):
-            y = f"y{i}"
-            if case.kind in ("attention.full", "attention.biased"):
-                pairs = (1, case.heads, case.rows, case.rows)
-                added = graph.store("biases", partial(np.zeros, pairs, np.float32))
-                further = ["", "", added] if case.kind == "attention.biased" else []
-                graph.node("MultiHeadAttention", [x, keys, values, *further], y, domain=MICROSOFT, num_heads=case.heads)
-                self._output(graph, outputs, y, np.empty((1, case.rows, width), np.float32))
-            elif case.kind == "conv.image":
-                shape = (case.n, case.k, 3, 3)
-                weight = self._generator.standard_normal(shape, dtype=np.float32)
-                stored = graph.store(f"w{i}", partial(np.asarray, weight))
-                bias = graph.store("bias", lambda: np.zeros(case.n, np.float32))
-                sizes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4}
-                graph.node("Conv", [x, stored, bias], y, **sizes)
-                self._output(graph, outputs, y, np.empty((1, case.n, case.rows // 2, case.rows // 2), np.float32))
-            elif case.kind == "pool":
-                graph.node("ReduceMean", [x, graph.store("axis", lambda: np.array([1], np.int64))], y, keepdims=0)
-                self._output(graph, outputs, y, np.empty((1, case.k), np.float32))
-            elif case.kind == "split":
-                thirds = graph.store("thirds", lambda: np.full(3, case.k // 3, np.int64))
-                names = [f"{y}.{part}" for part in "qkv"]
-                graph.node("Split", [x, thirds], names, axis=-1)
-                for name in names:
-                    self._output(graph, outputs, name, np.empty((1, case.rows, case.k // 3), np.float32))
-            elif case.kind == "transpose":
-                graph.node("Transpose", [x], y, perm=[0, 2, 1, 3, 4] if i % 2 else [0, 3, 2, 1, 4])
-                turned = (1, case.rows, 1, case.k // 4, 4) if i % 2 else (1, case.k // 4, case.rows, 1, 4)
-                self._output(graph, outputs, y, np.empty(turned, np.float32))
-            else:
-                room = graph.store("room", lambda: np.array([0, 1, 0, 0, 0, 0], np.int64))
-                graph.node("Pad", [x, room], y)
-                self._output(graph, outputs, y, np.empty((1, case.rows + 1, case.k), np.float32))
-
-    def _prestore(self, graph: GraphBuilder, number: int, k: int, n: int, weights: str) -> None:
-        """Stores a (k, n) matrix under the names that ``projection`` would use.
-
-        Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
-        """
-        if (weights, k, n) not in self._quantised:
-            matrix = self._generator.standard_normal((n, k), dtype=np.float32) / np.float32(np.sqrt(k))
-            if weights == "fp32":
-                made = {"weight": np.ascontiguousarray(matrix.T)}
-            elif weights == "int8":
-                values, scale = quantize_int8(matrix)
-                made = {"int8": np.ascontiguousarray(values.T), "scale": scale}
-            else:
-                packed, block_scale = quantize_int4(matrix)
-                made = {"int4": packed, "scale": block_scale}
-            self._quantised[weights, k, n] = made
-        for name, value in self._quantised[weights, k, n].items():
-            graph.store(f"w{number}.{name}", partial(np.roll, value, number, axis=0))
 
 
 class _Worker:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from chipwise.deploy.calibrate.microbench_ranking import Arrays, CaseFields
+from chipwise.deploy.calibrate.microbench_ranking import CaseFields
 from chipwise.model.arch.mixers import ConvModule
 from chipwise.model.blocks.conv_module.lower import lower_filter
 from chipwise.model.ops.elementwise import Elementwise
@@ -18,7 +16,6 @@ from chipwise.model.ops.op import Op
 
 if TYPE_CHECKING:
     from chipwise.deploy.calibrate.microbench import Case
-    from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 SOUND_KINDS = ("conv.centred", "sigmoid")
 POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # and the width
@@ -45,30 +42,3 @@ def sound_cases() -> Iterator[CaseFields]:
                 yield {"kind": "matmul", "weights": weights, "count": 2, "rows": rows, "k": k, "n": n}
     for rows, heads, head_size in ((10, 2, 16), (20, 2, 32), (50, 2, 32), (100, 2, 32), (100, 4, 16), (200, 2, 32)):
         yield CaseFields(kind="attention.full", count=2, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
-
-
-def add_sound_nodes(
-    graph: GraphBuilder,
-    case: Case,
-    generator: np.random.Generator,
-    feeds: Arrays,
-    outputs: Arrays,
-) -> None:
-    """Adds a case's nodes to ``graph``, side by side, and their inputs and outputs to ``feeds`` and ``outputs``."""
-    from onnx import TensorProto
-
-    from chipwise.model.blocks.conv_module.onnx import add_filter
-
-    shape = (1, case.rows, case.k)
-    x = graph.input("x", TensorProto.FLOAT, shape)
-    feeds["x"] = generator.standard_normal(shape, dtype=np.float32)
-    for i in range(case.count):
-        y = f"y{i}"
-        if case.kind == "sigmoid":
-            graph.node("Sigmoid", [x], y)
-        else:
-            weight = generator.standard_normal((case.k, 1, case.n), dtype=np.float32)
-            graph.weights = {f"w{i}.weight": weight, f"w{i}.bias": np.zeros(case.k, np.float32)}
-            add_filter(graph, ConvModule(taps=case.n), place=y, key=f"w{i}", x=x, d_model=case.k)
-        graph.output(y, shape)
-        outputs[y] = np.empty(shape, np.float32)

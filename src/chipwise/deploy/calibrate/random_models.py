@@ -243,11 +243,10 @@ def export_nearest(runtime: str, design: Design, folder: Path) -> tuple[Design, 
     Raises:
         Unsupported: The runtime supports none of them.
     """
-    refusal: Unsupported | None = None
+    refusals: list[Unsupported] = []
     for variant in variants(design):
         try:
             return variant, export_for(runtime, variant, folder)
         except Unsupported as error:
-            refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+            refusals.append(error)
+    raise refusals[0]

@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
@@ -42,115 +42,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from chipwise.deploy.kits.kit_types import Bench, Kit, Load, Reply, Request, Results, Workload
+
     Tokens = npt.NDArray[np.integer]
     Values = npt.NDArray[np.float32]
-
-
-class Workload(TypedDict):
-    """What is asked of a model."""
-
-    batch: int
-    prompt_tokens: int
-    new_tokens: int
-
-
-class Request(Workload):
-    """One measurement, as the process that makes it reads it."""
-
-    model: str
-    runtime: str
-    threads: int
-    gpu_layers: int
-    seed: int
-    min_steps: int
-    min_prefills: int
-    seconds: float
-    llama_bench: str | None
-
-
-class Reply(TypedDict, total=False):
-    """What one measurement found; an error alone where it failed."""
-
-    error: str
-    cpus: list[int]
-    runtime_version: str
-    ttft_s: list[float]
-    tpot_s: list[float]
-    steps_per_sample: int
-    ttft_cpu_s: list[float]
-    tpot_cpu_s: list[float]
-    cpu_s: float
-    wall_s: float
-    peak_memory_bytes: int | None
-    energy_j: float | None
-    energy_from: str
-    windows: dict[str, list[float]]
-    readings: dict[str, float | None]
-    reference_s: dict[str, float]
-    load_before: float | None
-    load_after: float | None
-    clock_hz_before: float | None
-    clock_hz_after: float | None
-    temperature_c: float | None
-    backends: str | None
-    facts: dict[str, str]
-    machine: object
-
-
-class Model(TypedDict):
-    """A file of a kit."""
-
-    file: str
-    sha256: str
-    runtime: str
-    design: str
-    name: str
-
-
-class Kit(TypedDict, total=False):
-    """``kit.json``."""
-
-    schema: str
-    device: str | None
-    threads: int
-    gpu_layers: int
-    seed: int
-    workload: Workload
-    models: list[Model]
-
-
-class Measured(TypedDict):
-    """The rounds of one file."""
-
-    file: str
-    sha256: str
-    rounds: list[Reply]
-    error: str | None
-
-
-class Results(TypedDict):
-    """``kit-results.json``."""
-
-    schema: str
-    created: str
-    complete: bool
-    device: str | None
-    machine: dict[str, object]
-    threads: int
-    kit: Kit
-    measured: list[Measured]
-
-
-class Load(TypedDict):
-    """Counters at one moment."""
-
-    wall_s: float
-    cpu_s: float
-    busy_s: float | None
-    steal_s: float | None
-    elsewhere_s: float | None
-    switches: int | None
-    load: float | None
 
 
 class KitError(Exception):
@@ -293,7 +188,7 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
                 found["error"] = reply["error"]
             else:
                 reply["facts"] = {"design": item["design"], "name": item["name"]}
-                reply["machine"] = machine["name"]
+                reply["machine"] = str(machine["name"])
                 found["rounds"].append(reply)
             _show(item["file"], turn + 1, options.rounds, reply, kit["workload"])
             _write(out, results)
@@ -772,15 +667,6 @@ def _run_llama_bench(request: Request) -> Reply:
     }
 
 
-class Bench(TypedDict, total=False):
-    """What llama-bench prints of one test."""
-
-    samples_ns: list[float]
-    build_commit: str
-    build_number: str
-    backends: str
-
-
 _NO_BUILD = {"build_commit": "of unknown build", "build_number": "unknown"}
 
 
@@ -814,22 +700,21 @@ class _Watch:
     def __init__(self, meter: Meter | None) -> None:
         self._meter, self._over = meter, threading.Event()
         self._looks: list[tuple[float, float]] = []
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = None if meter is None else threading.Thread(target=self._look, args=(meter,), daemon=True)
 
     def __enter__(self) -> _Watch:
-        if self._meter is not None:
+        if self._thread is not None:
             self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        if self._meter is not None:
+        if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> None:
-        assert self._meter is not None
+    def _look(self, meter: Meter) -> None:
         while not self._over.is_set():
-            value = self._meter.read()
+            value = meter.read()
             if value is not None:
                 self._looks.append((time.monotonic(), value))
             self._over.wait(LOOK_S)

@@ -102,7 +102,7 @@ def measure(
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names())
     timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
-    best: tuple[Verdict, Reply, tuple[int, ...]] | None = None
+    tries: list[tuple[Verdict, Reply, tuple[int, ...]]] = []
     for _ in range(max(1, attempts)):
         cpus = sensors.idlest_cpus(threads)
         request = make_request(
@@ -121,11 +121,10 @@ def measure(
         )
         reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
         verdict = judge(readings_of(reply, calibrated))
-        if best is None or verdict.rank < best[0].rank:
-            best = (verdict, reply, tuple(reply["cpus"]))
+        tries.append((verdict, reply, tuple(reply["cpus"])))
         if verdict.clean:
             break
-    assert best is not None
+    best = min(tries, key=lambda each: each[0].rank)
     return measurement_of(
         *best, model=Path(model), workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
     )

@@ -170,20 +170,19 @@ def _named(name: str, base: str | None) -> tuple[str, DeviceProfile]:
         raise InputError("name the machine, such as shop-box")
     if "@" in name:
         raise InputError(f"{name!r:.60}: versions are counted by themselves; name the machine without @")
+    own = taught.key(name)
     try:
-        sheet: DeviceProfile | None = datasheet.load(name)
+        sheet = datasheet.load(name)
+        if sheet.taught is None:
+            own = taught.key(sheet.name + SHEET)
     except UnknownName as error:
-        sheet = None
         if base is None:
             raise InputError(
                 f"{error}; to teach a machine of this name, add --base and the data sheet that is nearest to it, such "
                 "as --base raspberry-pi-4"
             ) from None
-    own = taught.key(name)
-    if sheet is not None and sheet.taught is None:
-        own = taught.key(sheet.name + SHEET)
-    chosen = datasheet.load(base) if base is not None else sheet
-    assert chosen is not None
+        sheet = datasheet.load(base)
+    chosen = sheet if base is None else datasheet.load(base)
     if chosen.taught is not None:
         chosen = replace(chosen, taught=None)
     earlier = taught.load(own)
@@ -264,9 +263,6 @@ def _profile(
         units=sequence(frame.units),
         labels=frame.labels,
         label_sd=strengths.label,
-        points=matrix(frame.points),
-        amplitude=strengths.amplitude,
-        reach=strengths.reach,
         mean=sequence(posterior.theta),
         covariance=matrix(posterior.covariance),
         noise=strengths.noise,

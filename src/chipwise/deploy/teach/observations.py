@@ -116,7 +116,6 @@ class Observations:
         owner: (p,)
         share: (p,) how often the quantity holds the pass.
         terms: (p, terms)
-        figures: (p, figures)
         labels: p tuples of names.
     """
 
@@ -129,7 +128,6 @@ class Observations:
     owner: Places
     share: Float64Array
     terms: Float64Array
-    figures: Float64Array
     labels: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
@@ -152,7 +150,6 @@ class Observations:
             owner=places[self.owner[passes]],
             share=self.share[passes],
             terms=self.terms[passes],
-            figures=self.figures[passes],
             labels=tuple(self.labels[p] for p in passes),
         )
 
@@ -224,7 +221,7 @@ class _Answer:
     sheet_s: float
     halfwidth: float
     least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 if it lists none
-    passes: tuple[tuple[float, Float64Array, Float64Array, tuple[str, ...]], ...]
+    passes: tuple[tuple[float, Float64Array, tuple[str, ...]], ...]
 
 
 def _answers(
@@ -257,7 +254,7 @@ def _answers(
         for share, sums in ((first, prefill), (later, decode)):
             if share > 0:
                 labels = sums.labels if not variant else _with(sums, variant)
-                passes.append((float(share), sums.terms[i], sums.figures[i], labels))
+                passes.append((float(share), sums.terms[i], labels))
         sheet_s = float(first * seconds.prefill[i] + (later * seconds.step[i] if later else 0.0))
         part = later * seconds.step[i] / sheet_s if later else 0.0
         width = float(part * tokens + (1 - part) * prompts)
@@ -295,8 +292,7 @@ def _joined(
         owner=np.array([each[0] for each in passes], int),
         share=np.array([each[1] for each in passes]),
         terms=np.array([each[2] for each in passes]),
-        figures=np.array([each[3] for each in passes]),
-        labels=tuple(each[4] for each in passes),
+        labels=tuple(each[3] for each in passes),
     )
 
 

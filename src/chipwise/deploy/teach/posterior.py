@@ -1,14 +1,11 @@
 """Fitting a taught profile: a normal distribution over logarithms, by Gauss-Newton steps on robust residuals.
 
-The model and its prior are those of ``predict/served/taught_pass.py``. Rows that contradict the rest weigh less
-(Student's t
-with ``FREEDOM`` degrees). The prior strength of each part and the noise are chosen by the prediction of left-out
-models, which needs no further fit for a linearised model.
+The model and its prior are those of ``predict/served/taught_pass.py`` without its smooth part: a few factors. Rows that
+contradict the rest weigh less (Student's t with ``FREEDOM`` degrees). The noise of a row is estimated beside the fit.
 
 References:
-    Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 5.4.2 (leave-one-out predictive
-    probability); Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution, J. Am. Stat.
-    Assoc. 84:881 (the weights).
+    Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution, J. Am. Stat. Assoc. 84:881 (the
+    weights and the scale).
 """
 
 from __future__ import annotations
@@ -22,11 +19,10 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90
 from chipwise.deploy.teach.observations import Observations, Places
-from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS, basis, spread_points
+from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS
 
 FREEDOM = 4.0
 TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
-MOST_POINTS = 40
 COUNTED = ("kernels", "passes")
 EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
 LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
@@ -40,13 +36,11 @@ COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strengths:
-    """Standard deviations, in logarithms: of one row's noise, of groups, labels and the smooth part; its reach."""
+    """Standard deviations, in logarithms: of one row's noise, of groups and of labels."""
 
     noise: float = 0.04
     group: float = 0.4
     label: float = 0.1
-    amplitude: float = 0.05
-    reach: float = 2.5
 
 
 CHECKED, CHECKED_NOISE = 0.4, 0.09
@@ -61,12 +55,11 @@ def usual_strengths(common: float) -> Strengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Fixed parts of a fit while logarithms change: passes, units, labels and points."""
+    """Fixed parts of a fit while logarithms change: passes, units and labels."""
 
     seen: Observations
     units: Float64Array
     labels: tuple[str, ...]
-    points: Float64Array
     shifts: Float64Array  # (passes, labels)
     common: float  # standard deviation of the common factor
 
@@ -87,7 +80,6 @@ class Frame:
             seen=seen,
             units=units,
             labels=labels,
-            points=spread_points(seen.figures, MOST_POINTS),
             shifts=label_matrix(seen, labels),
             common=common,
         )
@@ -95,7 +87,7 @@ class Frame:
     @property
     def size(self) -> int:
         """Number of logarithms."""
-        return 1 + len(TERMS) + len(self.labels) + len(self.points)
+        return 1 + len(TERMS) + len(self.labels)
 
     def prior(self, strengths: Strengths) -> Float64Array:
         """(size,): their variances before anything was measured.
@@ -109,7 +101,6 @@ class Frame:
                 np.full(len(GROUPS), (sure * strengths.group) ** 2),
                 np.full(len(EXTRA), (sure * EXTRA_SD) ** 2),
                 np.full(len(self.labels), strengths.label**2),
-                np.ones(len(self.points)),
             ]
         )
 
@@ -131,33 +122,28 @@ class Linear:
 
     logs: Float64Array  # (n,)
     slopes: Float64Array  # (n, size)
-    missing: Float64Array  # (n,) share of the smooth part's variance that no point explains
 
 
-def linearise(
-    frame: Frame, seen: Observations, theta: Float64Array, smooth: Float64Array, shifts: Float64Array
-) -> Linear:
+def linearise(frame: Frame, seen: Observations, theta: Float64Array, shifts: Float64Array) -> Linear:
     """The model at ``theta`` for the passes of ``seen``, whose terms count in the frame's units.
 
     Args:
         frame: Of the fit.
         seen: Passes and the quantities that they add up to.
-        theta: (size,) logarithms: the common one, of terms, labels and the smooth part.
-        smooth: (passes, points) basis of the smooth part.
+        theta: (size,) logarithms: the common one, of terms and of labels.
         shifts: (passes, labels)
     """
     n, g = len(seen), len(TERMS)
     raised = seen.terms * frame.units * np.exp(theta[1 : 1 + g])
     total = raised.sum(axis=1)
-    rows = np.hstack([np.ones((len(total), 1)), raised / total[:, None], shifts, smooth])
+    rows = np.hstack([np.ones((len(total), 1)), raised / total[:, None], shifts])
     log_pass = np.log(total) + theta[0] + rows[:, 1 + g :] @ theta[1 + g :]
     parts = seen.share * np.exp(log_pass)
     whole = np.bincount(seen.owner, parts, minlength=n)
     weights = parts / whole[seen.owner]
     first = np.searchsorted(seen.owner, np.arange(n))  # passes stand in the order of their quantities
     slopes = np.add.reduceat(weights[:, None] * rows, first, axis=0)
-    missing = np.bincount(seen.owner, weights * (smooth**2).sum(axis=1), minlength=n)
-    return Linear(logs=np.log(whole), slopes=slopes, missing=np.asarray(missing, np.float64))
+    return Linear(logs=np.log(whole), slopes=slopes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,19 +158,12 @@ class Posterior:
 
     def predict(self, asked: Observations) -> tuple[Float64Array, Float64Array]:
         """(n,) logarithms of seconds, and their standard deviations for a new measurement."""
-        smooth = smooth_part(self.frame, asked, self.strengths)
-        found = linearise(self.frame, asked, self.theta, smooth, label_matrix(asked, self.frame.labels))
+        found = linearise(self.frame, asked, self.theta, label_matrix(asked, self.frame.labels))
         variance = ((found.slopes @ self.covariance) * found.slopes).sum(axis=1) + self.strengths.noise**2
-        variance += np.maximum(self.strengths.amplitude**2 - found.missing, 0.0)
         unseen = np.array([sum(name not in self.frame.labels for name in names) for names in asked.labels])
         worst = np.zeros(len(asked))
         np.maximum.at(worst, asked.owner, unseen)
         return found.logs, TAIL * np.sqrt(variance + worst * self.strengths.label**2)
-
-
-def smooth_part(frame: Frame, seen: Observations, strengths: Strengths) -> Float64Array:
-    """(passes, points): the basis of the smooth part at the passes of ``seen``."""
-    return basis(seen.figures, frame.points, amplitude=strengths.amplitude, reach=strengths.reach)
 
 
 def fit(seen: Observations, *, common: float, strengths: Strengths | None = None) -> Posterior:
@@ -202,13 +181,12 @@ def fit(seen: Observations, *, common: float, strengths: Strengths | None = None
 
 def _noise(found: Posterior, *, usual: float) -> float:
     """Deviation of a row about the fit, with the degrees of freedom that the fit took, and the usual one as prior."""
-    seen, strengths = found.frame.seen, found.strengths
-    at = linearise(found.frame, seen, found.theta, smooth_part(found.frame, seen, strengths), found.frame.shifts)
+    seen = found.frame.seen
+    at = linearise(found.frame, seen, found.theta, found.frame.shifts)
     error = np.log(seen.seconds) - at.logs
-    variance = strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0)
-    taken = ((at.slopes @ found.covariance) * at.slopes).sum(axis=1) * found.weights / variance
+    taken = ((at.slopes @ found.covariance) * at.slopes).sum(axis=1) * found.weights / found.strengths.noise**2
     squares = NOISE_ROWS * usual**2 + float((found.weights * error**2).sum())
-    return max(LEAST_NOISE, math.sqrt(squares / (NOISE_ROWS + len(seen) - float(taken.sum()))))
+    return max(LEAST_NOISE, math.sqrt(squares / (NOISE_ROWS + max(0.0, len(seen) - float(taken.sum())))))
 
 
 def settle(
@@ -222,7 +200,6 @@ def settle(
     seen = frame.seen
     target = np.log(seen.seconds)
     prior = frame.prior(strengths)
-    smooth = smooth_part(frame, seen, strengths)
     theta = np.zeros(frame.size) if start is None else start.copy()
     if start is None:
         gap = float(np.median(target - np.log(seen.sheet_s)))
@@ -231,9 +208,9 @@ def settle(
     covariance = np.diag(prior)
     coarse = COARSE if start is None else ()
     for wider in (*coarse, *([1.0] * steps)):
-        at = linearise(frame, seen, theta, smooth, frame.shifts)
+        at = linearise(frame, seen, theta, frame.shifts)
         error = target - at.logs
-        doubt = wider**2 * (strengths.noise**2 + np.maximum(strengths.amplitude**2 - at.missing, 0.0))
+        doubt = (wider * strengths.noise) ** 2
         weights = (FREEDOM + 1) / (FREEDOM + error**2 / doubt)
         weights = np.minimum(weights, 1.0)
         covariance, move = normal_update(at.slopes, error + at.slopes @ theta, weights / doubt, prior)

@@ -18,6 +18,7 @@ from chipwise.core.csvfile import MOST_TABLE_BYTES, whole
 from chipwise.core.digest import plain
 from chipwise.core.dtypes import FORMATS, format_name
 from chipwise.core.files import parse_json, read_bytes
+from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, Stored
 from chipwise.deploy.teach.architectures import MODEL_COLUMNS, PAIR_COLUMNS, described
 from chipwise.deploy.teach.columns import RATES, TIMES, Columns, find_columns
@@ -26,6 +27,7 @@ from chipwise.errors import ChipwiseError, InputError, SpecError, UnitError, Unk
 from chipwise.hardware.runtime import RUNTIMES, runtime_named
 from chipwise.model.arch import io as spec_io
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import from_config, resolve
 
@@ -373,7 +375,7 @@ def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file:
         if item.design is None:
             problems[number] = f"{item.measurement.name}: its design is not known"
             continue
-        rows.append(_stored_row(number, item))
+        rows.append(_stored_row(number, item.measurement, item.design))
     if not rows:
         raise SpecError(
             f"holds no measurement whose design is known{' of ' + str(dict(where)) if where else ''}", file=file
@@ -386,9 +388,7 @@ def _field(item: Stored, name: str) -> str:
     return item.source if name == "source" else str(getattr(item.measurement, name))
 
 
-def _stored_row(number: int, item: Stored) -> MeasuredRow:
-    found, design = item.measurement, item.design
-    assert design is not None
+def _stored_row(number: int, found: Measurement, design: Design) -> MeasuredRow:
     known, strange = _runtime(found.runtime, "")
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     weights = design.weights if design.weights in FORMATS else "fp32"

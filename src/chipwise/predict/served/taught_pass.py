@@ -152,19 +152,6 @@ def _arrays(teaching: Teaching) -> _Arrays:
     return _Arrays(scaled, mean, np.asarray(teaching.covariance), points)
 
 
-def spread_points(figures: Float64Array, count: int) -> Float64Array:
-    """At most ``count`` of the passes, each the farthest from those before it; near ones are left out."""
-    chosen = [int(np.argmin(((figures - np.median(figures, axis=0)) ** 2).sum(axis=1)))]
-    apart = np.full(len(figures), np.inf)
-    while len(chosen) < min(count, len(figures)):
-        apart = np.minimum(apart, (((figures - figures[chosen[-1]]) / SPREADS) ** 2).sum(axis=1))
-        farthest = int(np.argmax(apart))
-        if apart[farthest] < 0.01:
-            break
-        chosen.append(farthest)
-    return figures[chosen]
-
-
 def sequence(values: Float64Array) -> tuple[float, ...]:
     """An array as a profile stores it."""
     return tuple(float(f"{value:.9g}") for value in values)

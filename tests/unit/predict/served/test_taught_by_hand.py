@@ -29,7 +29,6 @@ from chipwise.predict.served.taught_pass import (
     label_names,
     matrix,
     sequence,
-    spread_points,
     taught_seconds,
 )
 from chipwise.predict.served.taught_times import corrected, pass_sums
@@ -145,19 +144,6 @@ def test_likeness_of_passes_is_a_bell_over_their_spreads() -> None:
     assert basis(moved, FAR[:0], amplitude=1.0, reach=2.0).shape == (3, 0)
     both = basis(moved, moved, amplitude=0.5, reach=2.0)
     assert both @ both.T == pytest.approx(0.25 * kernel(moved, moved, 2.0), abs=1e-5)
-
-
-def test_points_are_spread_from_the_middle_and_near_ones_left_out() -> None:
-    """Of 0, 1, …, 10 spreads: first the middle, then an end, then the other; a twentieth of a spread is too near."""
-    line = np.zeros((11, len(FIGURES)))
-    line[:, 0] = SPREADS[0] * np.arange(11)
-    assert (spread_points(line, 3)[:, 0] / SPREADS[0]).tolist() == pytest.approx([5, 0, 10])
-    assert len(spread_points(line, 99)) == 11
-    near = np.vstack([FAR, FAR])
-    near[1, 0] = 0.05 * SPREADS[0]
-    assert len(spread_points(near, 2)) == 1
-    near[1, 0] = 0.11 * SPREADS[0]
-    assert len(spread_points(near, 2)) == 2
 
 
 def test_names_of_what_shifts_a_pass_and_numbers_as_they_are_stored() -> None:
