@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from chipwise.core.arrays import AnyArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Part = TypeVar("Part", AnyArray, "Tensor")
 
 Index = slice | list[int]  # a run of rows, or rows by number where they are not one run
 
@@ -14,7 +21,7 @@ class Cut(NamedTuple):
     source: str
     axes: tuple[Index, ...]
 
-    def of(self, weights: Mapping[str, Any]) -> Any:
+    def of(self, weights: Mapping[str, Part]) -> Part:
         """Cuts the part out of ``weights`` (arrays or tensors by name); a view where every axis is contiguous."""
         part = weights[self.source]
         for axis, index in enumerate(self.axes):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-import numpy.typing as npt
-
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -24,7 +23,7 @@ from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 Logits = Literal["last", "all"]
 Output = Literal["mean", "pooler", "states"]
-Weights = Mapping[str, npt.NDArray[Any]]
+Weights = Mapping[str, AnyArray]
 
 
 @dataclass(kw_only=True)
@@ -100,7 +99,7 @@ class Nodes:
     stem: Callable[[Stream], None]
     attend: Callable[[Stream, int, Attention, str, str, bool], str]
     head: Callable[[Stream], None]
-    metadata: Callable[[Stream], dict[str, Any]]
+    metadata: Callable[[Stream], dict[str, object]]
     logits: Logits | None
     drop: Callable[[Stream, str, str], str] = lambda s, y, place: y
     norm: Callable[[Stream, Place, str, str], str] = lambda s, at, place, key: s.norm(f"{place}_norm", f"{key}_norm")

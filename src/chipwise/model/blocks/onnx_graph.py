@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.blocks.quantize import NEAREST, Packed, Packing
 
@@ -25,7 +23,7 @@ MICROSOFT = "com.microsoft"
 class GraphBuilder:
     """Nodes, stored tensors, inputs and outputs of one graph, in order of addition."""
 
-    weights: Mapping[str, npt.NDArray[Any]]
+    weights: Mapping[str, AnyArray]
     format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
     packing: Packing = NEAREST
     nodes: list[NodeProto] = field(default_factory=list)
@@ -33,7 +31,9 @@ class GraphBuilder:
     inputs: list[ValueInfoProto] = field(default_factory=list)
     outputs: list[ValueInfoProto] = field(default_factory=list)
 
-    def node(self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: Any) -> str:
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: float | str | Sequence[int]
+    ) -> str:
         """Adds a node named after its first output, and returns that output. ``domain`` is an attribute too."""
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
@@ -61,7 +61,7 @@ class GraphBuilder:
             raise SpecError(f"has shape {value.shape}; the architecture needs {tuple(shape)}", field=name)
         return value
 
-    def store(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> str:
+    def store(self, name: str, make: Callable[[], AnyArray]) -> str:
         """Keeps the tensor ``name``, made only if it is not there yet."""
         if name not in self.stored:
             self.stored[name] = numpy_helper.from_array(np.ascontiguousarray(make()), name)
@@ -132,7 +132,7 @@ class GraphBuilder:
         form: str,
         parts: Sequence[str],
         matrix: Callable[[], Float32Array],
-        laid_out: Callable[[Packed], npt.NDArray[Any]],
+        laid_out: Callable[[Packed], AnyArray],
     ) -> tuple[str, str]:
         """Names of the stored integers and scales of the matrix of ``parts``, which is packed once."""
         values, scales = f"{key}.{form}", f"{key}.scale"

@@ -7,9 +7,10 @@ FLOPs, and one exponential, division or square root is one.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chipwise.core.dtypes import Size
 from chipwise.model.ops.work import Work
@@ -38,7 +39,7 @@ def greater(a: Size, b: Size) -> Size:
     return max(a, b) if _plain(a) and _plain(b) else np.maximum(a, b)
 
 
-def choose(condition: Any, a: Size, b: Size) -> Size:
+def choose(condition: bool | np.bool_ | NDArray[np.bool_], a: Size, b: Size) -> Size:
     """``a`` where ``condition`` holds, else ``b``; all may be arrays."""
     if isinstance(condition, bool | np.bool_):
         return a if condition else b

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.fields import describe
 from chipwise.core.rows import Rows as Rows
 from chipwise.errors import SpecError
@@ -95,7 +96,7 @@ class SearchSpace:
         """``count`` designs of :meth:`sample`."""
         return [self.design(row) for row in self.sample(count, np.random.default_rng(seed))]
 
-    def values(self, rows: Rows, name: str) -> NDArray[Any]:
+    def values(self, rows: Rows, name: str) -> AnyArray:
         """The global choice ``name`` of each row."""
         column = self.index[name]
         return np.asarray(self.genes[column].values)[rows[:, column]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.nodes import Logits, Nodes, Output, Stream, Weights, add_layers
@@ -21,7 +20,7 @@ def graph_of(
     output: Output = "mean",
     padded: bool = False,
     packing: Packing = NEAREST,
-) -> tuple[GraphBuilder, Logits, dict[str, Any]]:
+) -> tuple[GraphBuilder, Logits, dict[str, object]]:
     """The nodes of ``design``, the positions that its output is of, and what its metadata say of its kind alone.
 
     The arguments are those of :func:`chipwise.deploy.export.onnx.export`.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.table import form_of
@@ -42,7 +42,7 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
     return home.initialise(home.MODULE(arch), seed=seed)
 
 
-def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Any:
+def load(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> nn.Module:
     """The module of ``arch`` with ``weights``, in FP32, ready to run.
 
     Raises:
@@ -50,13 +50,13 @@ def load(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> Any:
     """
     import torch
 
-    model = module_of(arch)
+    model: nn.Module = module_of(arch)
     model.load_state_dict({name: torch.from_numpy(np.array(value, np.float32)) for name, value in weights.items()})
     return model.eval()
 
 
 def matrix_inputs(
-    arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]], run: Callable[[nn.Module], object]
+    arch: ArchSpec, weights: Mapping[str, AnyArray], run: Callable[[nn.Module], object]
 ) -> Callable[[str], Float32Array | None]:
     """What each matrix multiplies while ``run`` uses the model: its first rows (rows, k), by the weight's name.
 
@@ -84,6 +84,6 @@ def matrix_inputs(
     return lambda name: found().get(name)
 
 
-def _home(arch: ArchSpec) -> Any:
+def _home(arch: ArchSpec) -> ModuleType:
     """The module of the kind, which needs torch, so it is imported when it is needed."""
     return import_module(f"chipwise.model.kinds.{form_of(arch).module}")

@@ -6,12 +6,11 @@ The cache's past and present may be the same buffer: bound so, a decode step cop
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
@@ -19,7 +18,7 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 HeadNorm = Callable[..., str]
 
 
-def rotary_tables(head_size: int, max_tokens: int, theta: float) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def rotary_tables(head_size: int, max_tokens: int, theta: float) -> tuple[AnyArray, AnyArray]:
     """Cosine and sine of every position's angles, each (max_tokens, head_size / 2) in FP32."""
     frequency = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
     angle = np.outer(np.arange(max_tokens, dtype=np.float64), frequency)

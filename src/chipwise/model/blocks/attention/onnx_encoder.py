@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 
 
-def with_key_biases(arch: ArchSpec, weights: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def with_key_biases(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
     found = dict(weights)
     for i, layer in enumerate(arch.layers):

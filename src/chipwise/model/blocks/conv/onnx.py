@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
@@ -18,7 +16,7 @@ def add_conv(graph: GraphBuilder, *, state: str, place: str, key: str, x: str, t
     residual is in the weights: one more on the last tap, which is the position itself.
     """
 
-    def weights() -> npt.NDArray[Any]:
+    def weights() -> AnyArray:
         with_residual = graph.weight(f"{key}.weight", (d_model, 1, taps)).copy()
         with_residual[:, 0, -1] += np.float32(1)
         return with_residual

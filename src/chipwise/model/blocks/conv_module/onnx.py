@@ -41,6 +41,6 @@ def add_filter(graph: GraphBuilder, block: ConvModule, *, place: str, key: str, 
     shape = (d_model, 1, block.taps)
     inputs = [turned, graph.store(f"{key}.weight", partial(graph.weight, f"{key}.weight", shape))]
     inputs += [graph.vector(f"{key}.bias", d_model)] if block.bias else []
-    sizes = {"kernel_shape": [block.taps], "pads": [block.taps // 2] * 2, "group": d_model}
-    found = graph.node("Conv", inputs, f"{place}.sums", **sizes)
+    pads = [block.taps // 2] * 2
+    found = graph.node("Conv", inputs, f"{place}.sums", kernel_shape=[block.taps], pads=pads, group=d_model)
     return graph.node("Transpose", [found], place, perm=[0, 2, 1])

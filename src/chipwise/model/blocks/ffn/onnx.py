@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
-ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+ACTIVATIONS: dict[str, tuple[str, dict[str, float | str]]] = {
     "relu": ("Relu", {}),
     "gelu": ("Gelu", {"domain": MICROSOFT}),
     "gelu_tanh": ("FastGelu", {"domain": MICROSOFT}),

@@ -6,8 +6,6 @@ the file's metadata hold as ``decoder`` (in base64).
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.lowering import Place
@@ -62,7 +60,7 @@ def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
     return {"decoder": graph}
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """Image, labels, steps, and the inputs."""
     stem, denoiser = parts_of(s.arch)
     return {

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
@@ -51,7 +49,7 @@ def _head(s: Stream) -> None:
     graph.output("embedding", ["batch", d])
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     return {"encodes": s.output, "padded": s.padded, "kv": []}
 
 
@@ -61,7 +59,7 @@ def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
     table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, d)))
 
-    def places() -> npt.NDArray[Any]:
+    def places() -> AnyArray:
         rows = graph.weight("positions.weight", (arch.max_tokens, d))
         return (
             rows + graph.weight("token_types.weight", (arch.stem.token_types, d))[:1] if arch.stem.token_types else rows

@@ -6,8 +6,6 @@ a feed-forward block, both or none, with a norm after each sum. Axes: B batch, T
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -45,8 +43,8 @@ class ChipwiseEncoder(TextModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPooling | tuple[Any, ...]:
+        **kwargs: object,
+    ) -> BaseModelOutputWithPooling | tuple[Tensor, ...]:
         """The last layer's states. ``attention_mask`` is (B, T) with zeros on padding."""
         x_BTD = self.embedding(input_ids) + self.positions.weight[: input_ids.shape[1]]
         if self.token_types is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.nodes import Nodes, Stream, add_layers
@@ -49,7 +48,7 @@ def _head(s: Stream) -> None:
     add_classes(s.graph, s.arch, s.norm("norm"), positions=s.positions)
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one."""
     image, asked = image_of(s.arch.stem), question_of(s.arch.stem)
     words = {} if asked is None else {"question": asked.question.tokens}
@@ -89,7 +88,7 @@ def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: 
     rows = graph.store("words.weight", lambda: graph.weight("words.weight", (question.words, d)))
     words = graph.node("Gather", [rows, given], "question", axis=0)
 
-    def table() -> npt.NDArray[Any]:
+    def table() -> AnyArray:
         found = graph.weight("positions.weight", (arch.max_tokens, d)).copy()
         found[:tokens] += graph.weight(last, (d,))
         return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
 from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
@@ -65,7 +65,7 @@ def _head(s: Stream) -> None:
     graph.output(kind, ["batch", *given_shape(arch, stem)])
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """The image that it takes, and what it gives."""
     stem = s.arch.stem_as(ImageStem)
     return {"encodes": gives(s.arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(s.arch, stem))}
@@ -122,7 +122,7 @@ def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> s
     assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked, and of the feed-forward
     assert last.ffn is not None
 
-    def query() -> npt.NDArray[Any]:
+    def query() -> AnyArray:
         matrix, bias = graph.weight("pool.q.weight", (d, d)), graph.weight("pool.q.bias", (d,))
         return (graph.weight("pool.query.weight", (1, d)) @ matrix.T + bias)[None]
 

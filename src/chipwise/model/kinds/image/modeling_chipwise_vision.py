@@ -152,8 +152,8 @@ class ChipwiseForImageClassification(ArchModel):
         input_ids: Tensor | None = None,
         labels: Tensor | None = None,
         return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> ImageClassifierOutput | tuple[Any, ...]:
+        **kwargs: object,
+    ) -> ImageClassifierOutput | tuple[Tensor, ...]:
         """Logits (B, classes) of images (B, C, Y, X), and the loss where there are ``labels``.
 
         A model of questions also takes their words ``input_ids`` (B, Q), whose answers are the classes.
@@ -188,7 +188,7 @@ class ChipwiseForAudioClassification(ChipwiseForImageClassification):
     main_input_name = "input_values"
 
     def forward(  # type: ignore[override]
-        self, input_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
-    ) -> ImageClassifierOutput | tuple[Any, ...]:
+        self, input_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: object
+    ) -> ImageClassifierOutput | tuple[Tensor, ...]:
         """Logits (B, classes) of signals (B, C, X), and the loss where there are ``labels``."""
-        return super().forward(input_values, labels=labels, return_dict=return_dict, **kwargs)
+        return super().forward(input_values, labels=labels, return_dict=return_dict)

@@ -5,8 +5,6 @@ Every weight is read by one node, so that a format chosen for a matrix is its fo
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.kinds.ranking.candidates.onnx import add_candidates, add_items, add_request_attention, add_scores
@@ -41,7 +39,7 @@ def _head(s: Stream) -> None:
     add_scores(s.graph, s.arch, s.arch.stem_as(RankingStem), x=s.norm("norm"), first=s.read)
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """What a request holds."""
     stem = s.arch.stem_as(RankingStem)
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}

@@ -110,7 +110,9 @@ class ChipwiseRanker(ArchModel):
         self.head = nn.Linear(arch["d_model"], 1) if arch["head"] == "scores" else None
         self.post_init()
 
-    def forward(self, ids: Tensor, return_dict: bool | None = None, **kwargs: Any) -> RankingOutput | tuple[Any, ...]:
+    def forward(
+        self, ids: Tensor, return_dict: bool | None = None, **kwargs: object
+    ) -> RankingOutput | tuple[Tensor, ...]:
         """Scores of candidates ``ids[:, history:]`` after the history ``ids[:, :history]``, (B, T, 1 + bag)."""
         first = x_BTD = self.stem(ids)
         for name, layer in self.layers.items():

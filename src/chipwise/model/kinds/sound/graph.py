@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.nodes import Nodes, Stream
@@ -26,7 +24,7 @@ def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool
     return reshaped(s.graph, heads, [-1, s.arch.max_tokens, block.query_width], f"{place}.whole")
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """The spectrogram that it takes."""
     stem = s.arch.stem_as(SoundStem)
     return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.kinds.sound.graph import attend
@@ -28,7 +26,7 @@ def _head(s: Stream) -> None:
         graph.output("states", ["batch", length, arch.d_model])
 
 
-def _metadata(s: Stream) -> dict[str, Any]:
+def _metadata(s: Stream) -> dict[str, object]:
     """What it gives, and a usual request's sound.
 
     ``gives`` is the shape of a request's output, which the graph leaves open where sounds may have any length.

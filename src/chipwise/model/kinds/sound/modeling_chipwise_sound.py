@@ -93,8 +93,8 @@ class ChipwiseForCTC(ArchModel):
         self.post_init()
 
     def forward(
-        self, input_features: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: Any
-    ) -> CausalLMOutput | tuple[Any, ...]:
+        self, input_features: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: object
+    ) -> CausalLMOutput | tuple[Tensor, ...]:
         """Logits (B, T, characters) of log-mel spectrograms (B, M, T), and CTC's loss where there are ``labels``.
 
         Labels (B, L) are numbers of characters from 1 on; 0 fills shorter texts up.

@@ -161,8 +161,8 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
         return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        **kwargs: object,
+    ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Logits of every position (of the last ``logits_to_keep``, unless 0), and the cache with the new tokens.
 
         ``attention_mask`` is (B, S) with zeros on padding.

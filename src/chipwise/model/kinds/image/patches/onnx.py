@@ -7,12 +7,11 @@ bias on the others. The patches are given an empty position in front, and the ta
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.model.kinds.image.patches.lower import adds_table
@@ -60,7 +59,7 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
     return graph.node("Add", [x, graph.store("positions.weight", lambda: _table(graph, arch, stem))], "stem.out")
 
 
-def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> npt.NDArray[Any]:
+def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
     """What is added to the padded patches: (T, D), or (1, D) where it is the same for all."""
     width = stem.first_width(arch.d_model)
     if arch.positions == "learned":

@@ -7,11 +7,10 @@ biases of its own: the heads of all squares then stand side by side, so that one
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
@@ -73,7 +72,7 @@ def _biases(
     if not block.relative_buckets and hidden is None:
         return None
 
-    def make() -> npt.NDArray[Any]:
+    def make() -> AnyArray:
         found = np.zeros((block.heads, 1, 1), np.float32)
         if block.relative_buckets:
             rows = graph.weight(f"{table}.weight", (block.relative_buckets, block.heads))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
+from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
@@ -129,7 +129,7 @@ def add_heads(
     *,
     place: str,
     packed: Sequence[str],
-    bias: Callable[[], npt.NDArray[Any]],
+    bias: Callable[[], AnyArray],
     last: bool,
 ) -> tuple[str, str]:
     """What attention makes of its projections and, of pointwise attention, the gate's values, each (B, asking, width).
@@ -195,7 +195,7 @@ def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str
     graph.output("scores", ["batch", "count"])
 
 
-def _rows(graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], history: int, *, last: bool) -> str:
+def _rows(graph: GraphBuilder, name: str, make: Callable[[], AnyArray], history: int, *, last: bool) -> str:
     """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions: the last row is that of each candidate."""
     if last:
         return graph.store(f"{name}.last", lambda: make()[:, history:])
@@ -212,10 +212,10 @@ def _rows(graph: GraphBuilder, name: str, make: Callable[[], npt.NDArray[Any]], 
     return padded
 
 
-def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> Callable[[], npt.NDArray[Any]]:
+def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> Callable[[], AnyArray]:
     """The bias by distance, and the mask of later items; see :func:`add_heads`."""
 
-    def make() -> npt.NDArray[Any]:
+    def make() -> AnyArray:
         table = graph.weight(name, (history + 1, heads))
         distance = np.arange(history + 1)[:, None] - np.arange(history + 1)  # of each row to each of the history
         distance[:, -1] = 0
