@@ -12,7 +12,7 @@ from chipwise.errors import DoesNotFit
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtime_named
 from chipwise.predict.explain.cases import data_sheet_case
-from chipwise.predict.explain.rules.fits import rule
+from chipwise.predict.explain.rules.chips import fits as rule
 from chipwise.predict.served.deployment import Deployment, deployed
 from chipwise.predict.served.remedies import Remedy, remedies_of
 from chipwise.predict.served.request import Request

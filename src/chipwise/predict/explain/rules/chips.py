@@ -1,0 +1,203 @@
+"""Memory, the number of devices, their power, and other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chipwise.core import units
+from chipwise.errors import ChipwiseError, Unsupported
+from chipwise.hardware import datasheet
+from chipwise.hardware.suited import most_devices
+from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.explain.advice import Proposal, Touches
+from chipwise.predict.explain.notes import power_draw
+from chipwise.predict.explain.question import Case
+from chipwise.predict.explain.rules.options import TENSOR_PARALLEL, option
+from chipwise.predict.served.remedies import Remedy, remedies_of, together
+
+TOUCHES: dict[str, Touches] = {"weights": "precision", "tp": "parallelism", "batch": "batching"}
+SOURCE = "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198"
+HEAD_ROOM = 0.2  # share of the limit above which little is left
+
+
+def fits(case: Case) -> Iterator[Proposal]:
+    """Proposes the smallest change of each kind that fits: weights, devices, requests, cache.
+
+    A model that does not fit in memory: the smallest changes that help.
+    """
+    if case.sheet is None:
+        return
+    try:
+        capacity = case.sheet.usable_bytes
+    except Unsupported:
+        return
+    if case.estimate.peak_memory_bytes <= capacity:
+        return
+    now = case.question
+    sorts = remedies_of(
+        runtime=now.served_by, device=case.sheet, weights=now.weights, tp=now.deployment.tp, batch=now.batch
+    )
+    found = [proposal for sort in sorts if (proposal := _first(case, sort, capacity)) is not None]
+    if not found and (proposal := _first(case, together(sorts), capacity)) is not None:
+        found = [proposal]
+    yield from found
+
+
+def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | None:
+    """The first change of kind ``sort`` that makes the model fit."""
+    questions = [case.question.but(**dict(remedy.changes)) for remedy in sort]
+    answers = case.pricer.price(questions)
+    for remedy, question, answer in zip(sort, questions, answers, strict=True):
+        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= capacity:
+            return Proposal(
+                title=f"{remedy.words}, so that it fits",
+                touches=TOUCHES[remedy.field],
+                how=f"serve with {remedy.words} ({remedy.option})",
+                changed=question,
+                headline="peak_memory",
+                urgent=True,
+                source="memory predicted by chipwise estimate",
+            )
+    return None
+
+
+def checkpointing(case: Case) -> Iterator[Proposal]:
+    """Proposes, for a training step, to recompute stored activations, or to store recomputed ones.
+
+    Activation checkpointing trades time for memory in training: layers keep only their inputs and run again.
+    """
+    if not case.training:
+        return
+    if case.question.checkpoint:
+        yield Proposal(
+            title="keep activations, compute nothing twice",
+            touches="training",
+            how="train without activation checkpointing, as long as memory allows it",
+            changed=case.question.but(checkpoint=False),
+            headline="ttft_p50",
+            source=SOURCE,
+        )
+        return
+    yield Proposal(
+        title="recompute activations layer by layer",
+        touches="training",
+        how="torch.utils.checkpoint around each layer, or the trainer's gradient checkpointing",
+        changed=case.question.but(checkpoint=True),
+        headline="peak_memory",
+        quality="none: the same numbers",
+        source=SOURCE,
+        urgent=_too_large(case),
+    )
+
+
+def _too_large(case: Case) -> bool:
+    try:
+        return case.sheet is not None and case.estimate.peak_memory_bytes > case.sheet.usable_bytes
+    except Unsupported:
+        return False
+
+
+def tensor_parallel(case: Case) -> Iterator[Proposal]:
+    """Proposes two and four times the devices for latency, and half of them for price.
+
+    More or fewer devices for a model: sharding reads weights in parallel, and communicates twice per layer.
+    """
+    if case.sheet is None:
+        return
+    try:
+        case.sheet.link("device")
+    except Unsupported:
+        return
+    tp, most = case.question.deployment.tp, most_devices(case.sheet, case.question.served_by)
+    for more in (2 * tp, 4 * tp):
+        if more <= most:
+            yield Proposal(
+                title=f"tensor-parallel degree {tp} -> {more}",
+                touches="parallelism",
+                how=option(TENSOR_PARALLEL, case, more) or f"shard every matrix over {more} devices",
+                changed=case.question.but(tp=more),
+                source="Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053",
+            )
+    if tp > 1:
+        yield Proposal(
+            title=f"tensor-parallel degree {tp} -> {tp // 2}, for a lower price",
+            touches="parallelism",
+            how=f"{option(TENSOR_PARALLEL, case, tp // 2) or 'fewer shards'}, and twice the replicas",
+            changed=case.question.but(tp=tp // 2),
+            headline="usd_per_1k_tokens",
+            source="Pope et al. 2022, arXiv:2211.05102, section 3",
+        )
+
+
+def other_chip(case: Case) -> Iterator[Proposal]:
+    """Proposes one of the chips with a known price on which the model fits.
+
+    Alternatives to the chip: the cheapest that is as fast per token, and the fastest at any price.
+    """
+    if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
+        return
+    chips = [
+        sheet
+        for sheet in datasheet.load_all()
+        if sheet.price is not None and sheet.kind == case.sheet.kind and sheet.name != case.sheet.name
+    ]
+    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
+    fitting: list[tuple[str, CostEstimate]] = [
+        (sheet.name, answer)
+        for sheet, answer in zip(chips, answers, strict=True)
+        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.usable_bytes
+    ]
+    as_fast = [item for item in fitting if _seconds(case, item[1]) <= _seconds(case, case.estimate)]
+    for chosen, headline in (
+        (min(as_fast, key=lambda item: item[1].metrics["usd_per_1k_tokens"].value, default=None), "usd_per_1k_tokens"),
+        (min(fitting, key=lambda item: _seconds(case, item[1]), default=None), case.slower),
+    ):
+        if chosen is not None:
+            yield Proposal(
+                title=f"{case.sheet.name} -> {chosen[0]}",
+                touches="hardware",
+                how=f"rent or buy {datasheet.load(chosen[0]).title}",
+                changed=case.question.but(device=chosen[0]),
+                headline=headline,
+                source="prices and rates of the data sheets: chipwise devices show",
+            )
+
+
+def _seconds(case: Case, cost: CostEstimate) -> float:
+    return cost.ttft_s if case.slower == "ttft_p50" else cost.tpot_s
+
+
+def power(case: Case) -> Iterator[Proposal]:
+    """Proposes, where serving draws 80 % of the limit, the chip of this kind that is as fast with the least energy.
+
+    Little headroom below the board's power limit, where clocks fall under sustained load: a more efficient chip.
+    """
+    here = power_draw(case)
+    if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
+        return
+    chips = [
+        sheet
+        for sheet in datasheet.load_all()
+        if sheet.board_power is not None and sheet.kind == case.sheet.kind and sheet.name != case.sheet.name
+    ]
+    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
+    frugal = [
+        (answer.metrics["joules_per_token"].value, sheet)
+        for sheet, answer in zip(chips, answers, strict=True)
+        if not isinstance(answer, ChipwiseError)
+        and answer.peak_memory_bytes <= sheet.usable_bytes
+        and answer.tpot_s <= case.estimate.tpot_s
+        and "joules_per_token" in answer.metrics
+    ]
+    if not frugal:
+        return
+    _, chosen = min(frugal, key=lambda each: each[0])
+    yield Proposal(
+        title=f"{case.sheet.name} at {units.show(here.share, 'share', digits=2)} of its power limit -> {chosen.name}",
+        touches="hardware",
+        how=f"rent or buy {chosen.title}; or measure the sustained speed on the machine itself: chipwise measure "
+        f"--sustained",
+        changed=case.question.but(device=chosen.name),
+        headline="joules_per_token",
+        source="Patel et al. 2023, POLCA, arXiv:2308.12908, on power limits under language models",
+    )

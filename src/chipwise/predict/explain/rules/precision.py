@@ -1,0 +1,194 @@
+"""Narrower number formats: of weights, activations, the cache, or of some layers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chipwise.core import units
+from chipwise.core.dtypes import weight_format
+from chipwise.model.arch.formats import formats_word, read_formats
+from chipwise.predict.explain.advice import Proposal
+from chipwise.predict.explain.question import Case
+from chipwise.predict.explain.rules.options import (
+    CONVERTED,
+    FLOAT_CACHE,
+    INTEGER_CACHE,
+    advisable,
+    multiplies,
+    option,
+    weights_option,
+)
+
+# Format, number format that the device must have a rate for, and cost in quality.
+NARROWER = (
+    ("nvfp4", "fp4", "about a point on hard reasoning benchmarks after calibration; distil to win it back"),
+    ("fp8", "fp8", "below what most benchmarks resolve"),
+    ("int8", "int8", "below what most benchmarks resolve with per-channel scales; outliers need smoothing"),
+    ("q8_0", "", "below what benchmarks resolve"),
+    ("mlx_8bit", "", "below what benchmarks resolve"),
+    ("int4", "", "small for models above 7 B parameters with GPTQ or AWQ, larger below"),
+    ("int4_g128", "", "small for models above 7 B parameters with GPTQ or AWQ, larger below"),
+    ("q4_k_m", "", "small for models above 7 B parameters, larger below"),
+    ("mlx_4bit", "", "small for models above 7 B parameters, larger below"),
+)
+NARROWER_HERE = (
+    ("int8", "", "small: 8-bit weights, activations quantised as they come"),
+    ("int4", "", "noticeable in small models: measure it, or continue training"),
+)
+KEPT = (0.1, 0.25)  # shares of the layers that are kept wide
+EIGHT_BITS = ("fp8", "int8", "q8_0", "mlx_8bit")
+NEXT_HERE = {"fp32": "int8", "int8": "int4"}  # the next narrower of the formats exported here
+RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
+
+
+def weight_precision(case: Case) -> Iterator[Proposal]:
+    """Proposes each narrower format that the device multiplies fast, or that at least is read faster.
+
+    Weights in fewer bits: decode reads less, and the device may multiply faster.
+    """
+    formats = read_formats(case.question.weights, len(case.arch.layers)).all
+    widest = max(weight_format(name).bits_per_weight for name in formats)
+    read = advisable(case)
+    for name, rate, quality in NARROWER_HERE if case.sheet is None else NARROWER:
+        if weight_format(name).bits_per_weight >= widest or (case.sheet is not None and name not in read):
+            continue
+        if rate and case.sheet is not None and not multiplies(case.sheet, rate):
+            continue
+        yield Proposal(
+            title=f"weights in {name}",
+            touches="precision",
+            how=f"{weights_option(case, name)} (price it here: --weights {name})",
+            changed=case.question.but(weights=name),
+            quality=quality,
+            headline=case.slower,
+            source="what is lost: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
+        )
+
+
+def kv_precision(case: Case) -> Iterator[Proposal]:
+    """Proposes an FP8 cache where runtime and device have it, else an integer cache where the runtime has one.
+
+    A KV cache in fewer bits: decode reads half as many bytes of it.
+
+    Only where attention takes a tenth of a decode step or more.
+    """
+    share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
+    if case.sheet is None or case.question.deployment.kv in ("fp8", "int8") or share < 0.1:
+        return
+    name, how = "fp8", option(FLOAT_CACHE, case)
+    if not how or not multiplies(case.sheet, name):
+        name, how = "int8", option(INTEGER_CACHE, case)
+    if not how:
+        return
+    yield Proposal(
+        title=f"KV cache in {name}",
+        touches="precision",
+        how=how,
+        changed=case.question.but(kv=name),
+        quality="usually below what benchmarks resolve with calibrated scales; check long contexts",
+        source="vLLM documentation, Quantized KV Cache; TensorRT-LLM and llama.cpp, the options named",
+    )
+
+
+def activation_precision(case: Case) -> Iterator[Proposal]:
+    """Proposes 8-bit weights and activations where the chip multiplies int8 but not fp8, and activations are wider.
+
+    Int8 activations: products at the int8 rate on chips without 8-bit floats.
+    """
+    now = case.question.weights
+    if case.question.served_by.name not in ("vllm", "sglang", "trtllm"):
+        return
+    if case.sheet is None or now == "w8a8" or weight_format(now).dtype.bits < 8:
+        return
+    if not multiplies(case.sheet, "int8") or multiplies(case.sheet, "fp8"):
+        return
+    yield Proposal(
+        title="weights and activations in int8 (w8a8)",
+        touches="precision",
+        how="quantise with SmoothQuant and per-token scales (llm-compressor W8A8, TensorRT-LLM --smoothquant)",
+        changed=case.question.but(weights="w8a8"),
+        headline=case.slower,
+        quality="below what most benchmarks resolve once outliers are smoothed; large without that",
+        source="Xiao et al. 2022, SmoothQuant, arXiv:2211.10438",
+    )
+
+
+def layer_precision(case: Case) -> Iterator[Proposal]:
+    """Proposes, for wide weights, the chip's fastest 8-bit format in all layers except a few.
+
+    Low precision for the layers that tolerate it; the others keep their format and their bytes.
+
+    If the loss of quantising each layer separately was measured, the most sensitive layers are kept wide; elsewhere the
+    first and the last layers are, as in published recipes.
+    """
+    question, layers = case.question, len(case.arch.layers)
+    if case.sheet is None:
+        yield from _here(case)
+        return
+    if weight_format(question.weights).dtype.bits < 16 or layers < 8:
+        return
+    name = _narrow(case)
+    if name is None:
+        return
+    for share in KEPT:
+        kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
+        yield Proposal(
+            title=f"weights in {name}, except for {len(kept)} of {layers} layers",
+            touches="precision",
+            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation{_ignore(case)}",
+            changed=question.but(weights=name, wide_layers=kept),
+            headline=case.slower,
+            quality=_quality(question.sensitivity, kept),
+            source=RECIPES,
+        )
+
+
+def _here(case: Case) -> Iterator[Proposal]:
+    """Proposals on this machine, where a layer may have any exported format; layers that share weights have one."""
+    question, layers = case.question, case.arch.layers
+    narrow, owners = NEXT_HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
+    if narrow is None or len(owners) < 2:
+        return
+    losses = [question.sensitivity[i] for i in owners] if question.sensitivity else []
+    for count in dict.fromkeys(max(1, round(share * len(owners))) for share in KEPT):
+        kept = _kept(losses, len(owners), count)
+        wide = {owners[i] for i in kept}
+        own = (i if layer.shares is None else layer.shares for i, layer in enumerate(layers))
+        word = formats_word((question.weights if i in wide else narrow for i in own), question.weights)
+        yield Proposal(
+            title=f"weights in {narrow}, except for {count} of {len(owners)} layers and the head",
+            touches="precision",
+            how=f"export it so: --weights '{word}'",
+            changed=question.but(weights=word),
+            headline=case.slower,
+            quality=_quality(losses, kept),
+            source=RECIPES,
+        )
+
+
+def _ignore(case: Case) -> str:
+    """The option that excludes layers, for runtimes that read checkpoints of llm-compressor."""
+    return "" if case.question.served_by.name in CONVERTED else " (llm-compressor: ignore)"
+
+
+def _narrow(case: Case) -> str | None:
+    """The format of 8 bits that the runtime reads, fp8 where the chip multiplies it; None if there is none."""
+    read = [name for name in EIGHT_BITS if name in advisable(case)]
+    if "fp8" in read and case.sheet is not None and not multiplies(case.sheet, "fp8"):
+        read.remove("fp8")
+    return read[0] if read else None
+
+
+def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:
+    """The most sensitive layers, or those at both ends."""
+    if sensitivity:
+        return frozenset(sorted(range(layers), key=lambda i: -sensitivity[i])[:count])
+    return frozenset([*range(count - count // 2), *range(layers - count // 2, layers)])
+
+
+def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
+    if not sensitivity:
+        return "less than with all layers narrow; no sensitivity was given, so the first and last layers stay wide"
+    whole = sum(sensitivity)
+    left = whole - sum(sensitivity[i] for i in kept)
+    return f"{units.number(left)} of the measured {units.number(whole)} in loss over all layers, quantised one by one"
