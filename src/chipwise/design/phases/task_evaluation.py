@@ -128,7 +128,7 @@ class TaskEvaluation:
             task=spec.where(self._spec.folder),
             kind=spec.kind,
             arch=arch,
-            form=item.design.weights,
+            weight_format=item.design.weights,
             weights=str(self._folder.training(arch) / str(item.rungs[-1].weights)),
             tokenizer=str(tokenizer_path(self._folder.corpus, arch.vocab_size)),
             folder=str(self._place(item, name)),

@@ -16,6 +16,7 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.tables import Table
+from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.training.data.recipe import Recipe
 
@@ -45,6 +46,7 @@ DATASETS = Table(
 
 
 Module = TypeVar("Module", bound="nn.Module")
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +137,14 @@ def with_held(model: Module, data: Dataset) -> Module:
         held = data.held(model.arch)  # type: ignore[arg-type]
         model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in held.items()}, strict=False)
     return model
+
+
+def fitting(part: object, kind: type[PartT], message: str) -> PartT:
+    """The stem or head of a model, which must be of ``kind`` for the data to be learnt.
+
+    Raises:
+        InputError: It is another; says ``message``.
+    """
+    if not isinstance(part, kind):
+        raise InputError(message)
+    return part

@@ -57,7 +57,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ChoiceQuestion:
     """A question, its options, and the number of the right one."""
 
     text: str
@@ -80,7 +80,7 @@ class Task:
     source: str
     train: tuple[Item, ...] = ()
     test: tuple[Item, ...] = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ChoiceQuestion, ...] = ()
     dropped: int = 0  # items whose text occurred before
 
     @property
@@ -245,7 +245,7 @@ def _item(path: Path, line: int, row: Mapping[str, object]) -> tuple[Item, str |
     return Item(text=text.strip(), label=str(label).strip()), part
 
 
-def _question(path: Path, line: int, row: Mapping[str, object]) -> Question:
+def _question(path: Path, line: int, row: Mapping[str, object]) -> ChoiceQuestion:
     text, options, answer = row.get("question"), row.get("options"), row.get("answer")
     if not isinstance(text, str) or not isinstance(options, list) or answer is None:
         raise DataError(f"{path}: line {line}: needs question (text), options (a list) and answer")
@@ -257,7 +257,7 @@ def _question(path: Path, line: int, row: Mapping[str, object]) -> Question:
     if not isinstance(answer, int) or isinstance(answer, bool):
         raise DataError(f"{path}: line {line}: the answer must be an option or its number from 0")
     try:
-        return Question(text=text, options=words, answer=answer)
+        return ChoiceQuestion(text=text, options=words, answer=answer)
     except SpecError as error:
         raise DataError(f"{path}: line {line}: {error}") from None
 

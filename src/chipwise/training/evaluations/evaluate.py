@@ -23,7 +23,7 @@ from chipwise.core.statistics import Z95, wilson_interval
 from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.training.evaluations.data import METHODS as METHODS
-from chipwise.training.evaluations.data import Method, Question, Task, encode
+from chipwise.training.evaluations.data import ChoiceQuestion, Method, Task, encode
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -303,7 +303,7 @@ def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[li
     return batches
 
 
-def _likeliest(model: Transformer, tokenizer: Tokenizer, question: Question) -> bool:
+def _likeliest(model: Transformer, tokenizer: Tokenizer, question: ChoiceQuestion) -> bool:
     """Whether the right option has the most nats per byte after the question."""
     scores = []
     for option in question.options:

@@ -32,7 +32,7 @@ class TaskJob:
     task: str  # a shipped task's name, or a file
     kind: Kind | None = None
     arch: ArchSpec
-    form: str  # number format of the deployed weights
+    weight_format: str  # number format of the deployed weights
     weights: str  # safetensors file, Transformer keys
     tokenizer: str
     folder: str  # where result and classifier are left
@@ -48,7 +48,7 @@ class TaskJob:
 
     def key(self, task: Task) -> str:
         """Key of a result."""
-        return digest([_METHOD, task.identity, self.arch.digest, self.form, Path(self.weights).name])
+        return digest([_METHOD, task.identity, self.arch.digest, self.weight_format, Path(self.weights).name])
 
     def finished(self, task: Task) -> dict[str, object] | None:
         """The result that the folder holds, if it is of this job."""
@@ -76,8 +76,8 @@ def run_job(job: TaskJob) -> dict[str, object]:
         folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(job.arch, job.weights), load_tokenizer(job.tokenizer)
     if task.kind == "choice":
-        result = asdict(evaluate_task(quantised(model, job.form), tokenizer, task))
-        result["judged"] = f"weights rounded to {job.form}, in torch"
+        result = asdict(evaluate_task(quantised(model, job.weight_format), tokenizer, task))
+        result["judged"] = f"weights rounded to {job.weight_format}, in torch"
     else:
         tuned, head = learn(model, tokenizer, task)
         read = {
@@ -89,7 +89,7 @@ def run_job(job: TaskJob) -> dict[str, object]:
         write_classifier(
             folder,
             task=task,
-            design=Design(arch=job.arch, weights=job.form),
+            design=Design(arch=job.arch, weights=job.weight_format),
             weights={name: value.numpy() for name, value in tuned.state_dict().items()},
             reading=ClassifierHead(**{name: value.numpy() for name, value in read.items()}),
             tokenizer=Path(job.tokenizer),

@@ -46,17 +46,17 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
         raise InputError(f"{path}: cannot be read as weights: {error}") from None
 
 
-def quantised(model: Any, form: str, packing: Packing = NEAREST) -> Any:
-    """A copy of ``model`` with projections and head rounded to ``form``.
+def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any:
+    """A copy of ``model`` with projections and head rounded to ``weight_format``.
 
-    ``form`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a separate
-    table, as in the exported file.
+    ``weight_format`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a
+    separate table, as in the exported file.
     """
     arch = model.arch.with_tied(False)
     state = dict(model.state_dict())
     if arch.reads_tokens:
         state["head.weight"] = model.head_table
-    design = Design(arch=arch, weights=form)
+    design = Design(arch=arch, weights=weight_format)
     for name, value in state.items():
         if (stored := design.format_of(name)) != "fp32":
             state[name] = rounded(value, stored, packing, name)
@@ -77,12 +77,12 @@ def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, 
     return Packing(inputs=matrix_inputs(arch, weights, run))
 
 
-def rounded(weight_NK: Tensor, form: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
+def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
     """The weight ``name`` (outputs, inputs) as the deployed model will hold it: packed by the very code of exports."""
     import torch
 
     matrix = np.ascontiguousarray(weight_NK.detach().numpy(), np.float32)
-    return torch.from_numpy(packing.pack(name, matrix, form).restored())
+    return torch.from_numpy(packing.pack(name, matrix, weight_format).restored())
 
 
 def checked(weights: Weights, arch: ArchSpec) -> Weights:

@@ -19,15 +19,15 @@ from chipwise.training.loop.origin import read_origin, require_weights
 
 def layer_losses(
     model: Any,
-    form: str,
+    weight_format: str,
     judge: Callable[[Any], float],
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase of ``judge``'s loss with the matrices of one layer in ``form``, for each layer.
+    """Increase of ``judge``'s loss with the matrices of one layer in ``weight_format``, for each layer.
 
     Raises:
-        Unsupported: Weights cannot be rounded to ``form``.
+        Unsupported: Weights cannot be rounded to ``weight_format``.
     """
     before = judge(model)
     kept = {name: value.clone() for name, value in model.state_dict().items()}
@@ -36,7 +36,7 @@ def layer_losses(
     for layer in range(layers):
         inside = f"layers.{layer}."
         changed = {
-            name: rounded(value, form) if name.startswith(inside) and value.ndim == 2 else value
+            name: rounded(value, weight_format) if name.startswith(inside) and value.ndim == 2 else value
             for name, value in kept.items()
         }
         model.load_state_dict(changed)
@@ -49,7 +49,7 @@ def layer_losses(
 def folder_losses(
     folder: str | Path,
     text: str | Path,
-    form: str,
+    weight_format: str,
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
@@ -57,7 +57,7 @@ def folder_losses(
 
     Raises:
         InputError: The folder has no weights and tokenizer, or the file no text.
-        Unsupported: Weights cannot be rounded to ``form``.
+        Unsupported: Weights cannot be rounded to ``weight_format``.
     """
     place = require_weights(folder, purpose="sensitivity")
     held = [line for line in read_text(text).splitlines() if line.strip()]
@@ -81,4 +81,4 @@ def folder_losses(
     def bits_per_byte(model: Any) -> float:
         return data.quality(model).bits_per_byte
 
-    return layer_losses(load_model(origin.arch, origin.weights), form, bits_per_byte, on_progress=on_progress)
+    return layer_losses(load_model(origin.arch, origin.weights), weight_format, bits_per_byte, on_progress=on_progress)

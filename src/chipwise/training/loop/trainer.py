@@ -25,7 +25,6 @@ from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.errors import InputError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import Precision, fastest_precision, torch_dtype
 from chipwise.model.walk.module import build
@@ -227,7 +226,7 @@ class Run:
         kept = losses_renamed(read_mapping(self.result_path))
         if kept.pop("key", None) != self.key or not self.weights_are_whole():
             return None
-        if kept.pop("judged", self.arch.digest) != self.arch.digest:
+        if kept.pop("judged", self.arch.as_trained().digest) != self.arch.digest:
             model = load_model(self.arch, self.weights_path)
             kept["loss"] = self.data.judge(model, most=max_validation_bytes).loss
         curve = tuple((p[0], p[1], p[2], p[3]) for p in kept.pop("curve"))
@@ -423,6 +422,6 @@ class Run:
         """Writes weights and result; the checkpoint of the decay is no longer needed."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
-        judged = {"judged": self.arch.digest} if isinstance(self.arch.head, Denoiser) else {}
+        judged = {} if self.arch == self.arch.as_trained() else {"judged": self.arch.digest}
         write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
         self.branch_path.unlink(missing_ok=True)

@@ -72,10 +72,10 @@ class TrainJob:
         result = self._train(data, on_progress)
         values: dict[str, object] = plain(result)
         values["quantised"] = {
-            form: data.judge(
-                quantised(load_model(self.arch, result.weights), form), most=self.max_validation_bytes
+            weight_format: data.judge(
+                quantised(load_model(self.arch, result.weights), weight_format), most=self.max_validation_bytes
             ).loss
-            for form in self.formats
+            for weight_format in self.formats
         }
         return values
 

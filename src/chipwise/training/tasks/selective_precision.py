@@ -6,6 +6,7 @@ in turns with what is kept so far, so that a slow spell of the machine slows bot
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ class Tried:
     """One matrix in a narrow format, compared with the best formats so far."""
 
     name: str  # as ``model/arch/formats.py`` calls it
-    form: str
+    weight_format: str
     seconds_ratio: float  # median over pairs of passes
     loss: float | None  # None if it was not faster, so that nothing was evaluated
     kept: bool
@@ -95,15 +96,15 @@ def select(
         kept: dict[str, str] = {}
         loss, tried = fp32_loss, []
         current = opened(plain)
-        for name, form in ((name, form) for name in matrices_of(base.arch) for form in forms):
-            formats = kept | {name: form}
+        for name, weight_format in itertools.product(matrices_of(base.arch), forms):
+            formats = kept | {name: weight_format}
             path = made(formats, "tried")
             candidate = opened(path)
             first, second = paired(current, candidate, clock=clock)
             ratio = float(np.median(second / first))
             found = judged(design(formats), path) if faster(first, second) else None
             good = found is not None and found <= worst
-            tried.append(Tried(name=name, form=form, seconds_ratio=ratio, loss=found, kept=good))
+            tried.append(Tried(name=name, weight_format=weight_format, seconds_ratio=ratio, loss=found, kept=good))
             if good and found is not None:
                 kept, loss, current = formats, found, candidate
             path.unlink()

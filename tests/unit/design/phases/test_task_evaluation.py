@@ -30,7 +30,7 @@ class Score:
 
 
 def job(folder: Path) -> TaskJob:
-    return TaskJob(task="t.csv", arch=ARCH, form="int8", weights="w", tokenizer="t", folder=str(folder))
+    return TaskJob(task="t.csv", arch=ARCH, weight_format="int8", weights="w", tokenizer="t", folder=str(folder))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_failure_says_why_and_costs_the_others_nothing(worker, tmp_path: Path,
 
 def test_a_job_travels_as_one_line(tmp_path: Path) -> None:
     data = json.loads(json.dumps(job(tmp_path).to_data()))
-    assert data["form"] == "int8"
+    assert data["weight_format"] == "int8"
     assert TaskJob.from_data(data) == job(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_a_job_is_of_the_longest_training_in_the_trials_own_folder(tmp_path: Pat
     rungs = [SimpleNamespace(weights="short.safetensors"), SimpleNamespace(weights="long.safetensors")]
     item: Any = SimpleNamespace(number=3, design=SimpleNamespace(arch=ARCH, weights="int4"), rungs=rungs)
     made = found._job(item, "mine")
-    assert (made.task, made.kind, made.form) == (str(tmp_path / "mine.csv"), None, "int4")
+    assert (made.task, made.kind, made.weight_format) == (str(tmp_path / "mine.csv"), None, "int4")
     assert made.weights == str(tmp_path / "trainings" / "32" / "long.safetensors")
     assert made.folder == str(tmp_path / "trials" / "3" / FOLDER / "mine")
     assert made.tokenizer.startswith(str(tmp_path / "corpus"))

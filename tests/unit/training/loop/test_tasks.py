@@ -17,7 +17,7 @@ from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.evaluations.baseline import baseline
-from chipwise.training.evaluations.data import Item, Question, Task, chapters, divide, load_task, organ_system
+from chipwise.training.evaluations.data import ChoiceQuestion, Item, Task, chapters, divide, load_task, organ_system
 from chipwise.training.evaluations.evaluate import Head, evaluate_task, fisher, pooled, score_answers, spearman
 
 PLACES = {"the heart": "chest", "a lung": "chest", "the left hand": "limb", "one finger": "limb"}
@@ -257,7 +257,7 @@ def test_the_likeliest_option_is_the_one_that_the_tokens_favour(model: Transform
     options = ("the heart", "qzxjvkwqzxjvkw")
     costs = [len(tokenizer.encode(f" {option}").ids) / len(option) for option in options]
     assert costs[0] < costs[1]
-    questions = tuple(Question(text="where?", options=options, answer=answer) for answer in (0, 0, 1))
+    questions = tuple(ChoiceQuestion(text="where?", options=options, answer=answer) for answer in (0, 0, 1))
     result = evaluate_task(model, tokenizer, Task(name="q", kind="choice", source="", questions=questions))
     assert result.value == pytest.approx(2 / 3)
     assert result.method == "likelihood"
@@ -271,6 +271,6 @@ def test_what_does_not_fit_is_refused(model: Transformer, store: TokenStore, arc
     model.norm.weight.data.fill_(math.nan)
     with pytest.raises(InputError, match="not all finite"):
         evaluate_task(model, store.tokenizer(300), task_of(placed()))
-    larger = build(type(arch)(vocab_size=299, d_model=32, layers=arch.layers), seed=0)
+    larger = build(arch.of_vocabulary(299), seed=0)
     with pytest.raises(InputError, match="300 tokens, the model 299"):
         evaluate_task(larger, store.tokenizer(300), task_of(placed()))

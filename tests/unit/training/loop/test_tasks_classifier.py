@@ -20,7 +20,7 @@ from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, copy_classifier, write_classifier
-from chipwise.training.evaluations.data import Item, Question, Task, divide, encode
+from chipwise.training.evaluations.data import ChoiceQuestion, Item, Task, divide, encode
 from chipwise.training.evaluations.evaluate import learn, pooled
 from chipwise.training.evaluations.worker import RESULT, TaskJob, run_job
 
@@ -43,7 +43,7 @@ def job(arch: ArchSpec, weights: Path, store: TokenStore, task: Path, folder: Pa
     return TaskJob(
         task=str(task),
         arch=arch,
-        form=form,
+        weight_format=form,
         weights=str(weights),
         tokenizer=str(store.tokenizer_path(300)),
         folder=str(folder),
@@ -124,7 +124,7 @@ def test_other_items_or_another_format_are_judged_anew(
     arch: ArchSpec, weights: Path, store: TokenStore, task_file: Path, tmp_path: Path
 ) -> None:
     asked = job(arch, weights, store, task_file, tmp_path / "out")
-    assert asked.key(TASK) != replace(asked, form="int4").key(TASK)
+    assert asked.key(TASK) != replace(asked, weight_format="int4").key(TASK)
     less = divide("places", [(item, None) for item in ITEMS[:-8]], kind="classification", source="")
     assert asked.key(TASK) != asked.key(less)
     assert asked.finished(TASK) is None
@@ -139,7 +139,7 @@ def test_questions_are_answered_by_likelihood_and_ship_nothing(
     assert found["method"] == "likelihood"
     assert found["judged"] == "weights rounded to int4, in torch"
     assert [p.name for p in (tmp_path / "out").iterdir()] == [RESULT]
-    asked = replace(TASK, kind="choice", questions=(Question(text="a", options=("b", "c"), answer=0),))
+    asked = replace(TASK, kind="choice", questions=(ChoiceQuestion(text="a", options=("b", "c"), answer=0),))
     with pytest.raises(InputError, match="nothing is learnt"):
         write_classifier(
             tmp_path / "c",

@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
     other = build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "classes": 4}})
     with pytest.raises(InputError, match="labels"):
         data.require_fit(design_of(CHOICES, spec=other).arch)
-    with pytest.raises(InputError, match="draws images"):
+    with pytest.raises(InputError, match="draws no images"):
         data.require_fit(judging_arch(opened.inputs))
     with pytest.raises(SpecError, match="classifier_steps"):
         DrawnSpec(classifier_steps=0)

@@ -149,9 +149,9 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
         """
         arrays, shown = self.arrays, {}
         for who, item in (("winner", winner), ("baseline", reference)):
-            if item is None or not isinstance(item.design.arch.head, Denoiser):
+            if item is None:
                 continue
-            denoiser = item.design.arch.head
+            denoiser = item.design.arch.head_as(Denoiser)
             model = load_model(item.design.arch, item.weights)
             model = model if item.design.weights == "fp32" else quantised(model, item.design.weights)
             rows = []

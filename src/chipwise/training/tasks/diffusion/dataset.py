@@ -32,7 +32,7 @@ from chipwise.model.arch.io import from_data, to_data
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.training.data.arrays import LabelledArrays
-from chipwise.training.data.dataset import HeldOutScore, Split
+from chipwise.training.data.dataset import HeldOutScore, Split, fitting
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model
 from chipwise.training.tasks.diffusion.frechet import Moments, distances
@@ -88,8 +88,8 @@ class FlowImages(LabelledArrays):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's images or labels differ, or it is no denoiser."""
-        shape, denoiser = arch.stem.shape or None, arch.head
-        if not isinstance(denoiser, Denoiser) or shape != self.shape(arch):
+        denoiser, shape = fitting(arch.head, Denoiser, f"{arch.name} draws no images"), arch.stem.shape
+        if shape != self.shape(arch):
             raise InputError(f"the model draws images of {shape}, the data has {self.shape(arch)}")
         if denoiser.labels != len(self.classes):
             raise InputError(f"the model knows {denoiser.labels} labels, the data has {len(self.classes)}")
@@ -100,7 +100,7 @@ class FlowImages(LabelledArrays):
         Raises:
             InputError: The data has no such autoencoder.
         """
-        latents = arch.head.latents if isinstance(arch.head, Denoiser) else None
+        latents = arch.head_as(Denoiser).latents
         if latents is None:
             return None
         codec = self.codecs.get(latents.factor)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.training.data.arrays import ALL, ArrayDataset
-from chipwise.training.data.dataset import Split
+from chipwise.training.data.dataset import Split, fitting
 from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class RequestData(ArrayDataset):
 
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's items, tags or histories differ."""
-        stem: Any = arch.stem
-        if not isinstance(stem, RankingStem):
-            raise InputError(f"{arch.name} does not rank candidates")
+        stem = fitting(arch.stem, RankingStem, f"{arch.name} does not rank candidates")
         found, needed = (stem.items, stem.history, stem.bag), (len(self.tags) - 1, self.history, self.tags.shape[1])
         for name, has, wants in zip(("items", "items of history", "tags of an item"), found, needed, strict=True):
             if has != wants:
