@@ -132,7 +132,8 @@ class Form:
         outputs: What its outputs are called.
         gives: Whether its ONNX file gives the outputs of all positions, or their mean.
         as_run: The model without the layers that nothing reads.
-        departures: Half a sentence for each block or field of a model with which it is not built as this kind.
+        departures: Half a sentence for each block or field of a model of this kind with which it is not built.
+        other: Half a sentence for a model that does not match; empty where ``departures`` say what is missing.
         task: The task of a run file whose data trains it, if any does.
         does: What it reads and makes, in words.
         sketch: What its designs are compared by beside their layers.
@@ -163,6 +164,7 @@ class Form:
     sketch: Callable[[ArchSpec], Sketch] = text_sketch
     check_cut: Callable[[ArchSpec, ArchSpec], None] = same_input
     cut_axes: Callable[[ArchSpec, ArchSpec, Mapping[str, str]], Axes] = lambda sub, whole, sources: {}
+    other: str = ""
     untrained: str = ""
     shrinks: bool = False
     fusions: tuple[str, ...] = ()
@@ -177,7 +179,13 @@ class Form:
 
     def builds(self, arch: ArchSpec) -> bool:
         """Whether chipwise builds ``arch`` as this kind."""
-        return next(self.departures(arch), None) is None
+        return self._departure(arch) is None
+
+    def _departure(self, arch: ArchSpec) -> str | None:
+        """The first reason why ``arch`` is not built as this kind."""
+        if self.other and not self.matches(arch):
+            return self.other
+        return next(self.departures(arch), None)
 
     def require(self, arch: ArchSpec, *, work: str) -> None:
         """Checks that chipwise builds ``arch`` as this kind.
@@ -189,6 +197,6 @@ class Form:
         Raises:
             Unsupported: It does not; names the block or field, and where it stands.
         """
-        found = next(self.departures(arch), None)
+        found = self._departure(arch)
         if found is not None:
             raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")

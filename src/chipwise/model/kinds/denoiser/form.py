@@ -19,16 +19,12 @@ from chipwise.model.kinds.denoiser.modulation.slicing import slice_modulation
 from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch, random_signals
 from chipwise.model.kinds.image.form import FREE, layer_departures, same_patches, seen_words
-from chipwise.model.kinds.image.stem import ImageStem
 
 _FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem, denoiser = arch.stem, arch.head
-    if not isinstance(denoiser, Denoiser) or not isinstance(stem, ImageStem):
-        yield "it does not denoise images"
-        return
+    stem, denoiser = parts_of(arch)
     yield from unbuilt(arch, free=(*FREE, *_FREE))
     if arch.norm != "layernorm" or arch.norm_weight or arch.norm_bias:
         yield "a norm with weights, or one that is no LayerNorm, is not built for denoisers"
@@ -69,6 +65,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 DENOISER = Form(
     name="denoiser",
     matches=lambda arch: isinstance(arch.head, Denoiser),
+    other="it does not denoise images",
     departures=_departures,
     does=lambda arch: "draws images",
     weights=(weights.stem, weights.head),

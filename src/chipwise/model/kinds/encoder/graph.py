@@ -55,15 +55,13 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
     """The first layer's input (B, T, D): tokens, positions and the first segment; the latter two as one table."""
-    d = arch.d_model
+    d, segments = arch.d_model, arch.stem.token_types
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
     table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, d)))
 
     def places() -> AnyArray:
         rows = graph.weight("positions.weight", (arch.max_tokens, d))
-        return (
-            rows + graph.weight("token_types.weight", (arch.stem.token_types, d))[:1] if arch.stem.token_types else rows
-        )
+        return rows + graph.weight("token_types.weight", (segments, d))[:1] if segments else rows
 
     x = graph.node("Gather", [table, tokens], "embedding.tokens", axis=0)
     length = graph.node("Shape", [tokens], "embedding.length", start=1, end=2)

@@ -49,7 +49,8 @@ class Encoder(nn.Module):
         self.arch = arch
         self.embedding = nn.Embedding(arch.vocab_size, arch.d_model)
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
-        self.token_types = nn.Embedding(arch.stem.token_types, arch.d_model) if arch.stem.token_types else None
+        segments = arch.stem.token_types
+        self.token_types = nn.Embedding(segments, arch.d_model) if segments else None
         self.embedding_norm = make_norm(arch) if arch.embedding_norm else None
         self.layers = nn.ModuleDict({str(i): EncoderLayer(arch, layer) for i, layer in enumerate(arch.layers)})
         self.pooler = nn.Linear(arch.d_model, arch.d_model) if isinstance(arch.head, Pooler) else None

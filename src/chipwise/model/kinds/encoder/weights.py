@@ -11,8 +11,9 @@ def stem(arch: ArchSpec) -> Shapes:
     """The tables of tokens, positions and segments, and the norm of their sum."""
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     yield "positions.weight", (arch.max_tokens, arch.d_model)
-    if arch.stem.token_types:
-        yield "token_types.weight", (arch.stem.token_types, arch.d_model)
+    segments = arch.stem.token_types
+    if segments:
+        yield "token_types.weight", (segments, arch.d_model)
     if arch.embedding_norm:
         yield from norm(arch, "embedding_norm")
 

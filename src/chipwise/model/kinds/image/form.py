@@ -34,11 +34,7 @@ _PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    asked = question_of(arch.stem)
-    stem = arch.stem if asked is None else asked.image
-    if not isinstance(stem, ImageStem):
-        yield "it does not read images"
-        return
+    asked, stem = question_of(arch.stem), image_of(arch.stem)
     yield from unbuilt(arch, free=FREE)
     if not isinstance(arch.head, Classes):
         yield f"head = {arch.head.name!r} is not built for images"
@@ -117,22 +113,24 @@ def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[
 
 
 def _task(arch: ArchSpec) -> str:
-    if arch.stem.asks:
+    stem = arch.stem
+    if stem.asks:
         return "multimodal"
-    return "vision" if arch.stem.axes == 2 else "speech"
+    return "vision" if stem.axes == 2 else "speech"
 
 
 def _does(arch: ArchSpec) -> str:
-    stem = image_of(arch.stem)
+    asked, stem = question_of(arch.stem), image_of(arch.stem)
     size = " x ".join(str(stem.image_size) for _ in range(stem.axes))
-    if arch.stem.asks:
+    if asked is not None:
         return f"answers questions about images of {size}"
     kind = "images" if stem.axes == 2 else "spectrograms"
     return f"tells {arch.outputs:,} classes of {kind} of {size} apart, in {stem.channels} channels"
 
 
 def _modelling(arch: ArchSpec) -> Modelling:
-    kind = "Image" if arch.stem.axes == 2 else "Audio"
+    axes = arch.stem.axes
+    kind = "Image" if axes == 2 else "Audio"
     return Modelling(
         "modeling_chipwise_vision.py", f"AutoModelFor{kind}Classification", f"ChipwiseFor{kind}Classification"
     )
@@ -168,7 +166,7 @@ def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
     Raises:
         SpecError: They do not, or one of the models answers questions.
     """
-    if sub.stem.asks or whole.stem.asks:
+    if any(question_of(stem) is not None for stem in (sub.stem, whole.stem)):
         raise SpecError("models of questions about images share no weights by cutting", field="question")
     same_input(sub, whole)
     small, large = sub.stem_as(ImageStem), whole.stem_as(ImageStem)
@@ -187,6 +185,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 CLASSIFIER = Form(
     name="classifier",
     matches=lambda arch: isinstance(arch.stem, ImageStem | QuestionStem),
+    other="it does not read images",
     departures=_departures,
     does=_does,
     weights=(weights.stem, weights.classes),

@@ -45,9 +45,6 @@ def builds_projector(arch: ArchSpec) -> bool:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    if not encodes_images(arch):
-        yield "it does not encode images"
-        return
     stem = arch.stem_as(ImageStem)
     yield from unbuilt(arch, free=_FREE)
     yield from unbuilt(stem, free=_FREE)
@@ -106,6 +103,7 @@ def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
 IMAGE_ENCODER = Form(
     name="image encoder",
     matches=encodes_images,
+    other="it does not encode images",
     departures=_departures,
     does=lambda arch: "encodes images",
     weights=(weights.encoder_stem, weights.encoder_head),

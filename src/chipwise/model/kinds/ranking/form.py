@@ -38,10 +38,7 @@ def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem = arch.stem
-    if not isinstance(stem, RankingStem):
-        yield "it does not rank candidates"
-        return
+    stem = arch.stem_as(RankingStem)
     yield from unbuilt(arch, free=_FREE)
     if arch.positions != "none":
         yield f"positions = {arch.positions!r} is not built for ranking: attention has a bias by distance"
@@ -84,6 +81,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 RANKER = Form(
     name="ranker",
     matches=lambda arch: isinstance(arch.stem, RankingStem),
+    other="it does not rank candidates",
     departures=_departures,
     does=lambda arch: "ranks candidates",
     weights=(weights.stem, weights.head),

@@ -28,15 +28,8 @@ from chipwise.model.kinds.sentence.stem import SentenceStem
 _FREE = {"stem", "classes", "head", "pooling", "causal"}  # later fields that these classifiers set
 
 
-def _matches(arch: ArchSpec) -> bool:
-    return isinstance(arch.stem, SentenceStem)
-
-
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem, head = arch.stem, arch.head
-    if not isinstance(stem, SentenceStem):
-        yield "it does not tell texts apart"
-        return
+    stem, head = arch.stem_as(SentenceStem), arch.head
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(head, Classes) or head.pooling != "mean":
         yield f"head = {head.name!r} with pooling = {head.pooling!r} is not built for texts"
@@ -76,7 +69,8 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 
 SENTENCES = Form(
     name="classifier of texts",
-    matches=_matches,
+    matches=lambda arch: isinstance(arch.stem, SentenceStem),
+    other="it does not tell texts apart",
     departures=_departures,
     does=lambda arch: f"tells {arch.outputs:,} classes of texts of {arch.max_tokens:,} words apart",
     weights=(_stem, _head),

@@ -40,10 +40,7 @@ def frame_conv(channels: int, stride: int) -> SoundConv:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem = arch.stem
-    if not isinstance(stem, SoundStem):
-        yield "it does not take audio"
-        return
+    stem = arch.stem_as(SoundStem)
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(arch.head, Ctc):
         yield f"head = {arch.head.name!r} is not built for sound"
@@ -91,6 +88,7 @@ def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:
 TRANSCRIBER = Form(
     name="transcriber",
     matches=transcribes,
+    other="it does not take audio",
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.frames, weights.characters),

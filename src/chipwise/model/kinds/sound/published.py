@@ -47,10 +47,7 @@ def encoder_alone(arch: ArchSpec) -> ArchSpec:
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    stem = arch.stem
-    if not isinstance(stem, SoundStem):
-        yield "it does not take audio"
-        return
+    stem = arch.stem_as(SoundStem)
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(arch.head, Ctc | States):
         yield f"head = {arch.head.name!r} is not built for sound"
@@ -79,6 +76,7 @@ def _layer_departures(layer: Layer) -> Iterator[str]:
 LISTENER = Form(
     name="listener",
     matches=lambda arch: isinstance(arch.stem, SoundStem),
+    other="it does not take audio",
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.sound, weights.characters),
