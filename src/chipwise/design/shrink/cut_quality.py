@@ -23,6 +23,8 @@ from chipwise.design.shrink.sizes import generates
 from chipwise.model.arch.design import Design
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.data import Method, Task
+from chipwise.training.evaluations.evaluate import evaluate_task, fisher, probed, score_answers, spearman
+from chipwise.training.loop.evaluate import load_model, quantised
 from chipwise.training.tasks.exported_text import nats_of
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], 
 
     The fields of a :class:`chipwise.design.report.record.TaskScore`.
     """
-    from chipwise.training.evaluations.evaluate import fisher, spearman
-
     used = texts[: 2 * min(PAIRS, len(texts) // 2)]
     cosines = []
     for file in (path, original):
@@ -120,9 +120,6 @@ def task_score(
 ) -> dict[str, object]:
     """The score of a model on the held-out items of ``task``: fields of
     :class:`chipwise.training.evaluations.evaluate.TaskResult`."""
-    from chipwise.training.evaluations.evaluate import evaluate_task, probed, score_answers
-    from chipwise.training.loop.evaluate import load_model, quantised
-
     if generates(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
         method: Method = "likelihood" if task.kind == "choice" else "probe"
