@@ -280,17 +280,17 @@ def comparison(record: RunRecord) -> str:
     ours, theirs = value(record, winner, metric).value, value(record, reference, metric).value
     if ours is not None and theirs is not None:
         verdict = _verdict(record, ours, theirs)
-        asked = record.words.metric
+        measure = record.words.metric
         against = f"({ours:.3f} against {theirs:.3f}; lower is better)"
         change = words.change(ours, theirs) if verdict != "same" else "about the same, within noise"
         if metric == LOSS:
             parts.append(f"expected loss {against[1:-1]}{_change_by_law(record)}")
-        elif asked.more_is_better:
+        elif measure.more_is_better:
             parts.append(
-                f"{asked.title} of the {text} {asked.text(ours)} against {asked.text(theirs)} (errors {change})"
+                f"{measure.title} of the {text} {measure.text(ours)} against {measure.text(theirs)} (errors {change})"
             )
         else:
-            parts.append(f"{asked.title} of the {text} {change} {against}")
+            parts.append(f"{measure.title} of the {text} {change} {against}")
     for metric in dict.fromkeys(
         (latency_metric(record), record.words.task.latency_metric.replace("p50", "p99"), "peak_memory")
     ):
@@ -315,28 +315,23 @@ def comparison(record: RunRecord) -> str:
 
 def as_good(record: RunRecord) -> str:
     """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
-    winner, asked = record.trial(record.winner), record.words.task
-    mine, seconds = (
-        (None, None)
-        if winner is None
-        else (value(record, winner, "loss").value, value(record, winner, asked.latency_metric).value)
-    )
-    if winner is None or mine is None or seconds is None:
+    winner, latency, metric = record.trial(record.winner), record.words.task.latency_metric, record.words.metric
+    if winner is None:
+        return ""
+    mine, seconds = value(record, winner, "loss").value, value(record, winner, latency).value
+    if mine is None or seconds is None:
         return ""
     found = []
     for trial in record.trials:
-        loss, pace = value(record, trial, "loss").value, value(record, trial, asked.latency_metric)
+        loss, pace = value(record, trial, "loss").value, value(record, trial, latency)
         rival = trial.number not in (record.winner, record.baseline) and trial.feasible and pace.source == "measured"
         if rival and loss is not None and pace.value is not None and pace.value > seconds and loss < mine:
             found.append((loss, trial.number, pace.value))
-    if not found or mine > min(found)[0] * math.exp(asked.metric.seed_sd):
+    if not found or mine > min(found)[0] * math.exp(metric.seed_sd):
         return ""
     loss, number, pace_s = min(found)
-    metric = asked.metric
-    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {asked.labels.data}"
-    slower = (
-        f"{record.words.show(pace_s, asked.latency_metric)} against {record.words.show(seconds, asked.latency_metric)}"
-    )
+    lost = f"{metric.text(loss)} against {metric.text(mine)} on validation {record.words.labels.data}"
+    slower = f"{record.words.show(pace_s, latency)} against {record.words.show(seconds, latency)}"
     return f" Trial {number} is about as good, within the noise of seeds ({lost}), and slower ({slower})."
 
 

@@ -442,11 +442,8 @@ def _about(record: RunRecord) -> str:
             )
         )
     target = record.target
-    thousand = (
-        f"1,000 {record.words.entries()}"
-        if record.words.one_pass()
-        else f"1,000 generated {record.words.labels.tokens}"
-    )
+    label, once, costs = record.words.label, record.words.one_pass(), facts.per_thousand(record)
+    thousand = f"1,000 {record.words.entries()}" if once else f"1,000 generated {record.words.labels.tokens}"
     parts.append("<h3>Machine and run</h3>")
     parts.append(
         facts_list(
@@ -458,13 +455,11 @@ def _about(record: RunRecord) -> str:
                 "threads": str(target.threads),
                 "launch overhead (measured)": words.quantity(record.launch_overhead_s, "time"),
                 "workload": facts.workload(record),
-                "objectives": ", ".join(
-                    f"{record.words.label(item.metric)} ({item.direction})" for item in record.objectives
-                )
+                "objectives": ", ".join(f"{label(item.metric)} ({item.direction})" for item in record.objectives)
                 or "none stated",
-                f"time of {thousand}": facts.per_thousand(record)["time"],
-                f"energy of {thousand}": facts.per_thousand(record)["energy"],
-                **({} if record.words.one_pass() else {"price of tokens": facts.per_thousand(record)["price"]}),
+                f"time of {thousand}": costs["time"],
+                f"energy of {thousand}": costs["energy"],
+                **({} if once else {"price of tokens": costs["price"]}),
                 "seed": str(record.seed),
                 "status": record.status,
             }

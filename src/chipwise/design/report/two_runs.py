@@ -244,10 +244,10 @@ def _figure(runs: TwoRuns) -> Figure | None:
     everything = [point for each in points for point in each]
     if not everything:
         return None
-    asked = runs.words.metric
+    measure = runs.words.metric
     by_law = all(map(facts.by_law, runs.records))
     x = axis([cost for _, cost, _ in everything], words.kind(metric), runs.words.label(metric))
-    kind, title = ("count", "loss, nats per token") if by_law else (asked.unit, f"validation {asked.title}")
+    kind, title = ("count", "loss, nats per token") if by_law else (measure.unit, f"validation {measure.title}")
     y = axis([loss for *_, loss in everything], kind, title, log=False, pad=0.1)
     traces: list[Trace] = []
     for name, record, known, colour in zip(runs.names, runs.records, points, COLOURS, strict=True):

@@ -35,8 +35,7 @@ def draw(record: RunRecord) -> Plot:
 
 def _alike(record: RunRecord) -> bool:
     """Whether a training curve has the unit of the metric, so that both fit on one axis."""
-    asked = record.words.task
-    return asked.labels.curve == asked.metric.title
+    return record.words.labels.curve == record.words.metric.title
 
 
 def _points(trial: Trial, field: str) -> list[CurvePoint]:
@@ -56,11 +55,11 @@ def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str,
         if role != "candidate" and _alike(record) and _points(trial, "train_loss"):
             traces.append(_line(record, trial, across, "train_loss", first=True))
     xs = [value for trace in traces for value in trace["x"]]
-    asked = record.words.metric
+    measure = record.words.metric
     losses = [point.val_loss or 0.0 for trial in trials for point in _points(trial, "val_loss")]
-    values = [asked.shown(loss) for loss in losses]
+    values = [measure.shown(loss) for loss in losses]
     x = axis(xs, unit_kind, title, pad=0.03)
-    y = axis(values, asked.unit, asked.title, pad=0.05)
+    y = axis(values, measure.unit, measure.title, pad=0.05)
     return figure(traces, height=460, xaxis=x, yaxis=y)
 
 

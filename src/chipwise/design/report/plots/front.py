@@ -63,9 +63,9 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, ob
         counted = "predicted"
     x = axis(costs + [item.limit for item in limits], words.kind(metric), f"{record.words.label(metric)} ({counted})")
     by_law = facts.by_law(record)
-    asked = record.words.metric
-    loss = "loss, nats per token (expected)" if by_law else f"validation {asked.title} (trained)"
-    y = axis(qualities, "count" if by_law else asked.unit, loss, log=False, pad=0.1)
+    measure = record.words.metric
+    loss = "loss, nats per token (expected)" if by_law else f"validation {measure.title} (trained)"
+    y = axis(qualities, "count" if by_law else measure.unit, loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
     plain = [trial for trial in trials if trial.number not in special]
     groups = (
