@@ -134,7 +134,7 @@ def test_an_interrupted_plan_is_compared_and_not_checked(good: tuple[Path, dict[
         ('{"mean_ttft_ms": 5, "request_throughput": -2}', r"request_throughput: -2 is no rate"),
         ('{"latency": {"time_to_first_token": {"mean": -1}}}', r"latency\.time_to_first_token\.mean: -1 is no time"),
         ('{"time_to_first_token": {"unit": "fortnights", "avg": 5}}', r"time_to_first_token\.unit: 'fortnights' is no"),
-        ('{"time_to_first_token": {"unit": [], "avg": 5}}', r"time_to_first_token\.unit: \[\] is no unit"),
+        ('{"time_to_first_token": {"unit": [], "avg": 5}}', r"time_to_first_token\.unit: \[\] is not a unit"),
         ('{"time_to_first_token": {"unit": "ms", "avg": 0}}', r"time_to_first_token\.avg: 0 is no time"),
         ('{"mean_tpot_ms": 0}', "is not a result of"),
         ('{"time_to_first_token": 5}', "time_to_first_token: must be a mapping of figures"),

@@ -278,7 +278,7 @@ def test_two_machines_under_one_name_are_refused(run: Path) -> None:
 def test_what_is_no_run_or_has_nothing_yet_says_so(run: Path, tmp_path) -> None:
     with pytest.raises(StudyError, match="holds no run"):
         FinishedRun.open(tmp_path)
-    with pytest.raises(InputError, match="prompt: the run"):
+    with pytest.raises(InputError, match="prompt: is already set by the run"):
         chipwise.kit(run, prompt=5)
     record = json.loads((run / "record.json").read_text())
     (run / "record.json").write_text(json.dumps(record | {"winner": None, "baseline": None, "front": [], "trials": []}))

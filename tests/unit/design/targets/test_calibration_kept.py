@@ -15,7 +15,7 @@ from chipwise.training.trainers.train_spec import TrainSpec
 SPEC = SimpleNamespace(
     target=TargetSpec(),
     allowance=allowance(BudgetSpec(), TrainSpec()),
-    space=SimpleNamespace(image=None, ranking=None, sound=None, own=None),
+    space=SimpleNamespace(own=None, kind=SimpleNamespace(calibration="")),
 )
 SPACE = SimpleNamespace(drawn=None)
 
