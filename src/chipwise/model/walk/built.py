@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chipwise.errors import InputError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.table import form_of
 
 
@@ -48,25 +49,24 @@ def require_trained(arch: ArchSpec, *, task: str) -> None:
             f"{arch.name} {form_of(arch).does(arch)}: name a run file of the task {fitting} with --data {fitting}.yaml "
             f"(chipwise init {fitting} writes one)"
         )
-    raise Unsupported(f"{arch.name} cannot be trained: {_untrained(arch)}; {_instead(arch)}")
+    form = form_of(arch)
+    raise Unsupported(f"{arch.name} cannot be trained: {_untrained(arch, form)}; {_instead(arch, form)}")
 
 
 _IMAGES = ("vision", "speech")  # whose models differ in sizes alone, which the task itself compares
 
 
-def _untrained(arch: ArchSpec) -> str:
+def _untrained(arch: ArchSpec, form: Form) -> str:
     """Why nothing like it is trained."""
     if arch.towers:
         return "a tower and a decoder are not trained together"
     if arch.encoder:
         return "a decoder that attends to an encoder is not built"
-    if form_of(arch).untrained:
-        return form_of(arch).untrained
-    return next(form_of(arch).departures(arch), "there is no task for it")
+    return form.untrained or next(form.departures(arch), "there is no task for it")
 
 
-def _instead(arch: ArchSpec) -> str:
+def _instead(arch: ArchSpec, form: Form) -> str:
     """The commands that do work."""
-    if arch.encoder or not form_of(arch).builds(arch):
+    if arch.encoder or not form.builds(arch):
         return "chipwise estimate prices it all the same"
     return "chipwise measure times it, and chipwise estimate prices it"

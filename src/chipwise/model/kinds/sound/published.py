@@ -43,7 +43,8 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
 
 def encoder_alone(arch: ArchSpec) -> ArchSpec:
     """As :func:`encoder_of`, with a name that says so: ``encoder of whisper-tiny``."""
-    return arch if arch.encoder_stem is None else replace(encoder_of(arch), name=f"encoder of {arch.name}")
+    found = encoder_of(arch)
+    return arch if found is arch else replace(found, name=f"encoder of {arch.name}")
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:

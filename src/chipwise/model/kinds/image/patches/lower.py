@@ -33,8 +33,6 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
         ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)))
     ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
     ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
-    if arch.stem.asks:
-        return ops
     if stem.prefix_tokens:
         ops.append(("room", Elementwise(function="pad", elements=rows * d)))
     if adds_table(arch, stem):
@@ -43,8 +41,12 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
 
 
 def adds_table(arch: ArchSpec, stem: ImageStem) -> bool:
-    """Whether anything is added to the patches: positions, a class token, or the matrix's bias."""
-    return arch.positions == "learned" or stem.prefix_tokens > 0 or stem.bias
+    """Whether anything is added to the patches: positions, a class token, or the matrix's bias.
+
+    Not before a question, whose projector and words come first.
+    """
+    asks = arch.stem.asks
+    return not asks and (arch.positions == "learned" or stem.prefix_tokens > 0 or stem.bias)
 
 
 def lower_classes(arch: ArchSpec, *, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:

@@ -49,8 +49,6 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         k=stem.values,
         widths=[stem.first_width(d)],
     )
-    if arch.stem.asks:
-        return x
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
         x = graph.node("Pad", [x, room], "stem.padded")
