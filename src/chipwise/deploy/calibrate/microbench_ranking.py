@@ -75,13 +75,7 @@ def ranking_cases() -> Iterator[CaseFields]:
             yield {"kind": kind, "count": 4, "rows": rows, "k": width}
     for weights in ("fp32", "int8"):
         for rows, k, n in (
-            (17, 32, 96),
-            (51, 64, 192),
-            (128, 128, 64),
-            (178, 64, 256),
-            (562, 48, 192),
-            (2_048, 64, 64),
-            (6_528, 32, 96),
-            (26_112, 64, 192),
-        ):
+            (17, 32, 96), (51, 64, 192), (128, 128, 64), (178, 64, 256), (562, 48, 192), (2_048, 64, 64),
+            (6_528, 32, 96), (26_112, 64, 192),
+        ):  # fmt: skip
             yield {"kind": "matmul", "weights": weights, "count": 4, "rows": rows, "k": k, "n": n}

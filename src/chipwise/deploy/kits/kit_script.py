@@ -41,8 +41,9 @@ LEAST_BATTERY_W = 0.2  # a device that works draws more: its driver states anoth
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import onnxruntime as ort
 
-    from chipwise.deploy.kits.kit_types import Bench, Kit, Load, Reply, Request, Results, Workload
+    from chipwise.deploy.kits.kit_types import Bench, Kit, Load, Reply, Request, Results, Settings, Workload
 
     Tokens = npt.NDArray[np.integer]
     Values = npt.NDArray[np.float32]
@@ -164,25 +165,23 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
         "kit": kit,
         "measured": [{"file": item["file"], "sha256": item["sha256"], "rounds": [], "error": None} for item in wanted],
     }
-    bench = _llama_bench(options.llama_bench)
+    common: Settings = {
+        **kit["workload"],
+        "threads": threads,
+        "gpu_layers": layers,
+        "seed": kit.get("seed", 0),
+        "min_steps": options.steps,
+        "min_prefills": options.prefills,
+        "seconds": options.seconds,
+        "llama_bench": _llama_bench(options.llama_bench),
+    }
     for turn in range(options.rounds):
         order = range(len(wanted)) if turn % 2 == 0 else range(len(wanted) - 1, -1, -1)
         for number in order:
             item, found = wanted[number], results["measured"][number]
             if found["error"] is not None:
                 continue
-            request: Request = {
-                "model": str(folder / item["file"]),
-                "runtime": item["runtime"],
-                "threads": threads,
-                "gpu_layers": layers,
-                "seed": kit.get("seed", 0),
-                "min_steps": options.steps,
-                "min_prefills": options.prefills,
-                "seconds": options.seconds,
-                "llama_bench": bench,
-                **kit["workload"],
-            }
+            request: Request = {**common, "model": str(folder / item["file"]), "runtime": item["runtime"]}
             reply = _in_fresh_process(request, timeout_s=options.timeout, meter=meter)
             if "error" in reply:
                 found["error"] = reply["error"]
@@ -254,15 +253,10 @@ def _ask(request: Request, *, timeout_s: float) -> Reply:
     threads = str(request["threads"])
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     command = [sys.executable, *flags, os.path.abspath(__file__), "--worker"]
+    asked = json.dumps(request)
     try:
         done = subprocess.run(
-            command,
-            input=json.dumps(request),
-            capture_output=True,
-            timeout=timeout_s,
-            text=True,
-            env=environment,
-            check=False,
+            command, input=asked, capture_output=True, timeout=timeout_s, text=True, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {timeout_s:g} s; give it longer with --timeout"}
@@ -344,7 +338,8 @@ class _Loop:
         self.steps = 0 if session.encodes else max(1, request["new_tokens"] - 1)
         draw = random.Random(request["seed"])
         shape = range(request["batch"]), range(request["prompt_tokens"])
-        self._tokens = session.array([[draw.randrange(session.vocab_size) for _ in shape[1]] for _ in shape[0]])
+        tokens = [[draw.randrange(session.vocab_size) for _ in shape[1]] for _ in shape[0]]
+        self._tokens: Tokens = session.numpy.array(tokens, session.numpy.int64)
         self._logits: Values | None = None
         self.clear()
 
@@ -371,7 +366,7 @@ class _Loop:
         self._logits = logits
 
     def check(self) -> None:
-        if self._logits is not None and not self._session.finite(self._logits):
+        if self._logits is not None and not (abs(self._logits) < float("inf")).all():
             raise KitError("the model's outputs are not finite numbers")
 
     def warm_up(self) -> bool:
@@ -408,7 +403,7 @@ class _Onnx:
         import numpy as np
         import onnxruntime as ort
 
-        self._np, self.version = np, str(ort.__version__)
+        self.numpy, self.version = np, str(ort.__version__)
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = request["threads"], 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -424,10 +419,8 @@ class _Onnx:
         if facts is None:
             raise KitError(f"{request['model']}: this ONNX file is not one that chipwise wrote")
         inner = self._session.get_modelmeta().custom_metadata_map.get("decoder")  # of what makes images of latents
-        self._decoder = None
-        if inner is not None:
-            content = base64.b64decode(inner)
-            self._decoder = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        decoder = inner and ort.InferenceSession(base64.b64decode(inner), options, providers=["CPUExecutionProvider"])
+        self._decoder: ort.InferenceSession | None = decoder
         self.vocab_size, self.encodes, self._facts = facts["vocab_size"] or 1, "encodes" in facts, facts
         batch, prompt = request["batch"], request["prompt_tokens"]
         room = prompt if self.encodes else prompt + request["new_tokens"]
@@ -444,7 +437,7 @@ class _Onnx:
             self._bind_all(batch, prompt, room)
 
     def _bind_all(self, batch: int, prompt: int, room: int) -> None:
-        np, facts = self._np, self._facts
+        np, facts = self.numpy, self._facts
         self._length, self._prompt = 0, prompt
         self._seqlens, self._total = np.zeros(batch, np.int32), np.zeros((), np.int32)
         self._states = {f"{n}": np.zeros((batch, c, k), np.float32) for n, c, k in facts.get("conv", ())}
@@ -452,7 +445,7 @@ class _Onnx:
         for layer, heads, size in facts["kv"]:
             for name in ("key", "value"):
                 self._cache[f"{layer}.{name}"] = np.zeros((batch, heads, room, size), np.float32)
-        self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
+        self._logits: Values = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token, self._position = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.int64)
         self._step = self._binding(self._token, self._position)
         self._held = np.zeros((batch, prompt), np.int64)
@@ -475,12 +468,6 @@ class _Onnx:
             binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
         return binding
 
-    def array(self, tokens: list[list[int]]) -> Tokens:
-        return self._np.array(tokens, self._np.int64)
-
-    def finite(self, values: Values) -> bool:
-        return bool(self._np.isfinite(values).all())
-
     def _moves(self) -> Iterator[tuple[float, float, float, float]]:
         """Time and size of a denoiser's steps, and the factors of a step's velocity and of that of the step before."""
         steps, shift, last = self._facts.get("steps", 0), self._facts.get("shift", 1.0), 0.0
@@ -491,8 +478,8 @@ class _Onnx:
             yield time_now, size, size * (1 + ahead), -size * ahead
             last = size
 
-    def _run(self, inputs: dict[str, npt.NDArray[np.generic]]) -> Values:
-        found: Values = self._session.run(None, inputs)[0]
+    def _run(self, inputs: dict[str, npt.NDArray[np.generic]], session: ort.InferenceSession | None = None) -> Values:
+        found: Values = (session or self._session).run(None, inputs)[0]
         return found
 
     def prefill(self, tokens: Tokens) -> Values:
@@ -500,27 +487,24 @@ class _Onnx:
         if "image" in self._facts:
             if not self._facts.get("steps"):
                 return self._run({self._session.get_inputs()[0].name: self._image})
-            image: Values = self._image.astype(self._np.float32, copy=False)
-            last: Values = self._np.zeros_like(image)
+            image: Values = self._image.astype(self.numpy.float32, copy=False)
+            last: Values = self.numpy.zeros_like(image)
             for time_now, size, now, before in self._moves():  # a denoiser: an image in so many passes
                 self._told["time"].fill(time_now)
                 if "step" in self._told:
                     self._told["step"].fill(size)
                 velocity = self._run({"image": image, **self._told})
                 if "guidance" in self._facts:  # asked again without a label
-                    free = {**self._told, "label": self._np.full_like(self._told["label"], self._facts["labels"])}
+                    free = {**self._told, "label": self.numpy.full_like(self._told["label"], self._facts["labels"])}
                     without = self._run({"image": image, **free})
                     velocity = without + self._facts["guidance"] * (velocity - without)
-                image = image + self._np.float32(now) * velocity + self._np.float32(before) * last
+                image = image + self.numpy.float32(now) * velocity + self.numpy.float32(before) * last
                 last = velocity
-            if self._decoder is not None:
-                pixels: Values = self._decoder.run(None, {"latents": image})[0]
-                return pixels
-            return image
+            return image if self._decoder is None else self._run({"latents": image}, self._decoder)
         if self.encodes:
             inputs: dict[str, npt.NDArray[np.generic]] = {"tokens": tokens}
             if self._facts["padded"]:
-                inputs["mask"] = self._np.ones(tokens.shape, self._np.int32)
+                inputs["mask"] = self.numpy.ones(tokens.shape, self.numpy.int32)
             return self._run(inputs)
         self._length = self._prompt
         for value in self._states.values():
@@ -529,8 +513,7 @@ class _Onnx:
         self._total.fill(self._length)
         self._held[:] = tokens
         self._session.run_with_iobinding(self._first)
-        found: Values = self._logits[:, 0]
-        return found
+        return self._logits[:, 0]
 
     def decode(self, tokens: Tokens) -> Values:
         self._token[:] = tokens
@@ -539,8 +522,7 @@ class _Onnx:
         self._length += 1
         self._total.fill(self._length)
         self._session.run_with_iobinding(self._step)
-        found: Values = self._logits[:, 0]
-        return found
+        return self._logits[:, 0]
 
 
 class _Llama:
@@ -558,7 +540,7 @@ class _Llama:
         import llama_cpp
         import numpy as np
 
-        self._np, self._api, self.version = np, llama_cpp, str(llama_cpp.__version__)
+        self.numpy, self._api, self.version = np, llama_cpp, str(llama_cpp.__version__)
         _Llama.log = llama_cpp.llama_log_callback(lambda level, text, data: None)
         llama_cpp.llama_log_set(_Llama.log, ctypes.c_void_p(0))
         how = llama_cpp.llama_model_default_params()
@@ -582,12 +564,6 @@ class _Llama:
         self._batch = llama_cpp.llama_batch_init(room * batch, 0, 1)
         self._count, self._length = batch, 0
 
-    def array(self, tokens: list[list[int]]) -> Tokens:
-        return self._np.array(tokens, self._np.int32)
-
-    def finite(self, values: Values) -> bool:
-        return bool(self._np.isfinite(values).all())
-
     def prefill(self, tokens: Tokens) -> Values:
         """The last position's logits of a new prompt."""
         self._api.llama_memory_clear(self._memory, False)
@@ -608,7 +584,7 @@ class _Llama:
         if code:
             raise KitError(f"llama.cpp could not run {sequences} x {length} tokens (code {code})")
         pointer = self._api.llama_get_logits(self._context)
-        found: Values = self._np.ctypeslib.as_array(pointer, (sequences, self.vocab_size))
+        found: Values = self.numpy.ctypeslib.as_array(pointer, (sequences, self.vocab_size))
         return found
 
 
@@ -676,15 +652,14 @@ def _bench(command: list[str]) -> Bench:
     except OSError as error:
         raise KitError(f"{command[0]} cannot be run: {error}") from None
     try:
-        rows = json.loads(done.stdout)
+        rows: list[Bench] = json.loads(done.stdout)
     except ValueError:
         tail = " | ".join(done.stderr.strip().splitlines()[-3:])
         how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
         raise KitError(f"llama-bench gave no JSON: {how}. {tail}") from None
     if len(rows) != 1 or not rows[0].get("samples_ns"):
         raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
-    found: Bench = rows[0]
-    return found
+    return rows[0]
 
 
 class Meter:
@@ -722,19 +697,17 @@ class _Watch:
     def settle(self, reply: Reply, request: Request) -> None:
         """Gives the reply its joules: mean watts, its parts weighted as in a request, times the seconds of timing."""
         windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
-        watts = {name: mean_w(self._looks, *ends, counts=self._counts) for name, ends in windows.items()}
+        if self._meter is None:
+            return
+        watts = {name: mean_w(self._looks, *ends, counts=self._meter.counts) for name, ends in windows.items()}
         known = {name: value for name, value in watts.items() if value is not None}
-        if self._meter is None or len(known) < len(watts):
+        if len(known) < len(watts):
             return
         seconds["request"] = 1.0
         whole = sum(seconds[name] for name in known)
         mean = sum(known[name] * seconds[name] for name in known) / whole
         reply["energy_j"] = reply["wall_s"] * mean or None
         reply["energy_from"] = self._meter.name
-
-    @property
-    def _counts(self) -> bool:
-        return self._meter is not None and self._meter.counts
 
 
 def mean_w(looks: Sequence[tuple[float, float]], start: float, end: float, *, counts: bool) -> float | None:
@@ -807,10 +780,8 @@ def _battery(base: Path) -> tuple[Meter | None, str]:
         if _text(str(supply / "type")) != "Battery" or _text(str(supply / "scope")) == "Device":
             continue
         if _text(str(supply / "status")) != "Discharging":
-            return (
-                None,
-                "the device is plugged in, so its battery does not tell what it draws; unplug it to measure power",
-            )
+            why = "the device is plugged in, so its battery does not tell what it draws; unplug it to measure power"
+            return None, why
 
         def read(supply: Path = supply) -> float | None:
             found = _scaled(supply / "power_now", 1e-6)
@@ -822,10 +793,8 @@ def _battery(base: Path) -> tuple[Meter | None, str]:
         if watts is None:
             return None, f"{supply} does not tell current and voltage to this user"
         if watts < LEAST_BATTERY_W:
-            return (
-                None,
-                f"{supply} tells {watts:.3g} W, too little for a device that works: its driver has another unit",
-            )
+            why = f"{supply} tells {watts:.3g} W, too little for a device that works: its driver has another unit"
+            return None, why
         return Meter("battery, the whole device with its screen", read), ""
     return None, "no counter, sensor or battery that this user may read tells it"
 
@@ -1009,11 +978,11 @@ def _readings(before: Load, after: Load, *, threads: int, cpus: int) -> dict[str
         one, other = before[name], after[name]
         return None if one is None or other is None else float(other - one)
 
+    def share(part: float | None, whole: float) -> float | None:
+        return None if part is None else max(0.0, part) / whole
+
     wall_s = max(after["wall_s"] - before["wall_s"], 1e-9)
     cpu_s, others = after["cpu_s"] - before["cpu_s"], (os.cpu_count() or 1) - cpus
-    share: Callable[[float | None, float], float | None] = lambda part, whole: (  # noqa: E731
-        None if part is None else max(0.0, part) / whole
-    )
     busy = change("busy_s")
     return {
         "lost": max(0.0, 1 - cpu_s / wall_s) if threads == 1 else None,

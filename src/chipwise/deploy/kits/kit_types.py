@@ -15,11 +15,9 @@ class Workload(TypedDict):
     new_tokens: int
 
 
-class Request(Workload):
-    """One measurement, as the process that makes it reads it."""
+class Settings(Workload):
+    """How each file is measured."""
 
-    model: str
-    runtime: str
     threads: int
     gpu_layers: int
     seed: int
@@ -27,6 +25,13 @@ class Request(Workload):
     min_prefills: int
     seconds: float
     llama_bench: str | None
+
+
+class Request(Settings):
+    """One measurement, as the process that makes it reads it."""
+
+    model: str
+    runtime: str
 
 
 class Reply(messages.Reply, total=False):
