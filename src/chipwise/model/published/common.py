@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
+from chipwise.core.fields import build
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock
@@ -15,18 +16,18 @@ from chipwise.model.published.fields import Fields
 Windows = Sequence[int | None]
 
 
-def attention(fields: Fields, *, head_size: int | None = None, **changes: Any) -> dict[str, Any]:
+def attention(fields: Fields, *, head_size: int | None = None, **changes: object) -> Attention:
     """Heads and their size, as Llama's config and those after it name them, with ``changes``."""
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     size = fields.size_or_none("head_dim") or head_size
     if not size:
         check_heads(d_model, heads, field="num_attention_heads")
-    found = {
+    found: dict[str, object] = {
         "heads": heads,
         "kv_heads": fields.size("num_key_value_heads", heads),
         "head_size": size or d_model // heads,
     }
-    return found | changes
+    return build(Attention, found | changes)
 
 
 def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act", default: str = "silu") -> FeedForward:
@@ -36,10 +37,12 @@ def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act",
     )
 
 
-def layers(fields: Fields, heads: dict[str, Any], ffn: FeedForwardBlock, windows: Windows | None = None) -> Any:
+def layers(
+    fields: Fields, heads: Attention, ffn: FeedForwardBlock, windows: Windows | None = None
+) -> tuple[Layer, ...]:
     """Layers of attention and ``ffn`` that differ in their windows alone."""
     sizes = windows or (None,) * depth(fields)
-    return tuple(Layer(attention=Attention(**heads, window=window), ffn=ffn) for window in sizes)
+    return tuple(Layer(attention=replace(heads, window=window), ffn=ffn) for window in sizes)
 
 
 def depth(fields: Fields) -> int:
@@ -47,9 +50,9 @@ def depth(fields: Fields) -> int:
     return fields.depth()
 
 
-def decoder(fields: Fields, stack: Iterable[Layer], **changes: Any) -> dict[str, Any]:
+def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[str, object]:
     """The fields of an ArchSpec that Llama and those after it have in common, with ``changes``."""
-    found = {
+    found: dict[str, object] = {
         "vocab_size": fields.size("vocab_size"),
         "d_model": fields.size("hidden_size"),
         "layers": tuple(stack),

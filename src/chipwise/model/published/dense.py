@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import FeedForward
@@ -12,32 +12,32 @@ from chipwise.model.published.common import Windows, attention, decoder, depth, 
 from chipwise.model.published.fields import Fields
 
 
-def read_llama(fields: Fields) -> dict[str, Any]:
+def read_llama(fields: Fields) -> dict[str, object]:
     """Llama 2 and 3, and models that use its config."""
     bias = fields.take("attention_bias", bool, False)
     ffn = gated(fields, bias=fields.take("mlp_bias", bool, False))
     return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), ffn))
 
 
-def read_mistral(fields: Fields) -> dict[str, Any]:
+def read_mistral(fields: Fields) -> dict[str, object]:
     """Mistral. A config without the window's field has the published one; null means none."""
     fields.maybe("layer_types")
     window = fields.size_or_none("sliding_window") if fields.has("sliding_window") else 4096
     return decoder(fields, layers(fields, attention(fields), gated(fields), (window,) * depth(fields)))
 
 
-def read_ministral3(fields: Fields) -> dict[str, Any]:
+def read_ministral3(fields: Fields) -> dict[str, object]:
     """Ministral 3 and Devstral 2: no window unless the config names one."""
     window = fields.size_or_none("sliding_window")
     return decoder(fields, layers(fields, attention(fields, head_size=128), gated(fields), (window,) * depth(fields)))
 
 
-def read_qwen2(fields: Fields) -> dict[str, Any]:
+def read_qwen2(fields: Fields) -> dict[str, object]:
     """Qwen 2 and 2.5."""
     return decoder(fields, layers(fields, attention(fields, qkv_bias=True), gated(fields), qwen_windows(fields)))
 
 
-def read_qwen3(fields: Fields) -> dict[str, Any]:
+def read_qwen3(fields: Fields) -> dict[str, object]:
     """Qwen 3, dense."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=128, qkv_bias=bias, out_bias=bias, qk_norm=True)
@@ -53,14 +53,14 @@ def qwen_windows(fields: Fields) -> Windows:
     return windows_of(fields, window if on else None, default)
 
 
-def read_smollm3(fields: Fields) -> dict[str, Any]:
+def read_smollm3(fields: Fields) -> dict[str, object]:
     """SmolLM3: every fourth layer has no rotary positions."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias)
     ffn = gated(fields, bias=fields.take("mlp_bias", bool, False))
     for name in ("layer_types", "use_sliding_window", "sliding_window"):
         fields.maybe(name)
-    stack = [Layer(attention=Attention(**heads, rope=rope), ffn=ffn) for rope in rotated(fields)]
+    stack = [Layer(attention=replace(heads, rope=rope), ffn=ffn) for rope in rotated(fields)]
     return decoder(fields, stack, tied=True)
 
 
@@ -73,38 +73,38 @@ def rotated(fields: Fields) -> list[bool]:
     return [bool(item) for item in listed]
 
 
-def read_phi3(fields: Fields) -> dict[str, Any]:
+def read_phi3(fields: Fields) -> dict[str, object]:
     """Phi-3, Phi-4 and Phi-4-mini."""
     fields.maybe("original_max_position_embeddings")
     window = (fields.size_or_none("sliding_window"),) * depth(fields)
     return decoder(fields, layers(fields, attention(fields), gated(fields), window))
 
 
-def read_granite(fields: Fields) -> dict[str, Any]:
+def read_granite(fields: Fields) -> dict[str, object]:
     """Granite 3, dense. Its multipliers are noted by their names."""
     return read_llama(fields)
 
 
-def read_olmo2(fields: Fields) -> dict[str, Any]:
+def read_olmo2(fields: Fields) -> dict[str, object]:
     """OLMo 2: norms after the blocks, and over all heads of queries and keys at once."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=True, qk_norm_over="all")
     return decoder(fields, layers(fields, heads, gated(fields)), norm_place="post")
 
 
-def read_glm(fields: Fields) -> dict[str, Any]:
+def read_glm(fields: Fields) -> dict[str, object]:
     """GLM-4 (first release)."""
     fields.notes.append("partial_rotary_factor: half of each head rotated, by neighbours, is not computed")
     heads = attention(fields, head_size=128, qkv_bias=fields.take("attention_bias", bool, True))
     return decoder(fields, layers(fields, heads, gated(fields)))
 
 
-def read_glm4(fields: Fields) -> dict[str, Any]:
+def read_glm4(fields: Fields) -> dict[str, object]:
     """GLM-4-0414: as GLM-4, with norms before and after each block."""
     return read_glm(fields) | {"norm_place": "both"}
 
 
-def read_chatglm(fields: Fields) -> dict[str, Any]:
+def read_chatglm(fields: Fields) -> dict[str, object]:
     """ChatGLM 2 and 3: half of each head rotated, by neighbours; with different field names."""
     fields.notes.append("rotary positions: half of each head rotated, by neighbours, is not computed")
     heads = fields.size("num_attention_heads")

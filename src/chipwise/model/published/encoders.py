@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
@@ -11,10 +11,10 @@ from chipwise.model.published.common import attention, depth
 from chipwise.model.published.fields import Fields
 
 
-def read_bert(fields: Fields) -> dict[str, Any]:
+def read_bert(fields: Fields) -> dict[str, object]:
     """BERT as a text encoder: embeddings of tokens, segments and positions, norms after each sum, a pooler."""
     layer = Layer(
-        attention=Attention(**attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)),
+        attention=attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False),
         ffn=FeedForward(
             width=fields.size("intermediate_size"),
             activation=fields.activation("hidden_act", "gelu"),
@@ -43,7 +43,7 @@ def read_bert(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_modernbert(fields: Fields) -> dict[str, Any]:
+def read_modernbert(fields: Fields) -> dict[str, object]:
     """ModernBERT as a text encoder: rotary positions, two layers with a window, then one that sees all."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, causal=False)
@@ -54,7 +54,7 @@ def read_modernbert(fields: Fields) -> dict[str, Any]:
     )
     every, window = fields.size("global_attn_every_n_layers", 3), fields.size("local_attention", 128)
     stack = (
-        Layer(attention=Attention(**heads, window=window if i % every else None), ffn=ffn, attention_norm=i > 0)
+        Layer(attention=replace(heads, window=window if i % every else None), ffn=ffn, attention_norm=i > 0)
         for i in range(depth(fields))
     )
     return {
@@ -71,7 +71,7 @@ def read_modernbert(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_t5(fields: Fields) -> dict[str, Any]:
+def read_t5(fields: Fields) -> dict[str, object]:
     """T5 and FLAN-T5: an encoder and a decoder; the first layer of each has the table of position biases."""
     heads, size = fields.size("num_heads"), fields.size("d_kv")
     kind, _, name = fields.take("feed_forward_proj", str, "relu").rpartition("-")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
@@ -17,7 +17,7 @@ def _expert(fields: Fields, width: str = "moe_intermediate_size", *, bias: bool 
     return FeedForward(width=fields.size(width), activation=fields.activation("hidden_act", "silu"), bias=bias)
 
 
-def read_mixtral(fields: Fields) -> dict[str, Any]:
+def read_mixtral(fields: Fields) -> dict[str, object]:
     """Mixtral: eight experts instead of each feed-forward."""
     mixture = MixtureOfExperts(
         experts=fields.size("num_local_experts", 8),
@@ -28,7 +28,7 @@ def read_mixtral(fields: Fields) -> dict[str, Any]:
     return decoder(fields, layers(fields, attention(fields), mixture, windows))
 
 
-def read_granitemoe(fields: Fields) -> dict[str, Any]:
+def read_granitemoe(fields: Fields) -> dict[str, object]:
     """Granite 3 MoE. Its multipliers are noted by their names."""
     bias = fields.take("attention_bias", bool, False)
     mixture = MixtureOfExperts(
@@ -39,26 +39,26 @@ def read_granitemoe(fields: Fields) -> dict[str, Any]:
     return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), mixture))
 
 
-def read_qwen2_moe(fields: Fields) -> dict[str, Any]:
+def read_qwen2_moe(fields: Fields) -> dict[str, object]:
     """Qwen1.5-MoE and Qwen2-MoE: a shared expert scaled by a separate gate."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True))
     return _qwen_moe(fields, heads, shared=True)
 
 
-def read_qwen3_moe(fields: Fields) -> dict[str, Any]:
+def read_qwen3_moe(fields: Fields) -> dict[str, object]:
     """Qwen3 MoE."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=128, qkv_bias=bias, out_bias=bias, qk_norm=True)
     return _qwen_moe(fields, heads, shared=False)
 
 
-def _qwen_moe(fields: Fields, heads: dict[str, Any], *, shared: bool) -> dict[str, Any]:
+def _qwen_moe(fields: Fields, heads: Attention, *, shared: bool) -> dict[str, object]:
     mixture = qwen_mixture(fields, shared=shared)
     windows, sparse = qwen_windows(fields), qwen_sparse(fields)
     dense = not all(sparse) or fields.maybe("intermediate_size") is not None
     plain = gated(fields) if dense else None
     stack = [
-        Layer(attention=Attention(**heads, window=window), ffn=mixture if on else plain)
+        Layer(attention=replace(heads, window=window), ffn=mixture if on else plain)
         for window, on in zip(windows, sparse, strict=True)
     ]
     return decoder(fields, stack)
@@ -82,7 +82,7 @@ def qwen_sparse(fields: Fields) -> list[bool]:
     return [i not in plain and (i + 1) % step == 0 for i in range(depth(fields))]
 
 
-def read_gpt_oss(fields: Fields) -> dict[str, Any]:
+def read_gpt_oss(fields: Fields) -> dict[str, object]:
     """gpt-oss: biases everywhere, sinks, every other layer with a window."""
     bias = fields.take("attention_bias", bool, True)
     heads = attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
@@ -98,7 +98,7 @@ def read_gpt_oss(fields: Fields) -> dict[str, Any]:
     )
 
 
-def read_minimax_m2(fields: Fields) -> dict[str, Any]:
+def read_minimax_m2(fields: Fields) -> dict[str, object]:
     """MiniMax-M2: norms over all heads of queries and keys at once."""
     heads = attention(fields, qk_norm=True, qk_norm_over="all")
     mixture = MixtureOfExperts(
@@ -131,7 +131,7 @@ def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | Mix
     return [plain if i < first else mixture for i in range(depth(fields))]
 
 
-def read_glm4_moe(fields: Fields) -> dict[str, Any]:
+def read_glm4_moe(fields: Fields) -> dict[str, object]:
     """GLM-4.5 and 4.6: a dense layer or more first, then experts with a shared one."""
     heads = attention(
         fields,
@@ -139,11 +139,11 @@ def read_glm4_moe(fields: Fields) -> dict[str, Any]:
         qkv_bias=fields.take("attention_bias", bool, False),
         qk_norm=fields.take("use_qk_norm", bool, False),
     )
-    stack = [Layer(attention=Attention(**heads), ffn=ffn) for ffn in _deepseek_ffn(fields, score_bias=True)]
+    stack = [Layer(attention=heads, ffn=ffn) for ffn in _deepseek_ffn(fields, score_bias=True)]
     return decoder(fields, stack)
 
 
-def read_deepseek(fields: Fields) -> dict[str, Any]:
+def read_deepseek(fields: Fields) -> dict[str, object]:
     """DeepSeek V2 and V3, Kimi-K2, GLM-4.7-Flash: latent attention; heads for further tokens are left out."""
     block = LatentAttention(
         heads=fields.size("num_attention_heads"),
@@ -158,7 +158,7 @@ def read_deepseek(fields: Fields) -> dict[str, Any]:
     return decoder(fields, [Layer(attention=block, ffn=ffn) for ffn in _deepseek_ffn(fields, score_bias=v3)])
 
 
-def read_hunyuan_moe(fields: Fields) -> dict[str, Any]:
+def read_hunyuan_moe(fields: Fields) -> dict[str, object]:
     """Hunyuan-A13B: a shared expert in every layer, norms of queries and keys."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=fields.take("use_qk_norm", bool, True))
@@ -173,7 +173,7 @@ def read_hunyuan_moe(fields: Fields) -> dict[str, Any]:
     return decoder(fields, layers(fields, heads, mixture))
 
 
-def read_llama4(fields: Fields) -> dict[str, Any]:
+def read_llama4(fields: Fields) -> dict[str, object]:
     """Llama 4's text model: chunks with rotary positions, every fourth layer without either; a shared expert."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias)
@@ -188,7 +188,7 @@ def read_llama4(fields: Fields) -> dict[str, Any]:
     step = fields.size("interleave_moe_layer_step", 1)
     sparse = fields.layer_numbers("moe_layers", depth(fields)) or range(step - 1, depth(fields), step)
     chunk = fields.size("attention_chunk_size", 8192)
-    near, far = Attention(**heads, chunk=chunk), Attention(**heads, rope=False)
+    near, far = replace(heads, chunk=chunk), replace(heads, rope=False)
     stack = [
         Layer(attention=near if rope else far, ffn=mixture if i in sparse else plain)
         for i, rope in enumerate(rotated(fields))

@@ -75,7 +75,7 @@ VALUE_TYPES = ("auto", "bfloat16", "float16", "float32", "float64", "float8_e4m3
 class Fields:
     """The fields of a config: typed access that records which were read."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         self._config = config
         self._read: set[str] = set()
         self.notes: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
@@ -12,7 +12,7 @@ from chipwise.model.published.common import Windows, attention, decoder, depth, 
 from chipwise.model.published.fields import Fields
 
 
-def read_gemma(fields: Fields) -> dict[str, Any]:
+def read_gemma(fields: Fields) -> dict[str, object]:
     """Gemma, first release."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
@@ -21,16 +21,16 @@ def read_gemma(fields: Fields) -> dict[str, Any]:
     return decoder(fields, layers(fields, heads, ffn), tied=True)
 
 
-def read_gemma2(fields: Fields) -> dict[str, Any]:
+def read_gemma2(fields: Fields) -> dict[str, object]:
     """Gemma 2: norms before and after each block, every other layer with a window, bounded scores."""
     bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
-    heads["softcap"] = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
+    softcap = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
+    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, softcap=softcap)
     default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
     return _gemma(fields, heads, windows_of(fields, fields.size("sliding_window", 4096), default))
 
 
-def read_gemma3(fields: Fields) -> dict[str, Any]:
+def read_gemma3(fields: Fields) -> dict[str, object]:
     """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
@@ -40,12 +40,12 @@ def read_gemma3(fields: Fields) -> dict[str, Any]:
     return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
 
 
-def _gemma(fields: Fields, heads: dict[str, Any], windows: Windows, **changes: Any) -> dict[str, Any]:
+def _gemma(fields: Fields, heads: Attention, windows: Windows, **changes: object) -> dict[str, object]:
     ffn = gated(fields, activation="hidden_activation", default="gelu_pytorch_tanh")
     return decoder(fields, layers(fields, heads, ffn, windows), tied=True, norm_place="both", **changes)
 
 
-def read_gemma4(fields: Fields) -> dict[str, Any]:
+def read_gemma4(fields: Fields) -> dict[str, object]:
     """Gemma 4's text model: layers with a window and, of another head size, layers that see all.
 
     In the large models the layers that see all use their keys as values; in the small ones the last layers read the
@@ -64,7 +64,7 @@ def read_gemma4(fields: Fields) -> dict[str, Any]:
     plain = {reuses: _plain4(fields, 2 if double and reuses else 1) for reuses in (False, True)}
     made: dict[tuple[str, bool], Layer] = {}
     for kind, reuses in {(kind, i >= first) for i, kind in enumerate(types)}:
-        block = Attention(**blocks[kind], reuses_cache=reuses)
+        block = replace(blocks[kind], reuses_cache=reuses)
         made[kind, reuses] = Layer(attention=block, ffn=_ffn4(fields, plain[reuses]))
     stack = [made[kind, i >= first] for i, kind in enumerate(types)]
     width = fields.size("hidden_size_per_layer_input", 256, least=0)
@@ -73,15 +73,15 @@ def read_gemma4(fields: Fields) -> dict[str, Any]:
     return decoder(fields, stack, tied=True, norm_place="both", rope_theta=1e6, layer_inputs=width)
 
 
-def _attention4(fields: Fields, full: bool) -> dict[str, Any]:
+def _attention4(fields: Fields, full: bool) -> Attention:
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
     if not full:
-        return heads | {"window": fields.size("sliding_window", 512)}
+        return replace(heads, window=fields.size("sliding_window", 512))
     same = fields.take("attention_k_eq_v", bool, False)
     own = fields.size_or_none("num_global_key_value_heads")
-    heads["head_size"] = fields.size("global_head_dim", 512)
-    return heads | {"values_from_keys": same} | ({"kv_heads": own} if same and own else {})
+    kept = own if same and own else heads.kv_heads
+    return replace(heads, head_size=fields.size("global_head_dim", 512), values_from_keys=same, kv_heads=kept)
 
 
 def _plain4(fields: Fields, times: int) -> FeedForward:

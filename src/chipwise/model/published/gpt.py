@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward
@@ -13,7 +11,7 @@ from chipwise.model.published.common import attention, depth
 from chipwise.model.published.fields import Fields
 
 
-def read_gpt2(fields: Fields) -> dict[str, Any]:
+def read_gpt2(fields: Fields) -> dict[str, object]:
     """GPT-2."""
     d_model, heads = fields.size("n_embd", 768), fields.size("n_head", 12)
     check_heads(d_model, heads, field="n_head")
@@ -43,7 +41,7 @@ def read_gpt2(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_gpt_neox(fields: Fields) -> dict[str, Any]:
+def read_gpt_neox(fields: Fields) -> dict[str, object]:
     """GPT-NeoX and Pythia: both blocks read the stream at once; a quarter of each head is rotated."""
     bias = fields.take("attention_bias", bool, True)
     share = fields.take("rotary_pct", float, 0.25)
@@ -55,7 +53,7 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
         gated=False,
         bias=True,
     )
-    block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias))
+    block = attention(fields, qkv_bias=bias, out_bias=bias)
     layer = Layer(attention=block, ffn=ffn, parallel=fields.take("use_parallel_residual", bool, True))
     return {
         "vocab_size": fields.size("vocab_size", 50432),
@@ -70,7 +68,7 @@ def read_gpt_neox(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_opt(fields: Fields) -> dict[str, Any]:
+def read_opt(fields: Fields) -> dict[str, object]:
     """OPT: learned positions; the table has two extra rows."""
     d_model = fields.size("hidden_size")
     if fields.size("word_embed_proj_dim", d_model) != d_model:
@@ -84,7 +82,7 @@ def read_opt(fields: Fields) -> dict[str, Any]:
         gated=False,
         bias=bias,
     )
-    block = Attention(**attention(fields, qkv_bias=bias, out_bias=bias, rope=False))
+    block = attention(fields, qkv_bias=bias, out_bias=bias, rope=False)
     return {
         "vocab_size": fields.size("vocab_size", 50272),
         "d_model": d_model,
@@ -99,7 +97,7 @@ def read_opt(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_falcon(fields: Fields) -> dict[str, Any]:
+def read_falcon(fields: Fields) -> dict[str, object]:
     """Falcon: both blocks read the stream at once, through one norm (7B) or two (40B and 180B)."""
     if fields.take("alibi", bool, False):
         raise SpecError("ALiBi positions are not read", field="alibi")
@@ -135,7 +133,7 @@ def read_falcon(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_phi(fields: Fields) -> dict[str, Any]:
+def read_phi(fields: Fields) -> dict[str, object]:
     """Phi-1.5 and Phi-2: both blocks read the stream at once through one norm; biases everywhere, the head's too."""
     share = fields.take("partial_rotary_factor", float, 0.5)
     if share != 1.0:
@@ -143,7 +141,7 @@ def read_phi(fields: Fields) -> dict[str, Any]:
     if fields.take("qk_layernorm", bool, False):
         raise SpecError("LayerNorm on queries and keys is not read", field="qk_layernorm")
     layer = Layer(
-        attention=Attention(**attention(fields, qkv_bias=True, out_bias=True)),
+        attention=attention(fields, qkv_bias=True, out_bias=True),
         ffn=FeedForward(
             width=fields.size("intermediate_size"),
             activation=fields.activation("hidden_act", "gelu_new"),

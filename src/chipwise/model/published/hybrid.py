@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
-from chipwise.model.arch.mixers import Attention, GatedDelta, Mamba2, Mixer, ShortConv
+from chipwise.model.arch.mixers import GatedDelta, Mamba2, Mixer, ShortConv
 from chipwise.model.arch.trunk import check_depth
 from chipwise.model.published.common import attention, decoder, depth, gated, layer_types
 from chipwise.model.published.experts import qwen_mixture, qwen_sparse
@@ -17,11 +16,11 @@ from chipwise.model.published.fields import Fields
 _SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def read_qwen3_next(fields: Fields) -> dict[str, Any]:
+def read_qwen3_next(fields: Fields) -> dict[str, object]:
     """Qwen3-Next and Qwen3.5: three layers of gated delta, then one of attention with an output gate."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gate=True)
-    full: Mixer = Attention(**heads)
+    full: Mixer = heads
     linear: Mixer = GatedDelta(
         key_heads=fields.size("linear_num_key_heads", 16),
         value_heads=fields.size("linear_num_value_heads", 32),
@@ -43,7 +42,7 @@ def read_qwen3_next(fields: Fields) -> dict[str, Any]:
     return decoder(fields, stack)
 
 
-def read_nemotron_h(fields: Fields) -> dict[str, Any]:
+def read_nemotron_h(fields: Fields) -> dict[str, object]:
     """Nemotron-H and Nemotron 3: one block a layer (Mamba-2, attention, feed-forward or experts); no positions."""
     kinds = fields.items("layers_block_type") or [_SIGNS.get(s, s) for s in fields.take("hybrid_override_pattern", str)]
     makers = {"mamba": _mamba, "attention": _attention, "mlp": _dense, "moe": _mixture}
@@ -78,7 +77,7 @@ def _mamba(fields: Fields) -> Layer:
 
 def _attention(fields: Fields) -> Layer:
     size = fields.size_or_none("attention_head_dim") or 128
-    return Layer(attention=Attention(**attention(fields, head_size=size), rope=False), ffn=None)
+    return Layer(attention=attention(fields, head_size=size, rope=False), ffn=None)
 
 
 def _dense(fields: Fields) -> Layer:
@@ -106,12 +105,12 @@ def _plain(fields: Fields, width: str) -> FeedForward:
     )
 
 
-def read_lfm2(fields: Fields) -> dict[str, Any]:
+def read_lfm2(fields: Fields) -> dict[str, object]:
     """LFM2 and LFM2.5: gated short convolutions, with attention in some layers."""
     return _lfm2(fields, [_lfm2_plain(fields)] * depth(fields))
 
 
-def read_lfm2_moe(fields: Fields) -> dict[str, Any]:
+def read_lfm2_moe(fields: Fields) -> dict[str, object]:
     """LFM2's mixtures: dense layers first."""
     first = fields.size("num_dense_layers", 2, least=0)
     mixture = MixtureOfExperts(
@@ -123,12 +122,12 @@ def read_lfm2_moe(fields: Fields) -> dict[str, Any]:
     return _lfm2(fields, [gated(fields) if i < first else mixture for i in range(depth(fields))])
 
 
-def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, Any]:
+def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, object]:
     d_model = fields.size("hidden_size")
     conv: Mixer = ShortConv(
         width=d_model, taps=fields.size("conv_L_cache", 3), bias=fields.take("conv_bias", bool, False)
     )
-    full: Mixer = Attention(**attention(fields, qk_norm=True))
+    full: Mixer = attention(fields, qk_norm=True)
     attending = fields.layer_numbers("full_attn_idxs", depth(fields)) or set(range(depth(fields)))
     default = ["full_attention" if i in attending else "conv" for i in range(depth(fields))]
     types = layer_types(fields, default, {"full_attention", "conv"})

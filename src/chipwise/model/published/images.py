@@ -9,7 +9,6 @@ References:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.arch import check_heads
@@ -32,23 +31,23 @@ NEUTRAL = (
 """Fields that change nothing in a pass over an image."""
 
 
-def read_vit(fields: Fields) -> dict[str, Any]:
+def read_vit(fields: Fields) -> dict[str, object]:
     """ViT: patches, a class token, learned positions, pre-norm layers, and a matrix over classes."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
     return _whole(fields, heads, plain_ffn(fields), ends=_ends(fields, "pooler"))
 
 
-def read_deit(fields: Fields) -> dict[str, Any]:
+def read_deit(fields: Fields) -> dict[str, object]:
     """DeiT with its distillation token, which has a position and, in the distilled classifier, a separate head."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
-    ends = _ends(fields, "pooler")
-    if "DeiTForImageClassificationWithTeacher" in _architectures(fields):
-        ends["classes"] *= 2
+    taught = "DeiTForImageClassificationWithTeacher" in _architectures(fields)
+    ends = _ends(fields, "pooler", heads=1 + taught)
+    if taught:
         fields.notes.append("two heads, whose logits are averaged, count as one of twice the classes")
     return _whole(fields, heads, plain_ffn(fields), ends=ends, prefix=2)
 
 
-def read_dinov2(fields: Fields) -> dict[str, Any]:
+def read_dinov2(fields: Fields) -> dict[str, object]:
     """DINOv2: learned factors of each block's result, a vector for hidden patches, perhaps registers and SwiGLU."""
     d = fields.size("hidden_size")
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
@@ -67,7 +66,7 @@ def read_dinov2(fields: Fields) -> dict[str, Any]:
     return found | {"max_tokens": stem.patches + 1}  # registers have no positions
 
 
-def read_beit(fields: Fields) -> dict[str, Any]:
+def read_beit(fields: Fields) -> dict[str, object]:
     """BEiT: tables of position biases for pairs of patches, no bias of keys, learned factors, pooled patches."""
     stem = stem_of(fields, prefix=1, mask_token=fields.take("use_mask_token", bool, False))
     shared = fields.take("use_shared_relative_position_bias", bool, False)
@@ -86,7 +85,7 @@ def read_beit(fields: Fields) -> dict[str, Any]:
     return found | {"pooling": "mean" if mean else "first", "positions": positions}
 
 
-def read_eva02(fields: Fields) -> dict[str, Any]:
+def read_eva02(fields: Fields) -> dict[str, object]:
     """EVA02: learned positions and patches turned by row and column, no bias of keys, SwiGLU with a norm inside."""
     d, count = fields.size("embed_dim"), fields.size("num_heads")
     check_heads(d, count, field="num_heads")
@@ -119,7 +118,7 @@ def read_eva02(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_clip(fields: Fields) -> dict[str, Any]:
+def read_clip(fields: Fields) -> dict[str, object]:
     """CLIP's image tower: no bias of patches, a norm before the first layer, the class token projected."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = stem_of(fields, prefix=1, bias=False)
@@ -132,7 +131,7 @@ def read_clip(fields: Fields) -> dict[str, Any]:
     return found | {"embedding_norm": True, "projection": projection}
 
 
-def read_siglip(fields: Fields) -> dict[str, Any]:
+def read_siglip(fields: Fields) -> dict[str, object]:
     """SigLIP's image tower: no class token; a learned query pools the patches by attention."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = stem_of(fields, prefix=0)
@@ -141,17 +140,17 @@ def read_siglip(fields: Fields) -> dict[str, Any]:
     return found | {"pooling": "attention" if pooled else "first"}
 
 
-def read_swin(fields: Fields) -> dict[str, Any]:
+def read_swin(fields: Fields) -> dict[str, object]:
     """Swin: four stages of window attention, each at half the grid and twice the width of the one before."""
     return _pyramid(fields, second=False)
 
 
-def read_swinv2(fields: Fields) -> dict[str, Any]:
+def read_swinv2(fields: Fields) -> dict[str, object]:
     """Swin v2: cosines, position biases made by a network, norms after the blocks."""
     return _pyramid(fields, second=True)
 
 
-def _pyramid(fields: Fields, *, second: bool) -> dict[str, Any]:
+def _pyramid(fields: Fields, *, second: bool) -> dict[str, object]:
     width, depths = fields.size("embed_dim", 96), fields.items("depths") or [2, 2, 6, 2]
     counts = fields.items("num_heads") or [3, 6, 12, 24]
     if len(depths) != len(counts):
@@ -168,13 +167,14 @@ def _pyramid(fields: Fields, *, second: bool) -> dict[str, Any]:
     for i, (heads, depth_) in enumerate(zip(counts, depths, strict=True)):
         square, d = min(window, side >> i), width << i
         check_heads(d, heads, field="num_heads")
-        positions: dict[str, Any] = {"relative_buckets": (2 * square - 1) ** 2}
-        if second:
-            positions = {"bias_network": 512, "cosine": True, "key_bias": False}
         block = Attention(
             heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=bias, out_bias=True, rope=False, causal=False,
-            square=square, shift=square < side >> i, **positions,
+            square=square, shift=square < side >> i,
         )  # fmt: skip
+        if second:
+            block = replace(block, bias_network=512, cosine=True, key_bias=False)
+        else:
+            block = replace(block, relative_buckets=(2 * square - 1) ** 2)
         ffn = FeedForward(width=int(ratio * d), activation=activation, gated=False, bias=True)
         stages.append(Stage(d_model=d, depth=depth_, attention=block, ffn=ffn, norm_after=second))
     last = stages.pop()
@@ -221,25 +221,25 @@ def plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
     return FeedForward(width=width, activation=fields.activation("hidden_act", default), gated=False, bias=True)
 
 
-def _ends(fields: Fields, without: str) -> dict[str, Any]:
-    """Head and classes: ``without`` for a bare model; the config's labels, or two by default."""
+def _ends(fields: Fields, without: str, *, heads: int = 1) -> dict[str, object]:
+    """Head and classes: ``without`` for a bare model; the config's labels, or two by default, of each of ``heads``."""
     labels = fields.maybe("id2label")
     count = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels", 2)
     kinds = _architectures(fields)
     if kinds and not any("Classification" in kind for kind in kinds):
         return {"head": without}
-    return {"head": "classes", "classes": count}
+    return {"head": "classes", "classes": heads * count}
 
 
 def _whole(
-    fields: Fields, heads: dict[str, Any], ffn: FeedForward, *, ends: dict[str, Any], stem: ImageStem | None = None,
+    fields: Fields, heads: Attention, ffn: FeedForward, *, ends: dict[str, object], stem: ImageStem | None = None,
     prefix: int = 1, scale: bool = False, eps: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     """The fields of an ArchSpec that all of these have in common."""
     stem = stem or stem_of(fields, prefix=prefix)
     for name in NEUTRAL:
         fields.maybe(name)
-    layer = Layer(attention=Attention(**heads), ffn=ffn, scale=scale)
+    layer = Layer(attention=heads, ffn=ffn, scale=scale)
     default = eps or (1e-6 if scale else 1e-12)
     return {
         "vocab_size": 0,

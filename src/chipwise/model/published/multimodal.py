@@ -13,17 +13,16 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from chipwise.core.fields import build
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
-from chipwise.model.arch.record import ArchRecord
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
@@ -31,8 +30,8 @@ from chipwise.model.published import images
 from chipwise.model.published.common import attention
 from chipwise.model.published.fields import Fields
 
-Tower = tuple[dict[str, Any], Projector]
-CLASS_DEFAULTS: dict[str, dict[str, Any]] = {  # of fields that published configs leave to transformers' classes
+Tower = tuple[dict[str, object], Projector]
+CLASS_DEFAULTS: dict[str, dict[str, object]] = {  # of fields that published configs leave to transformers' classes
     "gemma": {"vocab_size": 257152, "head_dim": 256, "max_position_embeddings": 8192},
     "gemma2": {"vocab_size": 257216, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096},
     "gemma3_text": {
@@ -67,19 +66,19 @@ _SAME_TEXT = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"}
 _OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # of the whole, where the decoder's part lacks them
 
 
-def sees(config: Mapping[str, Any]) -> bool:
+def sees(config: Mapping[str, object]) -> bool:
     """Whether ``config`` is one of a family read here, with a tower that is described."""
     part = config.get(_part_of(config))
     deep = isinstance(part, Mapping) and any(name in part for name in ("num_hidden_layers", "depth", "encoder_layers"))
     return deep and config.get("model_type") in TOWERS
 
 
-def _part_of(config: Mapping[str, Any]) -> str:
+def _part_of(config: Mapping[str, object]) -> str:
     """The part of ``config`` that describes its tower."""
     return "audio_config" if config.get("model_type") in ("qwen2_audio", "voxtral") else "vision_config"
 
 
-def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+def text_part(config: Mapping[str, object]) -> dict[str, object]:
     """The decoder's part of ``config``, as a config."""
     inner = config.get("text_config")
     kind = str(config["model_type"])
@@ -92,23 +91,26 @@ def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**CLASS_DEFAULTS.get(own, {}), **outer, **inner, "model_type": own}
 
 
-def tower_of(config: Mapping[str, Any], text: ArchSpec) -> ArchSpec:
+def tower_of(config: Mapping[str, object], text: ArchSpec) -> ArchSpec:
     """The tower that ``config`` describes, for the decoder ``text``.
 
     Raises:
         SpecError: A field of it is missing or wrong; named as ``vision_config.…``.
     """
     part = _part_of(config)
-    fields = Fields(config[part])
+    described = config[part]
+    if not isinstance(described, Mapping):
+        raise SpecError("must be a mapping of fields", field=part)
+    fields = Fields(described)
     try:
         values, projector = TOWERS[str(config["model_type"])](Fields(config), fields, text.d_model)
-        record = ArchRecord(**{"name": f"{text.name}'s tower", "head": "none", **values, "projector": projector})
-        return ArchSpec.of_stored(record)
+        named = {"name": f"{text.name}'s tower", "head": "none"}
+        return build(ArchSpec, {**named, **values, "projector": projector})
     except SpecError as error:
         raise fields.in_config(error).inside(field=part) from None
 
 
-def _clip_or_siglip(vision: Fields) -> dict[str, Any]:
+def _clip_or_siglip(vision: Fields) -> dict[str, object]:
     """A plain tower, without CLIP's and SigLIP's parts for texts."""
     clip = vision.take("model_type", str, "clip_vision_model") == "clip_vision_model"
     values = images.read_clip(vision) if clip else images.read_siglip(vision)
@@ -119,7 +121,7 @@ def _read_llava(config: Fields, vision: Fields, d_model: int) -> Tower:
     """The last layer but one of CLIP, two matrices; LLaVA-NeXT with tiles and a newline."""
     values = _clip_or_siglip(vision)
     bias = config.take("multimodal_projector_bias", bool, True)
-    projector = Projector(widths=(d_model, d_model), bias=bias, unused_layers=_unused(config, values, -2))
+    projector = Projector(widths=(d_model, d_model), bias=bias, unused_layers=_unused(config, vision.depth(), -2))
     if config.take("model_type", str) == "llava":
         return values, projector
     pinpoints = config.items("image_grid_pinpoints") or _square_pinpoints(336)
@@ -133,7 +135,7 @@ def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
     return values, Projector(
         widths=(d_model, d_model),
         bias=config.take("multimodal_projector_bias", bool, True),
-        unused_layers=_unused(config, values, -1),
+        unused_layers=_unused(config, vision.depth(), -1),
         tiling="pinpoints",
         pinpoints=_pairs(config.items("image_grid_pinpoints") or _square_pinpoints(384, most=6)),
         tiles=int(most) if most.isdigit() else 1,
@@ -141,10 +143,10 @@ def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
     )
 
 
-def _unused(config: Fields, values: dict[str, Any], default: int) -> int:
+def _unused(config: Fields, depth: int, default: int) -> int:
     """Last layers of the tower whose results are unused; -1 uses the last, as in transformers."""
     layer: int = config.take("vision_feature_layer", int, default)
-    return min(max(0, -1 - layer), len(values["layers"]) - 1)
+    return min(max(0, -1 - layer), depth - 1)
 
 
 def _square_pinpoints(side: int, most: int = 2) -> list[list[int]]:
@@ -154,7 +156,7 @@ def _square_pinpoints(side: int, most: int = 2) -> list[list[int]]:
     return [[side, 2 * side], [2 * side, side], [2 * side, 2 * side], [3 * side, side], [side, 3 * side]]
 
 
-def _pairs(given: list[Any]) -> tuple[tuple[int, ...], ...]:
+def _pairs(given: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(pair) for pair in given)
 
 
@@ -168,7 +170,7 @@ def _read_smolvlm(config: Fields, vision: Fields, d_model: int) -> Tower:
         bias=False,
         join=config.size("scale_factor", 2),
         tiling="longest",
-        longest=int(longest or 4 * values["stem"].image_size),
+        longest=int(longest or 4 * images.stem_of(vision, prefix=0).image_size),
         marks=3,
         tile_marks=2,
     )
@@ -178,7 +180,7 @@ def _read_gemma3(config: Fields, vision: Fields, d_model: int) -> Tower:
     """SigLIP at 896 pixels, averaged to 256 tokens, a norm and one matrix without bias."""
     values = images.read_siglip(vision) | {"pooling": "first"}
     side = round(config.size("mm_tokens_per_image", 256) ** 0.5)
-    pool = values["stem"].grid // side
+    pool = images.stem_of(vision, prefix=0).grid // side
     return values, Projector(widths=(d_model,), bias=False, pool=pool, norm="rmsnorm", marks=4)
 
 
@@ -223,14 +225,11 @@ def _side(vision: Fields, name: str, default: int) -> int:
 def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     """As large as the image is: two frames a patch, rotary positions, four neighbours joined, two matrices."""
     width, heads = vision.size("embed_dim", 1280), vision.size("num_heads", 16)
-    block: dict[str, Any] = {
-        "heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
-        "causal": False,
-    }  # fmt: skip
+    block = Attention(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, causal=False)
     ffn = FeedForward(
         width=int(width * vision.take("mlp_ratio", float, 4.0)), activation="gelu_tanh", gated=False, bias=True
     )
-    return _native(vision, width, (Layer(attention=Attention(**block), ffn=ffn),) * vision.depth("depth", 32), d_model)
+    return _native(vision, width, (Layer(attention=block, ffn=ffn),) * vision.depth("depth", 32), d_model)
 
 
 def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
@@ -239,12 +238,9 @@ def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     ffn = FeedForward(width=vision.size("intermediate_size", 3420), bias=True)
     square = vision.size("window_size", 112) // vision.size("patch_size", 14)
     full = vision.items("fullatt_block_indexes") or [7, 15, 23, 31]
-    block: dict[str, Any] = {
-        "heads": heads, "kv_heads": heads, "head_size": width // heads, "qkv_bias": True, "out_bias": True,
-        "causal": False,
-    }  # fmt: skip
+    block = Attention(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, causal=False)
     stack = tuple(
-        Layer(attention=Attention(**block, square=None if i in full else square), ffn=ffn)
+        Layer(attention=replace(block, square=None if i in full else square), ffn=ffn)
         for i in range(vision.depth("depth", 32))
     )
     return _native(vision, width, stack, d_model, norm="rmsnorm")
@@ -279,7 +275,7 @@ def _native(
     channels = vision.size("in_channels", vision.size("in_chans", 3)) * vision.size("temporal_patch_size", 2)
     stem = ImageStem(image_size=32 * edge, patch=edge, channels=channels, bias=bias, prefix_tokens=0)
     join = vision.size("spatial_merge_size", 2)
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "vocab_size": 0, "d_model": width, "layers": stack, "max_tokens": stem.tokens, "norm": norm, "norm_eps": 1e-6,
         "norm_bias": norm == "layernorm", "positions": "rope", "stem": stem, "final_norm": False,
     }  # fmt: skip
@@ -290,17 +286,17 @@ def _native(
 
 
 def _vit(
-    vision: Fields, heads: dict[str, Any], ffn: FeedForward, stem: ImageStem, *, depth: int, eps: float,
+    vision: Fields, heads: Attention, ffn: FeedForward, stem: ImageStem, *, depth: int, eps: float,
     scale: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     return {
         "vocab_size": 0, "d_model": vision.size("hidden_size"), "max_tokens": stem.tokens, "norm": "layernorm",
-        "layers": (Layer(attention=Attention(**heads), ffn=ffn, scale=scale),) * depth, "norm_bias": True,
+        "layers": (Layer(attention=heads, ffn=ffn, scale=scale),) * depth, "norm_bias": True,
         "norm_eps": vision.take("layer_norm_eps", float, eps), "positions": "learned", "stem": stem,
     }  # fmt: skip
 
 
-def _whisper(audio: Fields) -> dict[str, Any]:
+def _whisper(audio: Fields) -> dict[str, object]:
     """Whisper's encoder: 30 s of log-mel frames, two convolutions, a table of positions."""
     d, rows = audio.size("d_model", audio.size("hidden_size", 1280)), audio.size("max_source_positions", 1500)
     heads = audio.size("encoder_attention_heads", audio.size("num_attention_heads", 20))

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from chipwise.core.files import read_json
 from chipwise.errors import SpecError
@@ -61,7 +60,7 @@ def stored_at(path: Path) -> Stored:
         raise error.inside(file=str(path)) from None
 
 
-def stored(config: Mapping[str, Any]) -> Stored:
+def stored(config: Mapping[str, object]) -> Stored:
     """The formats in a ``quantization_config``.
 
     Raises:
@@ -90,11 +89,11 @@ def stored(config: Mapping[str, Any]) -> Stored:
     return Stored(weights=weights, cache=cache)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _either(config: Mapping[str, Any], name: str) -> bool:
+def _either(config: Mapping[str, object], name: str) -> bool:
     return bool(config.get(name) or config.get(f"_{name}"))
 
 
@@ -105,7 +104,7 @@ def _integer(bits: object, group: object) -> str | None:
     return ("int4_g32" if group == 32 else "int4_g128") if bits == 4 else None
 
 
-def _compressed(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _compressed(config: Mapping[str, object]) -> tuple[str | None, str | None]:
     """Weights and cache, as compressed-tensors names them: all groups have one format in published checkpoints."""
     group = _mapping(next(iter(_mapping(config.get("config_groups")).values()), None))
     found = _mapping(group.get("weights"))

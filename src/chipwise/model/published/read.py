@@ -11,14 +11,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from chipwise.core.fields import describe
+from chipwise.core.fields import build, describe
 from chipwise.core.files import read_json
 from chipwise.errors import SpecError, nearest, short
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.record import ArchRecord
 from chipwise.model.published import (
     alike,
     dense,
@@ -101,7 +99,7 @@ def read_model(model: str | Path) -> Reading:
     return Reading(arch=io.from_data(data, file=str(path)))
 
 
-def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
+def as_family(config: Mapping[str, object], like: str) -> dict[str, object]:
     """``config``, whose ``model_type`` is unknown, as one of the family ``like``; only the text part of a nested one.
 
     Raises:
@@ -118,28 +116,28 @@ def as_family(config: Mapping[str, Any], like: str) -> dict[str, Any]:
     return {**config, "text_config": {**inner, "model_type": like}}
 
 
-def from_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> ArchSpec:
+def from_config(config: Mapping[str, object], *, name: str | None = None, file: str | None = None) -> ArchSpec:
     """The ArchSpec of ``config``. See :func:`read_config`."""
     return read_config(config, name=name, file=file).arch
 
 
-def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str | None = None) -> Reading:
+def read_config(config: Mapping[str, object], *, name: str | None = None, file: str | None = None) -> Reading:
     """``config`` (contents of ``config.json``) as an ArchSpec, with notes on fields that do not fit.
 
     Raises:
         SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or describes layers
             that no ArchSpec has.
     """
-    kind = config.get("model_type")
+    kind, name = config.get("model_type"), name or str(config.get("_name_or_path") or "") or None
     if multimodal.sees(config):
-        reading = read_config(multimodal.text_part(config), name=name or config.get("_name_or_path"), file=file)
+        reading = read_config(multimodal.text_part(config), name=name, file=file)
         tower = multimodal.tower_of(config, reading.arch)
         notes = ("vision_config: weights of towers are not read", *reading.notes)
         return replace(reading, arch=replace(reading.arch, towers=(tower,)), notes=notes)
     inner = config.get("text_config")
     if str(kind) not in READERS and isinstance(inner, Mapping):
         kept = {"model_type": kind, "tie_word_embeddings": config.get("tie_word_embeddings")}
-        reading = read_config({**kept, **inner}, name=name or config.get("_name_or_path"), file=file)
+        reading = read_config({**kept, **inner}, name=name, file=file)
         beside = Fields({**config, "text_config": None}).unread()
         beside += [f"text_config.{name}" for name in reading.unread]
         notes = ("text_config: of this model only the part that reads text", *reading.notes)
@@ -157,8 +155,7 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
             )
         fields.check_names()
         values = READERS[kind](fields)
-        record = ArchRecord(name=name or str(config.get("_name_or_path") or kind), **values)
-        arch = ArchSpec.of_stored(record)
+        arch = build(ArchSpec, {"name": name or kind, **values})
         fields.check_layer_types(len(arch.layers))
     except SpecError as error:
         raise fields.in_config(error).inside(file=file) from None
@@ -167,7 +164,7 @@ def read_config(config: Mapping[str, Any], *, name: str | None = None, file: str
     return Reading(arch=arch, notes=notes, unread=tuple(unread))
 
 
-READERS: dict[str, Callable[[Fields], dict[str, Any]]] = {
+READERS: dict[str, Callable[[Fields], dict[str, object]]] = {
     "beit": images.read_beit,
     "bert": encoders.read_bert,
     "chatglm": dense.read_chatglm,

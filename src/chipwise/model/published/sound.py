@@ -8,8 +8,10 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
+from chipwise.core.fields import build
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward
@@ -43,18 +45,19 @@ NEUTRAL = (
 """Fields that change nothing in a pass over a sound, or that other fields already tell."""
 
 
-def _attention(heads: int, width: int, **more: Any) -> Attention:
+def _attention(heads: int, width: int, **more: object) -> Attention:
     check_heads(width, heads)
-    return Attention(heads=heads, kv_heads=heads, head_size=width // heads, **{"rope": False, "causal": False, **more})
+    sizes = {"heads": heads, "kv_heads": heads, "head_size": width // heads}
+    return build(Attention, {**sizes, "rope": False, "causal": False, **more})
 
 
-def _done(fields: Fields, found: dict[str, Any]) -> dict[str, Any]:
+def _done(fields: Fields, found: dict[str, object]) -> dict[str, object]:
     for name in NEUTRAL:
         fields.maybe(name)
     return found
 
 
-def read_whisper(fields: Fields) -> dict[str, Any]:
+def read_whisper(fields: Fields) -> dict[str, object]:
     """Whisper: 30 s of log-mel frames, two convolutions and sinusoids, an encoder, and a decoder that attends to it."""
     d = fields.size("d_model")
     rows = fields.size("max_source_positions", 1500)
@@ -95,7 +98,7 @@ def read_whisper(fields: Fields) -> dict[str, Any]:
     return _done(fields, found)
 
 
-def read_moonshine(fields: Fields) -> dict[str, Any]:
+def read_moonshine(fields: Fields) -> dict[str, object]:
     """Moonshine: three convolutions over samples, rotary positions, a decoder with SwiGLU; sounds of any length."""
     d, width = fields.size("hidden_size"), fields.size("intermediate_size")
     stem = SoundStem(
@@ -111,10 +114,10 @@ def read_moonshine(fields: Fields) -> dict[str, Any]:
     bias = fields.take("attention_bias", bool, False)
     both = {"qkv_bias": bias, "rope": True}
 
-    def heads(part: str, **more: Any) -> Attention:
+    def heads(part: str, **more: object) -> Attention:
         found = _attention(fields.size(f"{part}_num_attention_heads"), d, **{**both, **more})
         kv = fields.size(f"{part}_num_key_value_heads", found.heads)
-        return Attention(**{**_plain(found), "kv_heads": kv})
+        return replace(found, kv_heads=kv)
 
     encode = Layer(attention=heads("encoder"), ffn=_ffn(fields, "encoder_hidden_act", "gelu", width, gated=False))
     decode = Layer(
@@ -135,7 +138,7 @@ def read_moonshine(fields: Fields) -> dict[str, Any]:
     return _done(fields, found)
 
 
-def read_wav2vec2(fields: Fields) -> dict[str, Any]:
+def read_wav2vec2(fields: Fields) -> dict[str, object]:
     """wav2vec 2.0 and HuBERT: seven convolutions over samples, a wide one for positions, and perhaps a CTC head."""
     d = fields.size("hidden_size")
     eps = fields.take("layer_norm_eps", float, 1e-5)
@@ -161,7 +164,7 @@ def read_wav2vec2(fields: Fields) -> dict[str, Any]:
     )
 
 
-def read_wav2vec2_conformer(fields: Fields) -> dict[str, Any]:
+def read_wav2vec2_conformer(fields: Fields) -> dict[str, object]:
     """wav2vec 2.0 with Conformer's layers: keys of distances, or rotary positions."""
     d = fields.size("hidden_size")
     kind = fields.take("position_embeddings_type", str, "relative")
@@ -192,7 +195,7 @@ def read_wav2vec2_conformer(fields: Fields) -> dict[str, Any]:
     )
 
 
-def read_parakeet(fields: Fields) -> dict[str, Any]:
+def read_parakeet(fields: Fields) -> dict[str, object]:
     """Fast Conformer with CTC (Parakeet): eight times fewer positions than frames, by filters of each channel."""
     inner = fields.maybe("encoder_config")
     if not isinstance(inner, dict):
@@ -202,15 +205,15 @@ def read_parakeet(fields: Fields) -> dict[str, Any]:
     return _done(fields, found | {"head": "ctc", "classes": fields.size("vocab_size", 1025)})
 
 
-def _fast_conformer(fields: Fields) -> dict[str, Any]:
+def _fast_conformer(fields: Fields) -> dict[str, object]:
     d, channels = fields.size("hidden_size"), fields.size("subsampling_conv_channels", 256)
     kernel, stride = fields.size("subsampling_conv_kernel_size", 3), fields.size("subsampling_conv_stride", 2)
     pad, convs = (kernel - 1) // 2, []
     factor = fields.size("subsampling_factor", 8)
     convs.append(SoundConv(channels=channels, kernel=kernel, stride=stride, pad=pad, activation="relu"))
     while stride ** (1 + len(convs) // 2) < factor:
-        each: dict[str, Any] = {"channels": channels, "kernel": kernel, "stride": stride, "pad": pad}
-        convs.append(SoundConv(**each, groups=channels, activation="none"))
+        apart = replace(convs[0], groups=channels, activation="none")  # separated by channel
+        convs.append(apart)
         convs.append(SoundConv(channels=channels, kernel=1, activation="relu"))
     bias = fields.take("attention_bias", bool, True)
     layer = _conformer_layer(
@@ -238,7 +241,7 @@ def _fast_conformer(fields: Fields) -> dict[str, Any]:
     }
 
 
-def read_conformer_ctc(fields: Fields) -> dict[str, Any]:
+def read_conformer_ctc(fields: Fields) -> dict[str, object]:
     """NeMo's Conformer-CTC, by the names of its encoder's config: four times fewer positions than frames."""
     d, factor = fields.size("d_model"), fields.size("subsampling_factor", 4)
     width = d * fields.size("ff_expansion_factor", 4)
@@ -324,13 +327,9 @@ def _samples_stem(fields: Fields) -> SoundStem:
     )
 
 
-def _head(fields: Fields) -> dict[str, Any]:
+def _head(fields: Fields) -> dict[str, object]:
     """A head of characters for a CTC config; else none."""
     kinds = [str(name) for name in fields.items("architectures") or []]
     if any(name.endswith("ForCTC") for name in kinds):
         return {"head": "ctc", "classes": fields.size("vocab_size", 32)}
     return {"head": "none"}
-
-
-def _plain(block: Attention) -> dict[str, Any]:
-    return {name: getattr(block, name) for name in block.__slots__}

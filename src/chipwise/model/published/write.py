@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation
@@ -48,7 +46,7 @@ _CLASSES = {
 }
 
 
-def to_config(arch: ArchSpec) -> dict[str, Any]:
+def to_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a Llama-style model that transformers itself knows.
 
     Raises:
@@ -62,7 +60,7 @@ def to_config(arch: ArchSpec) -> dict[str, Any]:
             f"{arch.name} is no Llama-style model (one kind of layer with attention and a gated FFN, RMSNorm, rotary "
             "positions); save it with deploy.hf.save_pretrained, which adds a modelling file of its own"
         )
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "architectures": [_CLASSES[family]],
         "model_type": family,
         "vocab_size": arch.vocab_size,
