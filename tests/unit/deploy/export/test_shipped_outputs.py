@@ -24,6 +24,9 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.denoiser import graph as denoiser_graph
 from chipwise.model.kinds.encoder import graph as encoder_graph
 from chipwise.model.kinds.image import graph as image_graph
+from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.kinds.question.projector.spec import Projector
+from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking import graph as ranking_graph
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound import graph as sound_graph
@@ -153,17 +156,20 @@ def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None
 
 def test_what_files_of_other_kinds_say_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is unusual is said of a denoiser's steps; words are said where a classifier reads some."""
-    sound = SimpleNamespace(stem=SimpleNamespace(shape=(80, 96), seconds=0.96))
+    frames = SimpleNamespace(shape=(80, 96), seconds=0.96)
+    sound = SimpleNamespace(stem_as=lambda kind: frames)
     assert told(sound_graph.NODES, arch=sound) == {
         "encodes": "characters", "image": [80, 96], "seconds": 0.96, "kv": [],
     }  # fmt: skip
-    image = SimpleNamespace(stem=SimpleNamespace(shape=(3, 8, 8)), question=None)
+    patches = ImageStem(image_size=8, patch=4, prefix_tokens=0)
+    image = SimpleNamespace(stem=patches)
     assert told(image_graph.NODES, arch=image) == {"encodes": "classes", "image": [3, 8, 8], "kv": []}
-    image.question = SimpleNamespace(tokens=7)
+    words, projector = Question(words=9, tokens=7), Projector(widths=(8, 8))
+    image.stem = QuestionStem(image=patches, question=words, projector=projector)
     assert told(image_graph.NODES, arch=image)["question"] == 7
     assert told(encoder_graph.NODES, output="mean", padded=True) == {"encodes": "mean", "padded": True, "kv": []}
     stem = RankingStem(items=24, tags=12, history=5, candidates=4, bag=3)
-    assert told(ranking_graph.NODES, arch=SimpleNamespace(stem=stem)) == {
+    assert told(ranking_graph.NODES, arch=SimpleNamespace(stem_as=lambda kind: stem)) == {
         "encodes": "scores",
         "request": {"history": 5, "candidates": 4, "items": 24, "tags": 12, "bag": 3},
         "kv": [],

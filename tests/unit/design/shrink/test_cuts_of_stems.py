@@ -68,7 +68,7 @@ def inputs(arch: ArchSpec) -> tuple[torch.Tensor, ...]:
         ids = torch.randint(1, 20, (5, 10, 1), generator=generator)
         return (torch.cat((ids, torch.randint(0, 3, (5, 10, 2), generator=generator)), dim=-1),)
     image = torch.randn((5, *arch.stem.shape), generator=generator)
-    return (image,) if arch.question is None else (image, torch.randint(1, 9, (5, 4), generator=generator))
+    return (image,) if not arch.stem.asks else (image, torch.randint(1, 9, (5, 4), generator=generator))
 
 
 class _Batches:

@@ -59,7 +59,7 @@ def test_a_guided_model_has_one_more_row_of_labels_and_takes_two_passes_a_step()
     assert guided.parameters() - plain.parameters() == plain.d_model
     assert weight_shapes(guided)["labels.weight"] == (4, 16)
     assert (plain.passes, guided.passes) == (2, 4)
-    assert plain.denoiser == Denoiser(labels=3, frequencies=64, steps=2), "older files say the same"
+    assert plain.head == Denoiser(labels=3, frequencies=64, steps=2), "older files say the same"
     assert guided.as_trained() == arch_of(steps=1, guidance=2.0).as_trained()
     assert guided.as_trained() != plain.as_trained()
 
