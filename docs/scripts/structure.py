@@ -24,13 +24,17 @@ LONGEST = 10  # files and functions that are listed
 MOST_PARAMETERS = 15
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 # What tells one kind of model from another. A place where a decision hangs on one of these is a branch on kind.
-PARTS = {"stem", "encoder_stem", "denoiser"}  # fields of an architecture
+PARTS = {
+    "stem",
+    "encoder_stem",
+    "reads_tokens",
+    "asks",
+}  # fields of a model, and what a stem is
 SPACES = {"image", "ranking", "sound"}  # fields of a space
 OF_SPACES = {"spec", "space", "_spec", "_space"}  # what a space is called
-ASKING = {"arch", "image", "whole", "tower"}  # what has a field ``question`` that is no question of a plan
-KINDS = {"ImageStem", "SoundStem", "RankingStem", "Denoiser"}  # classes
+KINDS = {"Tokens", "ImageStem", "SoundStem", "RankingStem", "QuestionStem", "Denoiser", "Projector"}  # classes
 FORMS = {"DECODER", "ENCODER", "CLASSIFIER", "IMAGE_ENCODER", "DENOISER", "TRANSCRIBER", "LISTENER", "RANKER"}  # values
-TESTS = {"form_of", "builds", "encodes_images", "transcribes"}
+TESTS = {"form_of", "builds", "encodes_images", "transcribes", "question_of", "projector_of"}
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
@@ -223,8 +227,7 @@ def _asks_for_kind(node: ast.AST) -> bool:
     if not isinstance(node, ast.Attribute):
         return False
     owner = _name(node.value)  # arch.stem; spec.image; arch.question
-    of_kind = node.attr in PARTS or (node.attr in SPACES and owner in OF_SPACES)
-    return of_kind or (node.attr == "question" and owner in ASKING)
+    return node.attr in PARTS or (node.attr in SPACES and owner in OF_SPACES)
 
 
 def _limited(found: Structure) -> list[str]:

@@ -64,11 +64,7 @@ class ArchSpec(Trunk, Result, Stored):
             raise SpecError("there is no encoder to have a width", field="encoder_d_model")
         if self.encoder_stem is not None and not self.encoder:
             raise SpecError("there is no encoder to read sound", field="encoder_stem")
-        if self.stem.ranks != self.head.ranks:
-            raise SpecError("candidates, and only they, are ranked by a head of scores or similarity", field="head")
-        if self.stem.asks and not self.head.answers:
-            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
-        self.stem.check(self)
+        self.stem.check(self, self.head)
         self.head.check(self, self.stem)
         if not self.layers and not self.head.token_width:
             raise SpecError("a model needs at least one layer", field="layers")
@@ -194,7 +190,7 @@ class ArchSpec(Trunk, Result, Stored):
     @property
     def crosses(self) -> bool:
         """Whether a question's words pass the layers alone, and see the image's tokens by cross-attention."""
-        return self.stem.asks and any(layer.cross is not None for layer in self.layers)
+        return not self.encoder and any(layer.cross is not None for layer in self.layers)
 
     @property
     def request_tokens(self) -> int:
@@ -204,7 +200,7 @@ class ArchSpec(Trunk, Result, Stored):
     @property
     def outputs(self) -> int:
         """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
-        return self.head.output_rows(self.stem) or self.vocab_size
+        return self.head.output_rows(self.stem)
 
     @property
     def reads(self) -> Reads:

@@ -70,10 +70,6 @@ class LmHead(Head):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def output_rows(self, stem: Stem) -> int:
-        """The vocabulary."""
-        return stem.vocab_size
-
     def with_tied(self, tied: bool) -> LmHead:
         """The same, tied or not."""
         return replace(self, tied=tied)

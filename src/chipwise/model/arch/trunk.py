@@ -161,8 +161,8 @@ class Stem:
         """Parameters of what gives each layer values of each token."""
         return 0
 
-    def check(self, trunk: Trunk) -> None:
-        """Checks that ``trunk`` can read what the stem makes.
+    def check(self, trunk: Trunk, head: Head) -> None:
+        """Checks that ``trunk`` and ``head`` can read what the stem makes.
 
         Raises:
             SpecError: It cannot.
@@ -208,8 +208,8 @@ class Head:
         return 0
 
     def output_rows(self, stem: Stem) -> int:
-        """Rows of its matrix of outputs: the vocabulary, the classes, or one for scores; 0 without one."""
-        return 0
+        """Rows of its matrix of outputs: the classes, one for scores, or the vocabulary."""
+        return stem.vocab_size
 
     def modulation_width(self, trunk: Trunk, layer: Layer) -> int:
         """Values that shift, scale and gate the blocks of ``layer``; 0 but in denoisers."""

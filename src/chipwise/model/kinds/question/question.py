@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError, Unsupported
-from chipwise.model.arch.trunk import Reads, Stem, Trunk
+from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 
@@ -89,8 +89,10 @@ class QuestionStem(Stem):
         behind = self.projector.parameters_of(d_model, self.axes)
         return self.image.parameters(d_model) + behind + self.question.words * d_model
 
-    def check(self, trunk: Trunk) -> None:
-        """Checks that ``trunk`` has the width of the tokens, and the positions of image and words."""
+    def check(self, trunk: Trunk, head: Head) -> None:
+        """Checks that ``head`` answers, and ``trunk`` has the tokens' width and positions for image and words."""
+        if not head.answers:
+            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
         if self.projector.widths[-1] != trunk.d_model:
             raise SpecError(f"must end with the width {trunk.d_model}", field="projector.widths")
         if trunk.max_tokens != self.positions:

@@ -19,6 +19,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 
 MOST_ROWS = 10**12  # of a table
+RANKED = "candidates, and only they, are ranked by a head of scores or similarity"
 FULL = "full"
 
 
@@ -83,18 +84,34 @@ class RankingStem(Stem):
         """Inputs and outputs of the matrix after the tables, if there is one."""
         return ((self.values, d_model),) if self.width else ()
 
+    def check(self, trunk: Trunk, head: Head) -> None:
+        """Checks that ``head`` ranks candidates."""
+        if not head.ranks:
+            raise SpecError(RANKED, field="head")
+
     def parameters(self, d_model: int) -> int:
         """The tables and the matrix."""
         matrix = (self.values + self.bias) * d_model if self.width else 0
         return self.table_rows() * self.table_width(d_model) + matrix
 
 
+class Ranks(Head):
+    """A head that ranks candidates."""
+
+    __slots__ = ()
+    ranks: ClassVar[bool] = True
+
+    def check(self, trunk: Trunk, stem: Stem) -> None:
+        """Checks that candidates are read."""
+        if not stem.ranks:
+            raise SpecError(RANKED, field="head")
+
+
 @dataclass(frozen=True, slots=True)
-class Scores(Head):
+class Scores(Ranks):
     """A matrix of one row, with a bias, that scores each candidate."""
 
     name: ClassVar[str] = "scores"
-    ranks: ClassVar[bool] = True
 
     def output_rows(self, stem: Stem) -> int:
         """One."""
@@ -106,8 +123,7 @@ class Scores(Head):
 
 
 @dataclass(frozen=True, slots=True)
-class Similarity(Head):
+class Similarity(Ranks):
     """The product of what the layers made of a candidate with what went into them."""
 
     name: ClassVar[str] = "similarity"
-    ranks: ClassVar[bool] = True
