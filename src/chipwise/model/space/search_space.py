@@ -9,7 +9,7 @@ design.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from chipwise.core.fields import describe
 from chipwise.core.rows import Rows as Rows
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
+from chipwise.model.kinds.choices import Chosen
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
 from chipwise.model.kinds.image.choices import GUIDANCE, LATENTS, SOLVER
 from chipwise.model.space.conditions import Conditions
@@ -147,7 +148,7 @@ class SearchSpace:
             rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
         return np.where(self.active(rows), rows, 0)
 
-    def _conditioned(self, rows: Rows) -> Any:
+    def _conditioned(self, rows: Rows) -> Iterator[tuple[str, int, dict[str, NDArray[np.int64]]]]:
         """Columns of conditioned choices with those they depend on, in order; reads ``rows`` lazily."""
         for name in self._conditions.order:
             if not self._conditions.rules[name]:
@@ -183,7 +184,7 @@ class SearchSpace:
         """The design of ``row``."""
         return design_of(self.choices(row), spec=self.spec, name=name)
 
-    def row(self, choices: Mapping[str, Any]) -> Rows:
+    def row(self, choices: Chosen) -> Rows:
         """The canonical row, (genes,), of ``choices``, the inverse of :meth:`choices`.
 
         Raises:
@@ -204,7 +205,7 @@ class SearchSpace:
                 raise SpecError(f"{choices.get(name)!r} is ruled out by the space's ties or conditions", field=name)
         return one
 
-    def nearest(self, choices: Mapping[str, Any]) -> Rows:
+    def nearest(self, choices: Chosen) -> Rows:
         """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
@@ -220,7 +221,7 @@ class SearchSpace:
         one: Rows = self.canonical(row)[0]
         return one
 
-    def _chosen(self, layer: Mapping[str, Any], name: str, whole: Mapping[str, Any]) -> Any:
+    def _chosen(self, layer: Chosen, name: str, whole: Chosen) -> Any:
         """The choices of ``layer`` in ``whole``; the model's weight format, and no square, where it has none."""
         if name == "attention":
             return self.spec.kind.parts(layer)
@@ -237,7 +238,7 @@ def _label(name: str, slot: str) -> str:
     return f"layer{slot}.{part}" if slot.isdigit() else f"{slot}.{part}"
 
 
-def _layer(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _layer(chosen: Chosen) -> dict[str, Any]:
     """The choices of a layer, by the names in the file."""
     layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
     layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}

@@ -125,14 +125,8 @@ def swin_config(arch: ArchSpec) -> dict[str, object]:
     Raises:
         Unsupported: There is none.
     """
-    stem, last = arch.stem, arch.layers[0]
-    if (
-        not isinstance(stem, ImageStem)
-        or not stem.stages
-        or last.attention is None
-        or last.ffn is None
-        or last.ffn.gated
-    ):
+    stem, last = arch.stem_as(ImageStem), arch.layers[0]
+    if not stem.stages or last.attention is None or last.ffn is None or last.ffn.gated:
         raise Unsupported(f"{arch.name} is no Swin")
     all_stages = [(stage.depth, stage.attention) for stage in stem.stages] + [(len(arch.layers), last.attention)]
     config = {
