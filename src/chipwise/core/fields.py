@@ -229,8 +229,7 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
             return convert(option, value, field)
         except SpecError as error:
             first = first or error
-    assert first is not None
-    raise first
+    raise first or SpecError(f"must be nothing, not {describe(value)}", field=field)
 
 
 def describe(value: object) -> str:

@@ -400,19 +400,19 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
     """
     if count < 1:
         raise InputError(f"{sheet.name}: cores must be at least 1, not {count}")
-    engines = [engine for engine in sheet.engines if engine.part == "cpu" and engine.units is not None]
-    if not engines:
+    counted = [(each, each.units) for each in sheet.engines if each.part == "cpu" and each.units is not None]
+    if not counted:
         raise UnknownName("part", f"{sheet.name}:cpu", sorted({engine.part for engine in sheet.engines}))
     left, kept = {"matrix": count, "vector": count}, []
-    for engine in sorted(engines, key=lambda each: -max((each.rate(str(d.value)) or 0.0) for d in each.dtypes())):
-        assert engine.units is not None
-        taken = min(left[engine.kind], int(engine.units.number))
+    counted.sort(key=lambda each: -max((each[0].rate(str(d.value)) or 0.0) for d in each[0].dtypes()))
+    for engine, cores in counted:
+        taken = min(left[engine.kind], int(cores.number))
         left[engine.kind] -= taken
-        if taken == engine.units.number:
+        if taken == cores.number:
             kept.append(engine)
         elif taken:
-            units = Count(value=taken, source=f"{count} cores asked for; {engine.units.source}")
-            kept.append(replace(engine, units=units))
+            some = Count(value=taken, source=f"{count} cores asked for; {cores.source}")
+            kept.append(replace(engine, units=some))
     used = max(count - each for each in left.values())
     whole = all(each in kept for each in sheet.engines)
     return replace(

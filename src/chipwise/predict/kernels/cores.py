@@ -190,5 +190,6 @@ def rate_of(op: Op, engine: Engine, device: DeviceProfile) -> Float64Array | flo
 
 def _peak(engine: Engine, device: DeviceProfile) -> float:
     found = engine.rate("fp32")
-    assert found is not None
+    if found is None:
+        raise Unsupported(f"{device.name} lists no FP32 rate of its vector units")
     return found

@@ -350,10 +350,6 @@ class PictureModel:
         return {denoiser: self.transformer.parameters(), "autoencoder": self.autoencoder.parameters(), **names}
 
 
-def _dit(width: int, layers: int) -> PictureModel:
-    return PictureModel(transformer=ClassTransformer(width=width, layers=layers), autoencoder=Autoencoder(latents=4))
-
-
 CLIP_L = TextEncoder(name="CLIP-L", vocab_size=49_408, width=768, layers=12, ffn_width=3072, clip=True)
 CLIP_L_PROJECTED = TextEncoder(
     name="CLIP-L", vocab_size=49_408, width=768, layers=12, ffn_width=3072, clip=True, projection=True
@@ -373,67 +369,53 @@ STABLE_3 = (CLIP_L_PROJECTED, CLIP_G, T5_XXL)
 WAN_AUTOENCODER = Counted(name="Wan-VAE", count=126_892_531)
 DC_AUTOENCODER = Counted(name="DC-AE f32c32", count=312_250_275)
 
+
+def _latent_4(transformer: PictureTransformer, *text: TextEncoder | Counted) -> PictureModel:
+    return PictureModel(transformer=transformer, autoencoder=Autoencoder(latents=4), text=text)
+
+
+def _stable_3(transformer: JointTransformer) -> PictureModel:
+    return PictureModel(transformer=transformer, autoencoder=LATENT_16, text=STABLE_3)
+
+
+def _flux(*, guidance: bool) -> PictureModel:
+    transformer = JointTransformer(
+        width=3072, layers=19, single=38, head_size=128, pooled_width=768, text_ends=False, guidance=guidance
+    )
+    return PictureModel(transformer=transformer, autoencoder=LATENT_16, text=(CLIP_L, T5_XXL))
+
+
+def _sana(*, layers: int) -> PictureModel:
+    transformer = LinearTransformer(width=2240, layers=layers)
+    return PictureModel(transformer=transformer, autoencoder=DC_AUTOENCODER, text=(GEMMA_2,))
+
+
+def _wan(*, width: int, layers: int, ffn_width: int) -> PictureModel:
+    transformer = CrossTransformer(
+        width=width, layers=layers, ffn_width=ffn_width, values=64, outputs=64, qk_norm=True, cross_norm=True
+    )
+    return PictureModel(transformer=transformer, autoencoder=WAN_AUTOENCODER, text=(UMT5_XXL,))
+
+
 PICTURE_MODELS: Mapping[str, PictureModel] = {
-    "dit-s-2": _dit(384, 12),
-    "dit-b-2": _dit(768, 12),
-    "dit-l-2": _dit(1024, 24),
-    "dit-xl-2": _dit(1152, 28),
-    "stable-diffusion-3-medium": PictureModel(
-        transformer=JointTransformer(width=1536, layers=24, qk_norm=False), autoencoder=LATENT_16, text=STABLE_3
-    ),
-    "stable-diffusion-3.5-medium": PictureModel(
-        transformer=JointTransformer(width=1536, layers=24, dual=13), autoencoder=LATENT_16, text=STABLE_3
-    ),
-    "stable-diffusion-3.5-large": PictureModel(
-        transformer=JointTransformer(width=2432, layers=38), autoencoder=LATENT_16, text=STABLE_3
-    ),
-    "stable-diffusion-3.5-large-turbo": PictureModel(
-        transformer=JointTransformer(width=2432, layers=38), autoencoder=LATENT_16, text=STABLE_3
-    ),
-    "flux.1": PictureModel(
-        transformer=JointTransformer(
-            width=3072, layers=19, single=38, head_size=128, pooled_width=768, text_ends=False, guidance=True
-        ),
-        autoencoder=LATENT_16,
-        text=(CLIP_L, T5_XXL),
-    ),
-    "flux.1-schnell": PictureModel(
-        transformer=JointTransformer(
-            width=3072, layers=19, single=38, head_size=128, pooled_width=768, text_ends=False
-        ),
-        autoencoder=LATENT_16,
-        text=(CLIP_L, T5_XXL),
-    ),
-    "stable-diffusion-v1": PictureModel(transformer=UNet(), autoencoder=Autoencoder(latents=4), text=(CLIP_L,)),
-    "stable-diffusion-2": PictureModel(
-        transformer=UNet(text_width=1024), autoencoder=Autoencoder(latents=4), text=(CLIP_H,)
-    ),
-    "stable-diffusion-xl": PictureModel(transformer=SDXL, autoencoder=Autoencoder(latents=4), text=(CLIP_L, CLIP_G)),
-    "sdxl-turbo": PictureModel(transformer=SDXL, autoencoder=Autoencoder(latents=4), text=(CLIP_L, CLIP_G)),
-    "pixart-sigma": PictureModel(
-        transformer=CrossTransformer(width=1152, layers=28, ffn_width=4608),
-        autoencoder=Autoencoder(latents=4),
-        text=(T5_XXL,),
-    ),
-    "sana1.5_1.6b": PictureModel(
-        transformer=LinearTransformer(width=2240, layers=20), autoencoder=DC_AUTOENCODER, text=(GEMMA_2,)
-    ),
-    "sana1.5_4.8b": PictureModel(
-        transformer=LinearTransformer(width=2240, layers=60), autoencoder=DC_AUTOENCODER, text=(GEMMA_2,)
-    ),
-    "wan2.1-t2v-1.3b": PictureModel(
-        transformer=CrossTransformer(
-            width=1536, layers=30, ffn_width=8960, values=64, outputs=64, qk_norm=True, cross_norm=True
-        ),
-        autoencoder=WAN_AUTOENCODER,
-        text=(UMT5_XXL,),
-    ),
-    "wan2.1-t2v-14b": PictureModel(
-        transformer=CrossTransformer(
-            width=5120, layers=40, ffn_width=13_824, values=64, outputs=64, qk_norm=True, cross_norm=True
-        ),
-        autoencoder=WAN_AUTOENCODER,
-        text=(UMT5_XXL,),
-    ),
+    "dit-s-2": _latent_4(ClassTransformer(width=384, layers=12)),
+    "dit-b-2": _latent_4(ClassTransformer(width=768, layers=12)),
+    "dit-l-2": _latent_4(ClassTransformer(width=1024, layers=24)),
+    "dit-xl-2": _latent_4(ClassTransformer(width=1152, layers=28)),
+    "stable-diffusion-3-medium": _stable_3(JointTransformer(width=1536, layers=24, qk_norm=False)),
+    "stable-diffusion-3.5-medium": _stable_3(JointTransformer(width=1536, layers=24, dual=13)),
+    "stable-diffusion-3.5-large": _stable_3(JointTransformer(width=2432, layers=38)),
+    "stable-diffusion-3.5-large-turbo": _stable_3(JointTransformer(width=2432, layers=38)),
+    "flux.1": _flux(guidance=True),
+    "flux.1-schnell": _flux(guidance=False),
+    "stable-diffusion-v1": _latent_4(UNet(), CLIP_L),
+    "stable-diffusion-2": _latent_4(UNet(text_width=1024), CLIP_H),
+    "stable-diffusion-xl": _latent_4(SDXL, CLIP_L, CLIP_G),
+    "sdxl-turbo": _latent_4(SDXL, CLIP_L, CLIP_G),
+    "pixart-sigma": _latent_4(CrossTransformer(width=1152, layers=28, ffn_width=4608), T5_XXL),
+    "sana1.5_1.6b": _sana(layers=20),
+    "sana1.5_4.8b": _sana(layers=60),
+    "wan2.1-t2v-1.3b": _wan(width=1536, layers=30, ffn_width=8960),
+    "wan2.1-t2v-14b": _wan(width=5120, layers=40, ffn_width=13_824),
 }
 """Models by their names in ``diffusion.KNOWN``."""

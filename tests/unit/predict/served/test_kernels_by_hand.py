@@ -529,7 +529,7 @@ def test_a_step_with_sharded_states_updates_its_share() -> None:
     assert shared.memory_bytes["states"] == pytest.approx(whole.memory_bytes["states"] / 2)
     assert shared.forward_s == whole.forward_s
     assert 0 < shared.memory_bytes["gathered"] < whole.memory_bytes["states"] / 8
-    for zero, plan, said in ((4, {}, "from 0"), (1, {"ep": 2}, "not sharded here")):
+    for zero, plan, said in ((4, {}, "from 0"), (1, {"ep": 2}, "sharding of states is not supported")):
         with pytest.raises(SpecError, match=said):
             check_stage(zero, Plan(dp=2, **plan))
 
@@ -596,15 +596,15 @@ def test_convolutions_over_sound_are_products_from_64_values_of_a_filter_on() ->
         SoundConv(channels=8, kernel=3, stride=2, pad=1, activation="relu"),
     )
     block = SoundStem(seconds=4.0, rate=7.0, channels=3, convs=convs)
-    found = list(sound.stem(block, setting(), 5))
+    found = list(sound.frames(block, setting(), 5))
     direct = [part for part in found if isinstance(part.op, ConvOp)]
     assert [(part.place, part.op.positions, part.op.in_channels, part.op.out_channels) for part in direct] == [
-        ("convs.0", 28, 3, 16),
-        ("convs.2", 7, 8, 8),
+        ("stem.convs.0", 28, 3, 16),
+        ("stem.convs.2", 7, 8, 8),
     ]
     assert sizes(part for part in found if not isinstance(part.op, ConvOp))[:4] == [
-        ("activations.0", "gelu", 5 * 28 * 16),
-        ("convs.1", 5 * 14, 16 * 4, 8),
-        ("norms.1", 5 * 14, 8),
-        ("activations.2", "relu", 5 * 7 * 8),
+        ("stem.activations.0", "gelu", 5 * 28 * 16),
+        ("stem.convs.1", 5 * 14, 16 * 4, 8),
+        ("stem.norms.1", 5 * 14, 8),
+        ("stem.activations.2", "relu", 5 * 7 * 8),
     ]
