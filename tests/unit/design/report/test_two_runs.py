@@ -123,7 +123,7 @@ def test_the_command_prints_writes_and_gives_json(monkeypatch, capsys) -> None:
         (["a", "b", "c"], "3 runs named, but exactly two can be compared"),
         (["a", "gpt2"], "a is a run and gpt2 is not"),
         (["a", "./a"], "name two different runs"),
-        (["a", "b", "--device", "l4"], "--device is for models"),
+        (["a", "b", "--device", "l4"], "--device only applies to models"),
         (["gpt2", "--html", "x.html"], "--html is the page of two runs"),
         (["a", "b", "--html", "no/such/x.html"], "no/such"),
     ],
