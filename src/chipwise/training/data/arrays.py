@@ -170,18 +170,18 @@ class LabelledArrays(ArrayDataset):
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
     def changed(self, inputs: AnyArray, random: np.random.Generator) -> AnyArray:
-        """Inputs of a training batch after random changes that leave labels true; none here."""
+        """Inputs of a training batch after random changes that keep labels valid (augmentation); none here."""
         return inputs
 
     def scaled(self, inputs: AnyArray) -> AnyArray:
-        """Inputs as a model takes them."""
+        """Inputs scaled as the model reads them."""
         if inputs.dtype == np.int64:  # numbers of words
             return inputs
         found: NDArray[np.float32] = (inputs.astype(np.float32) - self.mean) / self.std
         return found
 
     def part(self, split: Split) -> Part:
-        """Inputs as stored and labels of a part."""
+        """Stored inputs, and labels, of a part."""
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
@@ -200,7 +200,7 @@ class LabelledArrays(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each example whose label is not the most likely, else 0."""
+        """1 for each wrong prediction, else 0."""
         return errors_of(outputs, self.part(split)[1][rows])
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -235,7 +235,7 @@ class LabelledArrays(ArrayDataset):
 
 
 def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
-    """1 for each example whose label is not the most likely, else 0, and sizes of 1; NaN if logits are not finite."""
+    """1 for each wrong prediction, else 0, and sizes of 1; NaN if logits are not finite."""
     wrong = (logits.argmax(axis=1) != labels).astype(float)
     return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan), np.ones(len(labels))
 

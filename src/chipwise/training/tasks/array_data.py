@@ -77,7 +77,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return self.folder / f"{self.name}.json"
 
     def identity(self) -> str:
-        """A digest of all that the file is made of."""
+        """A digest of everything that determines the file."""
         return digest([self.spec, *(getattr(self.inputs, field) for field in self.identifying)])
 
     def prepare(self) -> None:
@@ -158,7 +158,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
 @contextmanager
 def exported(item: Exported) -> Iterator[Any]:
-    """A session of a fresh export of the design, which lies beside its trial meanwhile."""
+    """A session of a temporary export of the design, next to its trial."""
     from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 
     path = item.folder / "judged.onnx"
@@ -181,7 +181,7 @@ def one_by_one(session: Any, requests: Iterable[tuple[AnyArray, ...]]) -> tuple[
 
 
 def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count: int) -> list[int]:
-    """Examples to show: half of ``count`` the first of each label in turn, half the first that are wrong."""
+    """Rows to show, ``count`` in all: half are the first examples of each label in turn, half the first wrong ones."""
     turns = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     first = [int(rows[turn]) for turn in range(count) for rows in turns if turn < len(rows)][: count // 2]
     wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first]

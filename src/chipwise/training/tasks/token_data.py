@@ -73,7 +73,7 @@ class TokenTaskData(Generic[StoreT]):
         return np.array([each[int(size)] for size in space.values(rows, "vocab_size")])
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Bits of each entry, its separator included, and its bytes."""
+        """Bits (with the separator) and bytes of each entry."""
         data = self.store.tokens(item.design.arch.vocab_size)
         stream, _ = data.held_out(split)
         path = item.folder / "judged.onnx"

@@ -1,4 +1,4 @@
-"""Spoken clips with noise as spectrograms: parts of a data set, which parts are hidden in training, and drawings."""
+"""Spectrograms of spoken clips with noise: parts of a data set, masks for training, and PNG images."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def mixed(
     bands: int,
     length: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
-    """Clips of every sound ``copies`` times with noise, mixed.
+    """Clips of every sound, ``copies`` times each, with noise, in random order.
 
     Returns:
         The number of each clip's sound (n,), its ratio to noise in dB (n,), and spectrograms (n, bands, frames).

@@ -57,7 +57,7 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
 
 
 def endless(content: bytes) -> bool:
-    """Whether a WAV file states no length, as programs write to a pipe: it may as well be cut off."""
+    """Whether a WAV file states no length, as when a program writes to a pipe; it may then be truncated unnoticed."""
     with wave.open(io.BytesIO(content)) as file:
         return _stated_bytes(file) >= STREAM_BYTES
 
@@ -89,7 +89,7 @@ def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """``length`` samples with the word anywhere in them, as loud as all others; the middle of a word that is longer."""
+    """``length`` samples with the word at a random place, normalised in loudness; long words are cut to the middle."""
     word = trimmed(samples)
     if len(word) > length:
         start = (len(word) - length) // 2

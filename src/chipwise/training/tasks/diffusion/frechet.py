@@ -1,4 +1,4 @@
-"""The Fréchet distance between made and real images, on features of a small classifier.
+"""The Fréchet distance between generated and real images, on features of a small classifier.
 
 Both sets of features count as normal distributions; the distance is |μ − μ'|² + tr(Σ + Σ' − 2 (Σ Σ')^½). It is a mean
 over the made images: each gets the distance plus its influence on it, and influences sum to zero. So a distance has a
@@ -38,7 +38,7 @@ class Moments:
 
 
 def distances(features: ArrayLike, real: Moments) -> Float64Array:
-    """The distance of made images' features (n, F) to ``real``, as values (n,) whose mean it is.
+    """Contribution of each generated image's features (n, F) to the distance from ``real``, (n,): its mean.
 
     NaN if a feature is not finite.
     """

@@ -1,4 +1,4 @@
-"""A small autoencoder of images, trained with the run's images: denoisers then draw its latents, of fewer pixels.
+"""A small autoencoder, trained on the run's images: denoisers then generate its latents, which have fewer pixels.
 
 The encoder puts each square of ``factor`` by ``factor`` pixels in depth, then has two convolutions; its values have
 mean 0 and deviation 1 over the images it learnt from. The decoder mirrors it. In training latents are disturbed by
@@ -91,7 +91,7 @@ def train_codec(images: NDArray[np.float32], latents: Latents, *, steps: int, se
 
 
 def _standardise(encoder: Any, images: Tensor) -> None:
-    """Makes the encoder's values of these images have mean 0 and deviation 1 in each channel."""
+    """Rescales the encoder so that each channel has mean 0 and deviation 1 over these images."""
     import torch
 
     with torch.no_grad():

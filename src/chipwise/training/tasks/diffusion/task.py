@@ -40,7 +40,7 @@ EXAMPLE = "{size: 28, classes: 10, patch: [4, 7], steps: [1, 2, 4, 8]}"
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """A space without numbers of steps."""
+    """Refuses a space without ``steps``."""
     if not inputs_of(space, ImageSpace).steps:
         yield "space.image.steps", f"lists the numbers of steps to choose from: {EXAMPLE}"
 

@@ -1,4 +1,4 @@
-"""Questions about images as a data set: each example is an image, a question in numbers of words, and an answer."""
+"""Data set of questions about images: each example is an image, a question as word numbers, and an answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PictureQuestions(ArrayDataset):
         return [*part.images.shape, len(part.answers), *self.words, *self.answers, first]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other images, questions or answers."""
+        """Raises InputError if the model's image size, question length, words or answers differ."""
         found = question_of(arch.stem)
         if found is None:
             raise InputError("the model reads no questions about images")
@@ -72,7 +72,7 @@ class PictureQuestions(ArrayDataset):
             raise InputError(f"the model reads images and questions of {asked}, the data has {given}")
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled images, words and answers of so many questions; every epoch has its own order."""
+        """Scaled images, words and answers of a batch of questions; every epoch has its own order."""
         import torch
 
         part = self.train
@@ -81,7 +81,7 @@ class PictureQuestions(ArrayDataset):
         return tuple(torch.from_numpy(each) for each in (images, part.words[rows], part.answers[rows]))
 
     def scaled(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Images as a model takes them."""
+        """Images scaled as the model reads them."""
         found: NDArray[np.float32] = (images.astype(np.float32) - self.mean) / self.std
         return found
 
@@ -115,7 +115,7 @@ class PictureQuestions(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each question whose answer is not the likeliest, else 0."""
+        """1 for each wrong answer, else 0."""
         return errors_of(outputs, self.part(split).answers[rows])
 
     def fields(self) -> Mapping[str, AnyArray]:

@@ -1,4 +1,4 @@
-"""Coloured shapes with questions about them, generated here: synthetic, and labelled so.
+"""Synthetic images of coloured shapes, with questions about them.
 
 An image has two to four shapes in the cells of a 3 x 3 grid, each moved by up to a pixel, on a ground of noise. The
 questions ask for counts, colours, places, comparisons and presence; what they ask has one right answer.
@@ -43,7 +43,7 @@ class ShapeQuestions:
 
 
 def generate(count: int, *, seed: int, questions: int = 3) -> ShapeQuestions:
-    """``count`` images with so many questions each; the same for the same arguments."""
+    """``count`` images with ``questions`` questions each; equal arguments give equal images."""
     random = np.random.default_rng([seed, count])
     pixels = np.empty((count, SIDE, SIDE, 3), np.uint8)
     about: list[int] = []
@@ -73,7 +73,7 @@ def _shapes(random: np.random.Generator) -> list[Shape]:
 
 
 def _picture(shapes: list[Shape], random: np.random.Generator) -> NDArray[np.uint8]:
-    """The shapes on a ground of noise, (Y, X, 3)."""
+    """The shapes on a noisy background, (Y, X, 3)."""
     ground = random.integers(200, 240)
     picture = ground + random.normal(0, 8, (SIDE, SIDE, 3))
     for shape in shapes:

@@ -25,7 +25,7 @@ MISSING = (
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """A space without questions, and axes that images do not have."""
+    """Refuses a space without questions, or with a wrong number of axes."""
     image = inputs_of(space, ImageSpace)
     if not image.question:
         yield "space.image", MISSING

@@ -1,7 +1,7 @@
-"""Requests as a data set: a model learns the next item of a history, and ranks candidates.
+"""Data set of ranking requests: a model learns to predict the next item of a history, and ranks candidates.
 
-Every position of a history is learnt from at once: the items that follow it and others drawn at random are its
-candidates, each of which sees the history up to there. That is what serving computes at the last position.
+Training uses every position of a history at once: its candidates are the item that follows and random other items,
+and each candidate sees the history up to that position. Serving computes the same at the last position.
 
 References:
     Cross entropy over drawn candidates: Klenitskiy and Vasilev 2023, Turning Dross Into Gold Loss, arXiv:2309.07602.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +26,12 @@ SHOWN = 20  # test texts in the report
 class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
-    recipe: Mapping[str, Any] = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
+    recipe: Mapping[str, object] = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
     quick = 1_000  # texts
     spec_type, part, dataset, kind, name = SentencesSpec, "sentence", LabelledArrays, "arrays", "texts"
     identifying = ("size", "words", "classes")
 
-    def make(self) -> tuple[LabelledArrays, Mapping[str, Any]]:
+    def make(self) -> tuple[LabelledArrays, Mapping[str, object]]:
         """Reads or makes the texts, divides them, and numbers their words by those of the training part."""
         found, sizes = read_texts(self.spec, self.base), self.inputs
         classes = tuple(sorted(set(found.labels.values())))
@@ -61,7 +60,7 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         """Bytes of a text over its positions."""
         return np.full(len(rows), Record.read(self.facts).get("bytes_per_text", float) / self.inputs.size)
 
-    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, Any]:
+    def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
         """Some test texts with labels and answers, and the winner's confusion matrix over all of them."""
         (ids, labels), classes = self.arrays.test, self.arrays.classes
         words = Record.read(self.facts).sequence("words", str)
@@ -74,7 +73,7 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         matrix = confusion(labels, said["winner"], len(classes))
         return {"texts": texts, "confusion": matrix, "classes": list(classes)}
 
-    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, Any]]:
+    def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
         """The names of the classes, and a tokenizer that numbers words as the training data has them."""
         words, size = Record.read(self.facts).sequence("words", str), self.inputs.size
         padding = {"strategy": {"Fixed": size}, "direction": "Left", "pad_id": 0, "pad_type_id": 0}

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
+from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import answers, confusion_table, table
 
 
-def sections(samples: Mapping[str, Any]) -> Sequence[Section]:
+def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     """The sections ``texts`` and ``confusion``, as far as the samples hold them."""
-    found = []
-    if samples.get("texts"):
+    held, found = Record.of(samples), []
+    if texts := held.records("texts"):
         note = "Test texts, their labels, and the answers of winner and reference design; wrong ones in bold."
-        rows = [
-            (escape(item["text"]), escape(item["label"]), *answers(item, item["label"])) for item in samples["texts"]
-        ]
+        rows = []
+        for item in texts:
+            right = item.get("label", str)
+            rows.append((escape(item.get("text", str)), escape(right), *answers(item, right)))
         head = ("text", "label", "winner", "reference")[: max(map(len, rows))]
         found.append(Section(name="texts", title="What it reads", html=table(note, head, rows)))
-    if samples.get("confusion"):
-        html = confusion_table(samples["confusion"], samples["classes"], entries="test texts")
+    if counts := held.sequence("confusion", tuple[int, ...]):
+        html = confusion_table(counts, held.sequence("classes", str), entries="test texts")
         found.append(Section(name="confusion", title="Which classes it confuses", html=html))
     return found

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from chipwise.model.kinds.sentence.stem import FULL
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, defaults
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
+from chipwise.training.tasks.references import STEP, alike, full_heads, widths_and_depths
 from chipwise.training.tasks.sentences.sections import sections
 
-STEP, FFN = 16, 4  # of widths; widths of the feed-forward in that of the model
 HEAD_SIZES = (64, 32, 16)
 ASPECT = (16, 64)  # width over depth: 64 in BERT-base and BERT-large, 16 to 64 in the small ones of Turc et al. 2019
 LOAD = """\
@@ -23,29 +22,17 @@ text = tokenizer("turn the light on", padding="max_length", truncation=True, ret
 logits = model(**text).logits"""
 
 
-def bert_proportions(spec: SpaceSpec) -> Iterator[dict[str, Any]]:
+def bert_proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
     """Classifiers in BERT's proportions around a space, as choices; up to half as wide and deep again as its largest.
 
     A full table, heads that are as wide as the model together, and a GELU feed-forward of four times the width.
     """
+    own = {"vocab_size": spec.kind.outputs, "table": FULL}
     for weights in spec.formats:
-        for d_model in range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP):
+        for d_model, depth in widths_and_depths(spec, step=STEP, aspect=ASPECT):
             head_size = next(size for size in HEAD_SIZES if d_model % size == 0)
-            heads = d_model // head_size
-            layer = {"heads": heads, "kv_heads": heads, "ffn": "gelu", "ffn_width": FFN * d_model}
-            for depth in range(1, int(max(spec.depth) * 1.5) + 1):
-                if ASPECT[0] <= d_model / depth <= ASPECT[1]:
-                    yield {
-                        "d_model": d_model,
-                        "depth": depth,
-                        "vocab_size": spec.kind.outputs,
-                        "head_size": head_size,
-                        "tie_embeddings": False,
-                        "weights": weights,
-                        "sharing": "none",
-                        "table": FULL,
-                        "layers": [layer] * depth,
-                    }
+            layer = {**full_heads(d_model, head_size), "ffn": "gelu"}
+            yield alike(layer, d_model, depth, head_size, weights) | own
 
 
 SENTENCES = Task(

@@ -28,7 +28,7 @@ SHOWN, FEWEST = 3, 200  # series whose forecasts are drawn; values that a series
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSpec:
-    """Series to learn: columns of numbers of CSV files, or ``waves``, which are made up for a first try."""
+    """Series to learn: numeric columns of CSV files, or ``waves``, which are synthetic."""
 
     source: str = "files"
     paths: tuple[str, ...] = ()  # from the run file's folder on
@@ -72,11 +72,11 @@ class SeriesStore:
         self.parts = {name: [parts[i] for parts in cut] for i, name in enumerate(("train", "validation", "test"))}
 
     def tokens_path(self, vocab_size: int) -> Path:
-        """Path of the series in so many tokens."""
+        """Path of the series in a vocabulary of this size."""
         return self.folder / f"series-{vocab_size}.npz"
 
     def tokens(self, vocab_size: int) -> TokenData:
-        """The series in so many tokens; sizes count values, so that losses are bits per value."""
+        """The series in a vocabulary of this size; sizes count values, so that losses are bits per value."""
         return load_tokens(self.tokens_path(vocab_size))
 
     def edges(self, vocab_size: int) -> Float64Array:
@@ -123,7 +123,7 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return {"forecasts": [{"true": e.tolist()} | {k: self._forecast(v, e) for k, v in shown.items()} for e in ends]}
 
     def _forecast(self, item: Exported, values: Float64Array) -> list[float]:
-        """The middle of the likeliest quantile before each value, by the exported graph."""
+        """One-step forecasts of the exported graph: the middle of the most likely quantile."""
         from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
         edges = self.store.edges(item.design.arch.vocab_size)

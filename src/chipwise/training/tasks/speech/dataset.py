@@ -1,7 +1,7 @@
-"""Labelled spectrograms as a data set: training batches are shifted in time, and parts of them are hidden.
+"""Data set of labelled spectrograms: training batches are shifted in time and partly masked.
 
 References:
-    Hidden bands and stretches of time: Park et al. 2019, SpecAugment, arXiv:1904.08779.
+    Masked bands and intervals: Park et al. 2019, SpecAugment, arXiv:1904.08779.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LabelledSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames)."""
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Spectrograms shifted in time (edges repeated), with one stretch and one group of bands set to their mean."""
+        """Spectrograms shifted in time (edges repeated), with one interval and one group of bands set to the mean."""
         count, bands, frames = inputs.shape
         most = int(SHIFT * frames)
         moved = np.arange(frames) - random.integers(-most, most + 1, (count, 1))

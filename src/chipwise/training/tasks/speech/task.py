@@ -21,7 +21,7 @@ EXAMPLE = "{axes: 1, size: 100, channels: 40, classes: 20, patch: [2, 5, 10]}"
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Axes that spectrograms do not have."""
+    """Refuses a space with a wrong number of axes."""
     return check_axes(inputs_of(space, ImageSpace), 1, f"spectrograms have one axis, time: {EXAMPLE}")
 
 

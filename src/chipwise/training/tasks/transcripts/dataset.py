@@ -1,6 +1,6 @@
-"""Spectrograms with texts as a data set: CTC training on characters, scored by the error rate.
+"""Data set of spectrograms with transcripts: CTC training on characters, scored by the character error rate.
 
-Label 0 is CTC's blank; texts that are shorter than the longest are filled up with it.
+Label 0 is CTC's blank, which also pads shorter texts.
 
 References:
     Graves et al. 2006, Connectionist Temporal Classification, ICML: the loss, and greedy (best path) decoding.
@@ -41,7 +41,7 @@ class TranscribedSpectrograms(LabelledArrays):
     """
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of other spectrograms, of other characters, or with too few positions."""
+        """Raises InputError if the model's spectrograms or characters differ, or it has too few positions."""
         if arch.outputs != len(self.classes):
             raise InputError(f"the model tells {arch.outputs} characters apart, the data has {len(self.classes)}")
         LabelledArrays.require_fit(self, arch)
@@ -83,7 +83,7 @@ class TranscribedSpectrograms(LabelledArrays):
         return edits_of(outputs, labels), (labels != BLANK).sum(1).astype(np.float64)
 
     def text(self, labels: Sequence[int] | NDArray[np.int64]) -> str:
-        """The text of some labels, without blanks."""
+        """The text that ``labels`` spell, without blanks."""
         return "".join(self.classes[label] for label in labels if label != BLANK)
 
 

@@ -20,7 +20,7 @@ model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_c
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Axes that images do not have."""
+    """Refuses a space with a wrong number of axes."""
     return check_axes(inputs_of(space, ImageSpace), 2, "images have two axes; leave it out")
 
 
