@@ -30,10 +30,29 @@ PARTS = {
     "reads_tokens",
     "asks",
 }  # fields of a model, and what a stem is
-SPACES = {"image", "ranking", "sound"}  # fields of a space
+SPACES = {"image", "ranking", "sentence", "sound"}  # fields of a space
 OF_SPACES = {"spec", "space", "_spec", "_space"}  # what a space is called
-KINDS = {"Tokens", "ImageStem", "SoundStem", "RankingStem", "QuestionStem", "Denoiser", "Projector"}  # classes
-FORMS = {"DECODER", "ENCODER", "CLASSIFIER", "IMAGE_ENCODER", "DENOISER", "TRANSCRIBER", "LISTENER", "RANKER"}  # values
+KINDS = {
+    "Tokens",
+    "ImageStem",
+    "SoundStem",
+    "RankingStem",
+    "SentenceStem",
+    "QuestionStem",
+    "Denoiser",
+    "Projector",
+}  # classes
+FORMS = {
+    "DECODER",
+    "ENCODER",
+    "CLASSIFIER",
+    "IMAGE_ENCODER",
+    "DENOISER",
+    "TRANSCRIBER",
+    "LISTENER",
+    "RANKER",
+    "SENTENCES",
+}  # values
 TESTS = {"form_of", "builds", "encodes_images", "transcribes", "question_of", "projector_of"}
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
