@@ -53,7 +53,6 @@ def evaluate_folder(
                 wanted, scores, method="tune", judged=f"shipped classifier: {classifier.judged}"
             ), reference
     origin = read_origin(folder)
-    assert origin.weights is not None
-    assert origin.tokenizer is not None
-    network, tokenizer = load_model(origin.arch, origin.weights), load_tokenizer(origin.tokenizer)
+    weights, path = origin.trained()
+    network, tokenizer = load_model(origin.arch, weights), load_tokenizer(path)
     return evaluate_task(network, tokenizer, wanted, method=method, on_progress=on_progress), reference

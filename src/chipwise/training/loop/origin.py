@@ -29,6 +29,16 @@ class Origin:
     weights: Mapping[str, AnyArray] | None = None
     tokenizer: Path | None = None
 
+    def trained(self) -> tuple[Mapping[str, AnyArray], Path]:
+        """Its weights and its tokenizer's file.
+
+        Raises:
+            InputError: It has none.
+        """
+        if self.weights is None or self.tokenizer is None:
+            raise InputError(f"{self.arch.name} has no trained weights")
+        return self.weights, self.tokenizer
+
 
 def read_origin(spec: str | Path) -> Origin:
     """The model that ``spec`` names, with weights and tokenizer where its folder has them.

@@ -65,9 +65,8 @@ def folder_losses(
         raise InputError(f"{text}: there is no text to evaluate on")
     origin = read_origin(place)
 
-    assert origin.weights is not None
-    assert origin.tokenizer is not None
-    stream, sizes = encode(load_tokenizer(origin.tokenizer), held), entry_bytes(held)
+    weights, path = origin.trained()
+    stream, sizes = encode(load_tokenizer(path), held), entry_bytes(held)
     data = TokenData(
         vocab_size=origin.arch.vocab_size,
         train=stream,
@@ -81,4 +80,4 @@ def folder_losses(
     def bits_per_byte(model: Any) -> float:
         return data.quality(model).bits_per_byte
 
-    return layer_losses(load_model(origin.arch, origin.weights), weight_format, bits_per_byte, on_progress=on_progress)
+    return layer_losses(load_model(origin.arch, weights), weight_format, bits_per_byte, on_progress=on_progress)
