@@ -16,7 +16,7 @@ pytestmark = pytest.mark.install
 WORKS = [
     "estimate gpt2 --device l4",
     "estimate gpt2 --device all",
-    "estimate gpt2 --train --batch 8",
+    "training-step gpt2 --batch 8",
     "estimate Qwen/Qwen3-8B --train-tokens 2T",
     "explain gpt2 --device l4",
     "compare gpt2 Qwen/Qwen3-0.6B --device l4,h100-sxm",

@@ -16,6 +16,7 @@ import chipwise
 from chipwise.cli import (
     agent,
     calibrate,
+    candidates,
     compare,
     devices,
     estimate,
@@ -40,6 +41,8 @@ from chipwise.cli import (
     subnetwork,
     teach,
     train,
+    training_step,
+    whole_runs,
 )
 from chipwise.cli.encoding import PLAINER
 from chipwise.cli.usage import UsageError, plain_error
@@ -89,6 +92,10 @@ app = typer.Typer(
 )
 for group, name, command, summary in (
     ("Predict", "estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
+    ("Predict", "training-step", training_step.command, "Predict one optimiser step."),
+    ("Predict", "pictures", whole_runs.pictures, "Predict the images or videos of a diffusion model."),
+    ("Predict", "parts", whole_runs.parts, "Predict the parts of a model on a phone's chip."),
+    ("Predict", "candidates", candidates.command, "Predict the cost of ranking numbers of candidates."),
     ("Predict", "compare", compare.command, "Compare models on several devices."),
     ("Predict", "explain", explain.command, "Explain where the time goes, and what would help."),
     ("Predict", "ops", fitting.command("ops"), "Predict the time of single operators."),

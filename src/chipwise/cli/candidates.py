@@ -1,43 +1,44 @@
-"""Prints the cost of ranking several numbers of candidates for ``chipwise estimate --candidates``."""
+"""``chipwise candidates``: the cost of ranking several numbers of candidates."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli.output import json_of, print_table, refuse, say
+from chipwise.cli import completion, options
+from chipwise.cli.output import json_of, print_table, say
 from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.layout import Column, Table
 from chipwise.errors import InputError
 
-READ = ("model", "device", "memory", "like", "runtime", "weights", "candidates", "shards", "as_json")
 
+def command(
+    model: options.Model,
+    device: options.Device = "h100-sxm",
+    memory: options.Memory = None,
+    counts: Annotated[str, typer.Option(help="Numbers of candidates.")] = "1,8,32,128,512",
+    runtime: options.Runtime = None,
+    weights: options.Weights = None,
+    shards: Annotated[int | None, typer.Option(help="Devices over which embedding tables are sharded.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict the cost of ranking several numbers of candidates, together and one by one.
 
-def answered(context: typer.Context, model: str, device: str, *, counts: str | None, shards: int | None) -> bool:
-    """Prints the costs if numbers of candidates are given; returns whether they are.
-
-    Raises:
-        typer.BadParameter: An option was given that cannot be combined with ``--candidates``.
+    chipwise candidates runs/ranking/winner --device l4 --counts 1,8,32,128,512
     """
-    told = context.params
-    if counts is None:
-        refuse(context, "shards", why="is for --candidates")
-        return False
-    refuse(context, *(name for name in told if name not in READ), why="cannot be combined with --candidates")
     try:
         numbers = [int(part) for part in counts.split(",")]
     except ValueError:
-        raise InputError(
-            f"--candidates: must be comma-separated whole numbers, such as 1,8,32; not {counts!r}"
-        ) from None
-    found = api.candidates(
-        model, device=device, counts=numbers, runtime=told["runtime"], weights=told["weights"], shards=shards
-    )
-    if told["as_json"]:
+        raise InputError(f"--counts: must be comma-separated whole numbers, such as 1,8,32; not {counts!r}") from None
+    device = completion.sized(device, memory)
+    found = api.candidates(model, device=device, counts=numbers, runtime=runtime, weights=weights, shards=shards)
+    if as_json:
         json_of([{**plain(row), "times_cheaper": row.times_cheaper} for row in found])
-        return True
+        return
     say(f"{model} on {device}: predicted, 90 % intervals where they are known", bold=True)
     heads = ("candidates", "together", "over one", "one by one", "over one", "times cheaper")
     table = Table(columns=[Column(head=head, right=True) for head in heads])
@@ -52,7 +53,6 @@ def answered(context: typer.Context, model: str, device: str, *, counts: str | N
             f"{row.times_cheaper:.1f}",
         )
     print_table(table)
-    return True
 
 
 def _between(item: answers.Predicted) -> str:

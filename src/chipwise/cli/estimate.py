@@ -11,8 +11,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import candidates as ranked
-from chipwise.cli import completion, image_size, quality, whole_runs
+from chipwise.cli import completion, image_size, options, quality, whole_runs
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.core import units
 from chipwise.core.csvfile import own_columns
@@ -20,18 +19,11 @@ from chipwise.core.layout import Column, Table
 
 TABLE_ONLY = ("table", "out", "as_json")
 SHARE_SAID = 0.005  # of TPOT; a smaller share of waiting is not shown
-TRAIN_ONLY = ("checkpoint", "microbatches", "zero")
 
 
 def command(
     context: typer.Context,
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
-            autocompletion=completion.models,
-        ),
-    ] = None,
+    model: Annotated[str | None, options.MODEL] = None,
     device: Annotated[
         str,
         typer.Option(
@@ -39,30 +31,21 @@ def command(
             autocompletion=completion.devices,
         ),
     ] = "h100-sxm",
-    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completion.runtimes,
-            help="vllm, sglang, trtllm, llama.cpp, … Default: what suits the chip; torch-compile with --train.",
-        ),
-    ] = None,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
-    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
-    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
-    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
-    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
-    batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="bf16, fp8, nvfp4, int4, q4_k_m, …; own: the checkpoint's. Default: what suits the chip."),
-    ] = None,
-    kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
-    dp: Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)] = 1,
+    memory: options.Memory = None,
+    runtime: options.Runtime = None,
+    prompt: options.Prompt = 1024,
+    new: options.New = 128,
+    images: options.Images = 0,
+    size: options.ImageSize = image_size.DEFAULT,
+    audio: options.Audio = None,
+    like: options.Like = None,
+    batch: options.Batch = 1,
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
+    ep: options.Ep = 1,
+    dp: options.Dp = 1,
     gpu_layers: Annotated[
         str | None, typer.Option(help="Layers on the card (llama.cpp's -ngl), the rest on its host; or auto.")
     ] = None,
@@ -70,27 +53,11 @@ def command(
     host: Annotated[
         str | None, typer.Option(help="The card's host: a processor, or its memory bandwidth, such as '60 GB/s'.")
     ] = None,
-    height: Annotated[int | None, typer.Option(help="Height of the image in pixels (diffusion models).", min=1)] = None,
-    width: Annotated[int | None, typer.Option(help="Width of the image in pixels (diffusion models).", min=1)] = None,
-    frames: Annotated[int | None, typer.Option(help="Frames of a video (diffusion); 1: image.", min=1)] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps (diffusion models).", min=1)] = None,
-    part: Annotated[str | None, typer.Option(help="One part of a model on a phone's chip, such as encoder.")] = None,
-    candidates: Annotated[str | None, typer.Option(help="Numbers of candidates, such as 1,8,32,128,512.")] = None,
-    shards: Annotated[int | None, typer.Option(help="Devices over which embedding tables are sharded.")] = None,
-    train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
-    microbatches: Annotated[int, typer.Option(help="With --train: number of microbatches.", min=1)] = 1,
-    zero: Annotated[
-        int,
-        typer.Option(
-            help="With --train: shard optimiser states (1), also gradients (2), also weights (3: FSDP) over --dp."
-        ),
-    ] = 0,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
-    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
+    train_tokens: options.TrainTokens = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="Also print every kernel with its time.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model; --kernels shows every kernel.
 
@@ -103,21 +70,14 @@ def command(
 
     Many rows: chipwise estimate --table rows.csv --out out.csv
 
-    Training: chipwise estimate Qwen/Qwen3-0.6B --train --batch 8 --prompt 2048
-
-    Training with FSDP: chipwise estimate Qwen/Qwen3-8B --train --dp 8 --zero 3 --checkpoint --batch 8
-
     Quality: chipwise estimate meta-llama/Llama-3.1-8B --train-tokens 2T
-
-    Pictures: chipwise estimate black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28 --batch 4
 
     Images: chipwise estimate Qwen/Qwen2.5-VL-7B-Instruct --images 2 --image-size 1280x720 --prompt 100
 
     Speech, with its real-time factor: chipwise estimate openai/whisper-large-v3 --device rtx-4090 --new 100
 
-    Ranking: chipwise estimate runs/ranking/winner --device l4 --candidates 1,8,32,128,512
-
-    Parts on a phone's NPU: chipwise estimate openai/whisper-small --device snapdragon-8-elite --weights w8a16
+    Training steps, diffusion models, parts on a phone's NPU and numbers of candidates have commands of their own:
+    training-step, pictures, parts, candidates.
 
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
     image_size, audio_s.
@@ -129,43 +89,16 @@ def command(
             raise typer.BadParameter("give a MODEL or a --table, not both")
         if out is None:
             raise typer.BadParameter("--table needs --out, the file to write the answers to")
-        started = time.perf_counter()
-        with progress_bar("estimating", quiet=as_json) as advance:
-            count, failed = api.estimate_table(table, out, on_progress=advance)
-        spent_s = time.perf_counter() - started
-        if as_json:
-            told = {"rows": count, "failed": failed, "out": str(out)}
-            json_of({**told, "seconds": spent_s, "rows_per_s": count / spent_s})
-        else:
-            rate = f"{count / spent_s:,.0f} rows/s"
-            notices.print(f"{count - failed} of {count} rows answered, {failed} with an error, {rate}; wrote {out}")
-            if own := own_columns(table, (*answers.ASKED, *answers.ALSO_ASKED, *answers.ANSWERED)):
-                notices.print(f"note: columns copied unchanged: {', '.join(own)}")
+        _answer_table(table, out, as_json=as_json)
         return
     if model is None:
         raise typer.BadParameter("give a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
     model, device = answers.alike.named(model, like), completion.sized(device, memory)
-    if ranked.answered(context, model, device, counts=candidates, shards=shards):
-        return
     if audio is not None and not api.resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
-    picture = {"height": height, "width": width, "frames": frames, "steps": steps}
-    if whole_runs.answered(context, model, picture, part=part, as_json=as_json):
+    if whole_runs.answered(context, model, as_json=as_json):
         return
-    if train:
-        serving = ("new", "kv", "audio", "images", "size", "gpu_layers", "n_cpu_moe", "host")
-        refuse(context, *serving, why="is for serving, not for --train")
-        if device == "all":
-            raise typer.BadParameter("--train works for one device at a time, not for all")
-        step = api.estimate_training(
-            model, device=device, runtime=runtime or "torch-compile", prompt=prompt, batch=batch,
-            microbatches=microbatches, checkpoint=checkpoint, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp, zero=zero,
-        )  # fmt: skip
-        json_of(quality.with_quality(step, model, train_tokens)) if as_json else _print_training(model, step)
-        quality.print_quality(model, None if as_json else train_tokens)
-        return
-    refuse(context, *TRAIN_ONLY, why="is for --train")
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
     sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch, "audio_s": audio}
     if images:
@@ -188,6 +121,21 @@ def command(
         raise typer.Exit(2)
 
 
+def _answer_table(table: Path, out: Path, *, as_json: bool) -> None:
+    started = time.perf_counter()
+    with progress_bar("estimating", quiet=as_json) as advance:
+        count, failed = api.estimate_table(table, out, on_progress=advance)
+    spent_s = time.perf_counter() - started
+    if as_json:
+        told = {"rows": count, "failed": failed, "out": str(out)}
+        json_of({**told, "seconds": spent_s, "rows_per_s": count / spent_s})
+    else:
+        rate = f"{count / spent_s:,.0f} rows/s"
+        notices.print(f"{count - failed} of {count} rows answered, {failed} with an error, {rate}; wrote {out}")
+        if own := own_columns(table, (*answers.ASKED, *answers.ALSO_ASKED, *answers.ANSWERED)):
+            notices.print(f"note: columns copied unchanged: {', '.join(own)}")
+
+
 def _layers(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdigit() else text
 
@@ -196,29 +144,8 @@ def _between(value: answers.Predicted, kind: str) -> str:
     return units.span(value.value, value.low, value.high, kind)
 
 
-def _print_training(model: str, step: answers.TrainingEstimate) -> None:
-    several = f"{step.devices} x " if step.devices > 1 else ""
-    say(f"{model}, one training step on {several}{step.device}: {step.provenance}, 90 % interval", bold=True)
-    table = Table(columns=[Column(), Column(prose=True)])
-    table.add("step", _between(step.step, "time"))
-    parts = {
-        "forward": step.forward_s,
-        "backward": step.backward_s,
-        "recomputed": step.recompute_s,
-        "optimiser": step.optimiser_s,
-        "communication": step.communication_s,
-    }
-    for name, seconds in parts.items():
-        if seconds:
-            share = units.show(seconds / step.step.value, "share", digits=2)
-            table.add(f"  {name}", f"{units.show(seconds, 'time')}, {share}")
-    table.add("throughput", units.show(step.tokens_per_s, "rate"))
-    table.add("MFU", units.show(step.mfu, "share"))
-    table.add("memory per device", _memory(step.peak_memory_bytes, step.memory_bytes))
-    print_table(table)
-
-
-def _memory(peak_bytes: float, parts: Mapping[str, float]) -> str:
+def memory_said(peak_bytes: float, parts: Mapping[str, float]) -> str:
+    """A device's peak memory, and what holds it."""
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in parts.items())
     return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
@@ -261,7 +188,7 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
         if name == "tpot_p50" and found.prompts_wait_s > SHARE_SAID * found.tpot_s:
             waited, step = (units.show(value, "time") for value in (found.prompts_wait_s, found.decode_step_s or 0.0))
             table.add("  of which", f"{waited} waiting for other requests' prompts; a decode step takes {step}")
-    table.add("memory per device", _memory(found.peak_memory_bytes, found.memory_bytes))
+    table.add("memory per device", memory_said(found.peak_memory_bytes, found.memory_bytes))
     label = "decode is bound by" if generates else "pass is bound by"
     if found.bound:
         table.add(label, found.bound.value)

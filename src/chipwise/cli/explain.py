@@ -10,7 +10,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, image_size, quality
+from chipwise.cli import completion, image_size, options, quality
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.cli.whole_runs import explained
 from chipwise.core import units
@@ -24,43 +24,23 @@ WIDTH = 16  # characters of the longest bar
 
 def command(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
-            autocompletion=completion.models,
-        ),
-    ],
-    device: Annotated[
-        str,
-        typer.Option(
-            help="A device of `chipwise devices` (or a part: apple-m3-max:cpu), a YAML file, or `here`.",
-            autocompletion=completion.devices,
-        ),
-    ] = "h100-sxm",
-    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=completion.runtimes, help="vllm, sglang, trtllm, torch-eager, …; onnxruntime here."
-        ),
-    ] = None,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
-    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
-    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
-    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
-    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
-    batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="bf16, fp8, q4_k_m, …; own: the checkpoint's. Default: what suits the chip."),
-    ] = None,
-    kv: Annotated[str | None, typer.Option(help="KV-cache dtype. Default: same as the activations.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
-    dp: Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)] = 1,
+    model: options.Model,
+    device: options.Device = "h100-sxm",
+    memory: options.Memory = None,
+    runtime: options.Runtime = None,
+    prompt: options.Prompt = 1024,
+    new: options.New = 128,
+    images: options.Images = 0,
+    size: options.ImageSize = image_size.DEFAULT,
+    audio: options.Audio = None,
+    like: options.Like = None,
+    batch: options.Batch = 1,
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
+    ep: options.Ep = 1,
+    dp: options.Dp = 1,
     shared: Annotated[int, typer.Option(help="Tokens of each prompt that all requests have in common.", min=0)] = 0,
     train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
@@ -75,8 +55,8 @@ def command(
     apply: Annotated[int | None, typer.Option(help="Write the model with advice number N applied.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="File that --apply writes.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
-    train_tokens: Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    train_tokens: options.TrainTokens = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Explain where a model's time goes on a chip, how far it is from the limit, and what each change would gain.
 

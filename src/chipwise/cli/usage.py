@@ -24,6 +24,13 @@ _PLAIN = (  # typer's messages, and chipwise's wording
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
     (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
 )
+MOVED = {  # options of estimate that have commands of their own
+    **dict.fromkeys(("--train", "--checkpoint", "--microbatches", "--zero"), "training-step"),
+    **dict.fromkeys(("--height", "--width", "--frames", "--steps"), "pictures"),
+    "--part": "parts",
+    "--candidates": "candidates --counts",
+    "--shards": "candidates",
+}
 OTHER_WORDS = {  # commands of other tools, and chipwise's equivalents
     "bench": ("measure",),
     "benchmark": ("measure",),
@@ -70,7 +77,9 @@ def plain_error(error: Any) -> InputError:
     if option := getattr(error, "option_name", None):
         if type(error).__name__ == "NoSuchOption":
             known = error.possibilities or _options(context)
-            said = f"there is no option {short(option, quoted=False)}; {nearest(option, known)}"
+            moved = MOVED.get(option) if context is not None and context.info_name == "estimate" else None
+            meant = f"chipwise {moved} has it" if moved else nearest(option, known)
+            said = f"there is no option {short(option, quoted=False)}; {meant}"
     elif missing and parameter is not None:
         kind = "option" if _name(parameter).startswith("-") else "argument"
         said = f"the {kind} {_name(parameter)} is missing"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli.output import is_default, json_of, print_table, refuse, say
+from chipwise.cli import options
+from chipwise.cli.output import json_of, print_table, refuse, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
@@ -25,53 +27,68 @@ LABELS = {
 }
 
 
-def answered(
-    context: typer.Context,
-    model: str,
-    picture: Mapping[str, int | None],
-    *,
-    part: str | None,
-    as_json: bool,
-) -> bool:
-    """Prints the answer if one of these laws applies; returns whether one did.
+def pictures(
+    model: Annotated[str, typer.Argument(help="A diffusion model of `chipwise models`.")],
+    device: options.Device = "h100-sxm",
+    height: Annotated[int | None, typer.Option(help="Pixels. Default: 1024, of a video 480.", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Pixels. Default: 1024, of a video 832.", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of a video; 1: image.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: the model's usual.", min=1)] = None,
+    batch: Annotated[int, typer.Option(help="Images or videos that are made together.", min=1)] = 1,
+    tp: Annotated[int, typer.Option(help="Devices that share each of them.", min=1)] = 1,
+    runtime: Annotated[str | None, typer.Option(help="diffusers.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict the images or videos of a diffusion model: seconds, watts, joules, price.
 
-    Args:
-        context: The command's, with the options that all models share.
-        model: The model as given on the command line.
-        picture: The options for diffusion models.
-        part: The requested part of the model.
-        as_json: Whether to print JSON.
+    chipwise pictures black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28 --batch 4
+    """
+    found = api.estimate_pictures(
+        model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=tp,
+        runtime=runtime,
+    )  # fmt: skip
+    json_of(found) if as_json else _print([found])
+
+
+def parts(
+    model: Annotated[str, typer.Argument(help="A model that Qualcomm compiles part by part, such as whisper_small.")],
+    device: Annotated[
+        str, typer.Option(help="A Snapdragon or Dragonwing chip; CHIP:gpu or CHIP:cpu for other units than its NPU.")
+    ] = "snapdragon-8-elite",
+    part: Annotated[str | None, typer.Option(help="One part, such as encoder. Default: all.")] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="qnn, onnxruntime, litert, … Default: qnn on the NPU, litert elsewhere.")
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="fp16, w8a16, w8a8, w4a16. Default: fp16.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict each part of a model on a phone's chip: an encoder, a decoder, a text tower.
+
+    chipwise parts openai/whisper-small --device snapdragon-8-elite --weights w8a16
+    """
+    found = api.estimate_parts(model, device=device, part=part, runtime=runtime, weights=weights)
+    json_of(list(found)) if as_json else _print(found)
+
+
+def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
+    """Prints the answer of ``chipwise estimate`` if one of these laws applies; returns whether one did.
 
     Raises:
-        typer.BadParameter: An option of other models was typed.
+        typer.BadParameter: An option of language models was typed.
     """
-    law = answers.law_of(model, context.params["device"], part)
-    if law != "pictures":
-        refuse(context, *picture, why="only applies to diffusion models, such as stable-diffusion-3.5-large")
-    if law != "parts":
-        refuse(context, "part", why="only applies to models compiled by Qualcomm, such as whisper_small")
+    told = context.params
+    law = answers.law_of(model, told["device"])
     if law is None:
         return False
-    language = ("prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp", *SHARED)
-    training = ("train", "checkpoint", "microbatches", "zero", "train_tokens")
     if law == "pictures":
-        refuse(context, *language, *training, "weights", why="only applies to language models, not to diffusion models")
-        _pictures(context, model, picture, as_json=as_json)
+        refuse(context, *SERVED, "weights", why="only applies to language models, not to diffusion models")
+        if told["device"] == "all":
+            raise typer.BadParameter("diffusion models are predicted for one device at a time, not for all")
+        pictures(model, told["device"], batch=told["batch"], tp=told["tp"], runtime=told["runtime"], as_json=as_json)
     else:
-        refuse(
-            context, *language, *training, "tp", "batch", why="only applies to language models, not to parts on a phone"
-        )
-        _parts(context, model, part, as_json=as_json)
+        refuse(context, *SERVED, "tp", "batch", why="only applies to language models, not to parts on a phone")
+        parts(model, told["device"], runtime=told["runtime"], weights=told["weights"], as_json=as_json)
     return True
-
-
-def _pictures(context: typer.Context, model: str, picture: Mapping[str, int | None], *, as_json: bool) -> None:
-    told = context.params
-    if told["device"] == "all":
-        raise typer.BadParameter("diffusion models are predicted for one device at a time, not for all")
-    asked = {name: told[name] for name in ("device", "batch", "runtime")} | dict(picture)
-    found = api.estimate_pictures(model, devices=told["tp"], **asked)
-    json_of(found) if as_json else _print([found])
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
@@ -146,20 +163,15 @@ def _print_compared(found: Sequence[answers.RunEstimate]) -> None:
     print_table(table)
 
 
-SHARED = ("memory", "gpu_layers", "n_cpu_moe", "host")  # options for language models only
+SERVED = (
+    "prompt", "new", "kv", "images", "size", "audio", "pp", "ep", "dp", "memory", "gpu_layers", "n_cpu_moe", "host",
+    "train_tokens",
+)  # fmt: skip
 LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
     "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
     "html", "train_tokens", "memory",
 )  # fmt: skip
-
-
-def _parts(context: typer.Context, model: str, part: str | None, *, as_json: bool) -> None:
-    asked = {name: context.params[name] for name in ("runtime", "weights")}
-    if not is_default(context, "device"):
-        asked["device"] = context.params["device"]
-    found = api.estimate_parts(model, part=part, **asked)
-    json_of(list(found)) if as_json else _print(found)
 
 
 def _print(found: Sequence[answers.RunEstimate]) -> None:

@@ -30,7 +30,7 @@ OUTPUTS = [
     ("estimate", "gpt2", "--device", "l4"),
     ("estimate", "meta-llama/Llama-3.1-8B", "--device", "h100-sxm", "--weights", "fp8", "--batch", "16"),
     ("estimate", LLAMA, "--device", A100, "--batch", "4", "--prompt", "30000"),
-    ("estimate", "Qwen/Qwen3-0.6B", "--device", A100, "--train", "--batch", "8"),
+    ("training-step", "Qwen/Qwen3-0.6B", "--device", A100, "--batch", "8"),
     ("estimate", "bert-base-uncased", "--device", "l4"),
     ("estimate", "gpt2", "--device", "all"),
     ("compare", "gpt2", "Qwen/Qwen3-0.6B", LLAMA, "--device", "l4,h100-sxm"),

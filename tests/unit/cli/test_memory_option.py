@@ -42,10 +42,7 @@ def test_a_card_sold_with_one_size_says_so() -> None:
     ("typed", "said"),
     [
         ("estimate sdxl --device rtx-4090 --gpu-layers 3", "--gpu-layers only applies to language models"),
-        ("estimate sdxl --device rtx-4090 --zero 2", "--zero only applies to language models"),
         ("explain sdxl --device rtx-4090 --memory 16GB", "--memory only applies to language models"),
-        ("estimate qwen3-0.6b --train --host l4", "--host is for serving"),
-        ("estimate qwen3-0.6b --zero 3", "--zero is for --train"),
         ("estimate qwen3-0.6b --device rtx-4070 --gpu-layers many", "must be a number of layers or auto"),
         ("models --host core-i7-13700k", "--host needs --device"),
     ],

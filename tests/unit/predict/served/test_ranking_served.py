@@ -112,7 +112,7 @@ def test_estimates_are_in_requests() -> None:
 
 def test_the_command_prints_a_row_for_each_count(tmp_path: Path) -> None:
     save(ranker(), tmp_path / "ranker.yaml")
-    asked = ["estimate", str(tmp_path / "ranker.yaml"), "--device", "l4", "--candidates", "1,128"]
+    asked = ["candidates", str(tmp_path / "ranker.yaml"), "--device", "l4", "--counts", "1,128"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert "128" in done.output
