@@ -105,4 +105,4 @@ def test_resuming_an_empty_folder_says_that_a_new_run_starts(tmp_path: Path, mon
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code in (0, None)
-    assert capsys.readouterr().err == f"{out}: there is no run to resume; starting a new one\n"
+    assert capsys.readouterr().err == f"{out} holds no run to resume; starting a new one\n"
