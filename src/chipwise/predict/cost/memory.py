@@ -61,14 +61,13 @@ TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tie
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
     """The parts of ``design`` under ``workload``, as ``runtime`` holds them."""
     arch = design.arch
-    if not arch.reads_tokens:
-        workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
     table = 4 * (arch.vocab_size * arch.d_model + (1 + arch.crosses) * arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
     matrices = dict.fromkeys(formats.all, 0)
     if not arch.reads_tokens:
+        workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
         shapes = arch.stem.matrices(arch.d_model)
         for into, outputs in (*shapes, *arch.head.matrices(arch, arch.stem)):
             matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.ends import Pooler, States, Tokens
@@ -32,10 +33,11 @@ class Ends:
 
     stem: Lowered
     ends: Lowered
+    normed: Literal["all", "last"] = "all"  # positions that the final norm takes
 
 
 KINDS: Mapping[type[Stem], Ends] = {
-    Tokens: Ends(text.stem, text.ends),
+    Tokens: Ends(text.stem, text.ends, normed="last"),
     ImageStem: Ends(images.stem, images.ends),
     QuestionStem: Ends(images.stem_and_projector, images.ends),
     RankingStem: Ends(ranking.stem, ranking.scores),
@@ -72,19 +74,21 @@ def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
             sources = sound.frames(arch.encoder_stem, reader, encoding.batch)
         for part in (*sources, *stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
-    yield from KINDS[type(arch.stem)].stem(setting, step)
+    kind = KINDS[type(arch.stem)]
+    yield from kind.stem(setting, step)
     if arch.embedding_norm:
         for part in setting.norm(step.tokens):
             yield part.inside("embedding")
     yield from text.layer_inputs(setting, step)
     yield from stack(arch.layers, setting, step, own_formats=True)
-    rows = step.tokens if step.every_logit or isinstance(arch.head, States) or not arch.reads_tokens else step.batch
+    last = kind.normed == "last" and not step.every_logit and not isinstance(arch.head, States)
+    rows = step.batch if last else step.tokens
     if arch.final_norm:
         for part in setting.norm(rows):
             yield part.inside("head")
     if isinstance(arch.head, Pooler):
         yield setting.plain_matmul("pooler", step.batch, arch.d_model, arch.d_model, bias=True).inside("head")
-    for part in KINDS[type(arch.stem)].ends(setting, step):
+    for part in kind.ends(setting, step):
         yield part.inside("head")
     if arch.head.writes and setting.plan.pp > 1:
         payload = setting.activation_bytes(step.tokens * arch.d_model)

@@ -210,7 +210,7 @@ def _served(
 
 def _decodes(arch: ArchSpec) -> bool:
     """Whether the model is a text decoder."""
-    return arch.causal and not arch.encoder and arch.reads_tokens
+    return arch.causal and not arch.encoder
 
 
 def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:
