@@ -92,7 +92,7 @@ def test_layers_that_lose_most_stay_wide(tmp_path: Path) -> None:
     first, second = rules()["layer_precision"](asked)
     assert first.changed.wide_layers == {5, 11, 20}
     assert first.changed.wide_layers < second.changed.wide_layers
-    assert first.quality.startswith("0.029 of the 0.379")  # 29 x 0.001 of 0.35 + 0.029
+    assert first.quality.startswith("0.029 of the measured 0.379")  # 29 x 0.001 of 0.35 + 0.029
 
 
 def test_without_a_measurement_the_ends_stay_wide() -> None:
