@@ -93,7 +93,7 @@ def calibrate(
         threads: Its threads.
         seconds: Target duration on an idle machine. It sets how many models are measured; from a minute on, models
             larger than most caches are among them.
-        seed: Of the random models.
+        seed: Random seed of the random models.
         on_progress: Called with the name of the step and the share that is done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
         partial: A file that keeps what is measured until all is: a calibration that was stopped continues where it was.
@@ -107,7 +107,7 @@ def calibrate(
     Raises:
         InputError: ``seconds`` is not a positive number, or there are more threads than cores.
         MeasurementError: A measuring process failed.
-        UnknownName: There is no such runtime.
+        UnknownName: No such runtime is known.
         Unsupported: No exporter writes models for it.
     """
     check_exporter(runtime)

@@ -520,7 +520,7 @@ def fit_from_measurements(
         profile: A calibrated profile.
         store: The store of measurements; the user's own unless given.
         count: Few-shot: use this many of them, drawn at random by ``seed``.
-        seed: Of the draw.
+        seed: Random seed of the draw.
 
     Raises:
         InputError: There are too few measurements whose design is known.

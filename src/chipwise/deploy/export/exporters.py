@@ -58,7 +58,7 @@ def export_for(
     With ``external_data``, ONNX models of more than 2 GiB are written as two files; otherwise they are refused.
 
     Raises:
-        UnknownName: There is no such runtime.
+        UnknownName: No such runtime is known.
         Unsupported: No exporter writes files for that runtime, or the runtime or the file does not support this design.
         DoesNotFit: Building random weights needs more memory than is free.
     """
@@ -136,7 +136,7 @@ def check_exporter(runtime: str) -> None:
     """Checks that models can be exported for ``runtime``.
 
     Raises:
-        UnknownName: There is no such runtime.
+        UnknownName: No such runtime is known.
         Unsupported: No exporter writes files for it.
     """
     if runtime not in RUNTIMES:

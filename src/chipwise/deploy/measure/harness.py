@@ -94,7 +94,7 @@ def measure(
 
     Raises:
         MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
-        UnknownName: There is no such runtime.
+        UnknownName: No such runtime is known.
         InputError: There are more threads than cores.
     """
     if remote is None:

@@ -115,7 +115,7 @@ class Measurement(Result):
         """A metric by its common name, such as ``tpot_p99``, in SI units.
 
         Raises:
-            UnknownName: There is no such metric.
+            UnknownName: No such metric is known.
             MeasurementError: This machine could not measure it.
         """
         if name not in METRICS:
@@ -135,7 +135,7 @@ class Measurement(Result):
         drift, shrunk by that scatter.
 
         Raises:
-            UnknownName: There is no such metric.
+            UnknownName: No such metric is known.
             MeasurementError: This machine could not measure it.
         """
         value = self.metric(name)
@@ -157,7 +157,7 @@ class Measurement(Result):
         A bound is None if the samples do not bound the percentile, or for peak memory.
 
         Raises:
-            UnknownName: There is no such metric.
+            UnknownName: No such metric is known.
             MeasurementError: This machine could not measure it.
         """
         value = self.corrected(name)
@@ -180,7 +180,7 @@ class Measurement(Result):
         not recorded, wall time is used.
 
         Raises:
-            UnknownName: There is no such metric.
+            UnknownName: No such metric is known.
             MeasurementError: This machine could not measure it.
         """
         if name.endswith("_p50") and self.own_drift is not None:

@@ -29,7 +29,7 @@ class OnnxDenoiser(SinglePass):
     Args:
         path: The file of a pass.
         batch: Images at once.
-        threads: Of the runtime.
+        threads: Threads of the runtime.
         loaded: The file's session and metadata, where they are at hand.
     """
 

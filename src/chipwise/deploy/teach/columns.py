@@ -109,7 +109,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
 
     Raises:
         SpecError: There is no such column, or two stand for one field.
-        UnknownName: There is no such field.
+        UnknownName: No such field is known.
     """
     fields: dict[str, str] = {}
     scale: dict[str, float] = {}

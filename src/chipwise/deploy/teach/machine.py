@@ -105,7 +105,7 @@ def teach_machine(
         base: The data sheet underneath. Default: that of the profile's earlier versions, or the sheet of that name.
         mapped: Column -> field, where names of columns say too little.
         where: Column -> value of the rows to use.
-        runtime: Of rows that name none.
+        runtime: Runtime of rows that name none.
         add: Whether the rows of the newest version count too.
         keep: Whether to save the profile.
 

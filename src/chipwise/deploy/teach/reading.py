@@ -81,7 +81,7 @@ def read_table(
         source: A CSV file (also ``.gz``), JSON lines of ``chipwise measurements export``, or ``measurements``.
         mapped: Column -> field, for columns whose names say too little.
         where: Column -> value: only rows that have it.
-        runtime: Of rows that name none.
+        runtime: Runtime of rows that name none.
         most: Most rows of one machine; of a CSV table of several, only the machines' names are then read.
 
     Raises:

@@ -179,7 +179,7 @@ def pack_run(
         threads: Threads of the runtime; the run's own by default.
         gpu_layers: llama.cpp: layers on the GPU, -1 for all.
         created: ISO 8601.
-        version: Of chipwise.
+        version: Version of chipwise.
         on_note: Called with the models that cannot be exported for a runtime, and why.
 
     Raises:

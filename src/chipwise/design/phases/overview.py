@@ -218,7 +218,7 @@ def overview_of(
 
     Raises:
         SpecError: The file is wrong, or its space is empty or contradicts itself.
-        UnknownName: There is no such device.
+        UnknownName: No such device is known.
         Unsupported: The runtime does not exist there, or has no format for the space's weights.
     """
     whole, alone = _read(file)

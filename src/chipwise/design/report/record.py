@@ -45,7 +45,7 @@ class TaskScore:
     metric: str | None = None  # accuracy or spearman
     method: str | None = None
     value: float | None = None
-    low: float | None = None  # of the 95 % interval over items
+    low: float | None = None  # lower end of the 95 % interval over items
     high: float | None = None
     train_items: int | None = None
     test_items: int | None = None
@@ -74,7 +74,7 @@ class Agreement:
     candidates: int
     pairs: int
     tau: float | None = None
-    low: float | None = None  # of the 95 % interval over candidates
+    low: float | None = None  # lower end of the 95 % interval over candidates
     high: float | None = None
 
 
@@ -188,10 +188,10 @@ class Trial:
     rung: int | None = None  # of successive halving; None before training
     choices: dict[str, object] = field(default_factory=dict)
     parameters: int | None = None
-    loss: float | None = None  # of the validation text, trained weights
+    loss: float | None = None  # loss on the validation text, trained weights
     perplexity: float | None = None
-    quantised_loss: float | None = None  # of the validation text, by the exported artefact
-    test_loss: float | None = None  # of the test text, which selected nothing, by the exported artefact
+    quantised_loss: float | None = None  # loss on the validation text, by the exported artefact
+    test_loss: float | None = None  # loss on the test text, which selected nothing, by the exported artefact
     train_cpu_s: float | None = None
     curve: tuple[CurvePoint, ...] = ()
     predicted: dict[str, Interval] = field(default_factory=dict)  # written once, before anything of it was measured

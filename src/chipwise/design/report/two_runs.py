@@ -1,4 +1,4 @@
-"""Two runs side by side: their limits, promises against measurements, designs, and both fronts in one picture."""
+"""Two runs side by side: their limits, predictions and measurements, designs, and both fronts in one picture."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ class TaskSpec:
 
     name: str | None = None
     file: str | None = None
-    kind: Kind | None = None  # what a file's labels are, where that is not plain
+    kind: Kind | None = None  # what the labels in a file are; None: decided by the file
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.file is None):

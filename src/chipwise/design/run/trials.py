@@ -29,7 +29,7 @@ class TrainedRung:
     rung: int
     cpu_s: float  # of what it trained on, a core or a GPU, in total: earlier rungs included
     tokens: int
-    loss: float  # of the validation text, trained weights
+    loss: float  # loss on the validation text, trained weights
     quantised_loss: float  # in the deployed weight format
     perplexity: float | None = None
     weights: str | None = None  # file in the training's folder
@@ -72,8 +72,8 @@ class TrialNotes:
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
     by_matrix: Mapping[str, object] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
-    exported_loss: float | None = None  # of the validation text, by the exported graph
-    test_loss: float | None = None  # of the test text, which selected nothing, by the exported graph
+    exported_loss: float | None = None  # loss on the validation text, by the exported graph
+    test_loss: float | None = None  # loss on the test text, which selected nothing, by the exported graph
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
 
     def to_plain(self) -> dict[str, object]:

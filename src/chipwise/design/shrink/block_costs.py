@@ -68,7 +68,7 @@ def measure_costs(
     Args:
         arch: The original.
         options: Sizes by kind of block; the whole size and 0 are added.
-        clock: What says how long models take.
+        clock: Gives the time that models take.
         on_progress: Called with the timings done and the total.
     """
     if not generates(arch):  # a row of its table is looked up whatever its size

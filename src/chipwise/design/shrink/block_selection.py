@@ -130,7 +130,7 @@ class Sampler:
         costs: Seconds of blocks.
         limits: What a cut may take.
         value_bytes: Bytes of one weight.
-        seed: Of the draws.
+        seed: Random seed of the draws.
     """
 
     def __init__(

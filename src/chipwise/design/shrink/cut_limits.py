@@ -27,7 +27,7 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
 
     Args:
         work: The original.
-        constraints: Of the run.
+        constraints: Limits of the run.
         original: What the original was measured at, by metric.
 
     Raises:

@@ -73,7 +73,7 @@ class Distiller:
         turn: The cuts of a step by its number; the whole of ``arch`` unless given.
         seed: Order of the batches.
         path: The checkpoint.
-        precision: Of the comparison's matrix products.
+        precision: Precision of the comparison's matrix products.
         clock: CPU seconds.
     """
 

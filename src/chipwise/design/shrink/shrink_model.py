@@ -129,7 +129,7 @@ class ShrinkRequest:
         widths: Shares of the stream's width that it looks at; the other methods keep the width.
         device: The chip that latency is limited on, predicted by its data sheet; this machine unless given.
         runtime: Of that chip; its own unless given.
-        seed: Of batches and draws.
+        seed: Random seed of batches and draws.
     """
 
     latency: str | float | None = "60 %"

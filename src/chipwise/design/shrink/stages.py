@@ -102,10 +102,10 @@ class Shrinking:
     Args:
         material: The original, and what it is cut on.
         target: Where results and ``state/`` are.
-        clock: What says how long models take.
+        clock: Gives the time that models take.
         workload: A request.
         weight_format: Weight format in which it will be served.
-        seed: Of batches and draws.
+        seed: Random seed of batches and draws.
         on_progress: Called with the stage, what is done and the total.
     """
 

@@ -74,7 +74,7 @@ class TaskComparison:
         recipe: How many examples a batch holds.
         arch: The original's.
         weights: The original's.
-        precision: Of matrix products.
+        precision: Precision of matrix products.
     """
 
     def __init__(

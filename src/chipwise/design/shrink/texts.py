@@ -102,7 +102,7 @@ class Targets:
         texts: The texts.
         values: Their states (tokens, D).
         head: Of a decoder, the original's head (V, D); of an encoder nothing.
-        precision: Of matrix products.
+        precision: Precision of matrix products.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Processes:
 
     Args:
         evaluate: A function that a new process can import.
-        workers: How many.
+        workers: Number of workers.
         timeout_s: Seconds after which an evaluation counts as hung; its worker is killed.
         clock: Seconds that never go back.
 

@@ -202,7 +202,7 @@ def importance(
     Args:
         problem: The space.
         value: Rows to the quantity, (n,): a quality model's mean, or one of the free costs.
-        seed: Of the rows drawn.
+        seed: Random seed of the rows drawn.
         rows: Designs around which the index is computed. Default: the whole space, the only case with the textbook
             meaning.
         count: How many rows are drawn.

@@ -85,11 +85,11 @@ def optimise(
             that a new process can import. An exception makes the trial fail with its reason.
         evaluations: Finished trials in total, including failed ones, those of earlier runs and of other machines.
         strategy: A name of ``chipwise strategies``.
-        seed: Of the strategy.
+        seed: Random seed of the strategy.
         workers: Evaluations at the same time.
         on: ``processes`` of this machine, or ``ray``.
         storage: A journal's path or a database's URL, to resume and to share it. Default: memory.
-        name: Of the study in its storage.
+        name: Name of the study in its storage.
         batch: Candidates that the strategy proposes together.
         timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
         beat_s: Seconds between heartbeats.

@@ -115,7 +115,7 @@ def worth_keeping(rank: ArrayLike, rng: np.random.Generator, *, most: int = _MOS
     Args:
         rank: Of each observation, lower where nearer to the front, (n,).
         rng: Draws the rest.
-        most: How many.
+        most: Largest number to return.
     """
     rank = np.asarray(rank)
     n = len(rank)

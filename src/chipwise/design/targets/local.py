@@ -37,7 +37,7 @@ class CalibratedTarget:
         spec: The run.
         space: Its space.
         profile: The calibration.
-        bench: What measures there; nothing where None.
+        bench: Measures on the device; None if nothing is measured.
     """
 
     def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:

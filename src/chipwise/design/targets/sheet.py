@@ -54,7 +54,7 @@ class SheetTarget:
         seed: Of the designs to which energy, and times as they were taught, are fitted.
         energy: Whether rows are priced in watts and joules too, where the device lists its board power.
         source: What teaches it, for the profile.
-        bench: What measures there; nothing where None.
+        bench: Measures on the device; None if nothing is measured.
 
     Raises:
         Unsupported: The runtime has no format for the space's weights, or the device lacks a rate that they need.

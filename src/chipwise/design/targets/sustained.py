@@ -20,7 +20,7 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
     """``spec`` with its limits on sustained speed as limits on the cold median.
 
     Raises:
-        Unsupported: There is such a limit, and the machine was never observed under sustained load.
+        Unsupported: A limit needs sustained load, and the machine was never observed under sustained load.
     """
     if SUSTAINED not in spec.constraints:
         return spec

@@ -139,7 +139,7 @@ def read_formats(text: str, layers: int) -> WeightFormats:
     """The formats ``text`` of a model with ``layers`` layers.
 
     Raises:
-        SpecError: Another number of layers, or a matrix that no model has.
+        SpecError: The number of layers differs, or no model has such a matrix.
         UnknownName: A format is not known.
     """
     each, *others = text.split(" ")

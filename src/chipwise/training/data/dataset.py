@@ -60,7 +60,7 @@ class DataFile:
         """The data set.
 
         Raises:
-            UnknownName: There is no such kind.
+            UnknownName: No such kind is known.
             DataError: The file is missing or broken.
         """
         found: Dataset = DATASETS.load(self.kind)(Path(self.path))

@@ -50,7 +50,7 @@ class TaskResult:
     metric: Literal["accuracy", "spearman"]
     method: str
     value: float
-    low: float  # of the 95 % interval over items
+    low: float  # lower end of the 95 % interval over items
     high: float
     train_items: int
     test_items: int
@@ -74,7 +74,7 @@ def evaluate_task(
         tokenizer: Of ``tokenizers``, the model's own.
         task: See :func:`chipwise.training.evaluations.data.load_task`.
         method: ``tune`` unless given; questions are always answered by likelihood.
-        on_progress: Told how much of how much is done.
+        on_progress: Called with the amount done and the total.
 
     Raises:
         InputError: The tokenizer is of another vocabulary, or the method does not go with the task.

@@ -94,7 +94,7 @@ class Law:
 
     Attributes:
         constants: (14,).
-        covariance: Of the constants, (14, 14).
+        covariance: Covariance of the constants, (14, 14).
         scatter: Standard deviation of the ln loss of a shape around the law.
         noise: The same for one training (or checkpoint) around its shape.
         layer_parameters: Smallest and largest in the trainings of the fit.

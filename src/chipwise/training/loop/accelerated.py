@@ -48,7 +48,7 @@ class Execution:
     """Optimizer and precision of a training. The defaults are those of the plain trainer."""
 
     device: str = "cpu"
-    precision: Precision | None = None  # of matrix products; the faster one on this device unless given
+    precision: Precision | None = None  # precision of matrix products; the faster one on this device unless given
     accumulate: int = 1  # batches whose gradients make one step
     recompute: bool = False  # activations within layers are computed again instead of kept
     sharing: Sharing = "ddp"
@@ -105,18 +105,18 @@ def train_accelerated(
         cpu_budget_s: CPU seconds, on one process without a GPU.
         gpu_budget_s: Seconds of the device that steps take, on one process; where several trainings are packed on a
             device, each is charged its share.
-        seed: Of weights and order of the text.
-        folder: Of checkpoints and weights.
+        seed: Random seed of weights and order of the text.
+        folder: Folder for checkpoints and weights.
         recipe: How; its batch is what one process takes at once.
         start: Weights to continue from (names of the torch module); random ones unless given.
-        on_progress: Told about once a second.
+        on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
         max_validation_bytes: Evaluate on at most this many bytes of the validation text.
 
     Raises:
         InputError: Not exactly one budget, or one that does not go with the execution.
         DoesNotFit: The device has too little memory for even one window of text.
-        TrainingDiverged: As of the trainer; the last good state is kept in ``folder``.
+        TrainingDiverged: The loss was no longer finite; the last good state is kept in ``folder``.
         KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
     """
     given = [value for value in (steps, cpu_budget_s, gpu_budget_s) if value is not None]

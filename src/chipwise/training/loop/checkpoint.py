@@ -39,7 +39,7 @@ class Progress:
     decay_from: float | None = None  # CPU seconds at which this branch began to decay
     rate_scale: float = 1.0  # lowered after a divergence
     loss: float = math.nan  # of recent training batches, smoothed
-    precision: Precision  # of matrix products; decided once for a training
+    precision: Precision  # precision of matrix products; decided once for a training
     curve: list[CurvePoint] = field(default_factory=list)
 
     def plain(self) -> dict[str, object]:

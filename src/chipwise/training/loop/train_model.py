@@ -94,7 +94,7 @@ def train_model(
         execution: Device, precision, accumulation and so on.
         peak: Peak of one device for MFU: a rate, a chip's name (its data sheet), or ``unknown``; measured unless given.
         recipe: Batch, window, rates.
-        seed: Of weights and order of the text.
+        seed: Random seed of weights and order of the text.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
 

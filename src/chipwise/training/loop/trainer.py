@@ -41,7 +41,7 @@ from chipwise.training.loop.progress import Update
 class TrainResult:
     """Result of a finished training."""
 
-    loss: float  # of the validation text
+    loss: float  # loss on the validation text
     perplexity: float | None = None  # per token, of text
     tokens: int
     steps: int
@@ -49,7 +49,7 @@ class TrainResult:
     spent_cpu_s: float  # really taken by the steps of this call
     curve: tuple[CurvePoint, ...]
     weights: str  # safetensors file, Transformer keys, FP32
-    dtype: Precision  # of matrix products
+    dtype: Precision  # precision of matrix products
 
 
 def train(

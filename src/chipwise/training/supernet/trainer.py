@@ -99,15 +99,15 @@ def train_supernet(
         stores: The text in the tokens of every vocabulary size that occurs.
         cpu_budget_s: CPU seconds of the steps.
         seed: Of weights, order of the text, and which designs a step takes.
-        folder: Of checkpoints and weights.
-        recipe: How.
-        on_progress: Told about once a second.
+        folder: Folder for checkpoints and weights.
+        recipe: Recipe of the training.
+        on_progress: Called about once a second.
         checkpoint_every_s: Seconds between checkpoints.
         clock: CPU seconds of this process.
 
     Raises:
         InputError: No designs, designs that cannot share weights, or a vocabulary without text.
-        TrainingDiverged: As of the trainer.
+        TrainingDiverged: The loss was no longer finite.
     """
     if not cpu_budget_s > 0:
         raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")

@@ -21,7 +21,7 @@ def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, 
 
     Args:
         rows: With ``snr_db``, the count of ``entries`` and the share of each model.
-        title: Of the section.
+        title: Title of the section.
         note: Above the table.
         sound: What is louder than the noise.
         entries: What is counted.

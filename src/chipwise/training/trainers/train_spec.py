@@ -23,7 +23,7 @@ class TrainSpec:
     on: str = "local"
     device: Literal["cpu", "cuda"] | None = None  # what trains, of ray and jobs; the CPU unless given
     price: str | float | None = None  # of an hour of one device (a GPU; of a CPU one core), for budgets in dollars
-    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the faster one unless given
+    precision: Literal["bf16", "fp32"] | None = None  # precision of matrix products; the faster one unless given
 
     def __post_init__(self) -> None:
         if self.kind not in TRAINERS.names():

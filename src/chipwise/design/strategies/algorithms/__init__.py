@@ -74,9 +74,9 @@ def make_strategy(name: str, problem: Problem, *, seed: int, **options: object) 
 
     Args:
         name: One of ``STRATEGIES``.
-        problem: What to search. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
+        problem: The search problem. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
             design in full.
-        seed: Of all random draws.
+        seed: Random seed.
         options: Of the strategy itself, such as ``population``.
 
     Raises:

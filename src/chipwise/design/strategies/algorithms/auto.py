@@ -37,8 +37,8 @@ class Auto:
     """Screening by cost with a Gaussian process on quality. See :class:`chipwise.design.strategies.strategy.Strategy`.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         initial: Trials before the surrogate decides. Default: a few more than a quarter of the variables.
     """
 

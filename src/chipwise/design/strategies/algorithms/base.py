@@ -20,8 +20,8 @@ class BaseStrategy:
     """Implements :class:`chipwise.design.strategies.strategy.Strategy`; a subclass implements :meth:`propose` alone.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
     """
 
     def __init__(self, problem: Problem, *, seed: int) -> None:

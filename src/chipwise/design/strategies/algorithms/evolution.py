@@ -20,8 +20,8 @@ class Evolution(BaseStrategy):
     """Regularised evolution. See :class:`chipwise.design.strategies.strategy.Strategy`.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         population: Trials that may be parents: the latest ones.
         tournament: Members drawn for each parent.
     """

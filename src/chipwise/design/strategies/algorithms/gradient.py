@@ -35,8 +35,8 @@ class Gradient(BaseStrategy):
     """Gumbel-softmax over choices with differentiable costs.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         initial: Random trials before the first gradient.
     """
 

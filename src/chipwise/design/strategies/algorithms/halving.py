@@ -26,8 +26,8 @@ class Asha:
     """Asynchronous successive halving (ASHA): promotes the best of the results so far.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         eta: One design in this many is promoted.
     """
 
@@ -80,8 +80,8 @@ class SuccessiveHalving(Asha):
     """Successive halving in cohorts, in the order of results.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         eta: One design in this many is promoted.
     """
 

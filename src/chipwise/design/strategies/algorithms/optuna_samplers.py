@@ -30,8 +30,8 @@ class OptunaSampler(BaseStrategy):
     """A sampler of Optuna's as a strategy.
 
     Args:
-        problem: What to search.
-        seed: Of the sampler.
+        problem: The search problem.
+        seed: Random seed of the sampler.
         initial: Random trials before the sampler's model decides.
 
     Raises:

@@ -31,8 +31,8 @@ class Nsga2(BaseStrategy):
     """NSGA-II.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         population: Trials that may be parents.
 
     Raises:

@@ -31,8 +31,8 @@ class Reinforce(BaseStrategy):
     """REINFORCE with a rank baseline.
 
     Args:
-        problem: What to search.
-        seed: Of all random draws.
+        problem: The search problem.
+        seed: Random seed.
         rate: How far one trial moves a policy's logits.
     """
 

@@ -32,8 +32,8 @@ class Vizier(BaseStrategy):
     """A designer of Google Vizier's.
 
     Args:
-        problem: What to search.
-        seed: Of the designer.
+        problem: The search problem.
+        seed: Random seed of the designer.
         designer: ``gp`` (Vizier's own default: a Gaussian process, upper confidence bounds and pure exploration),
             ``eagle`` (one objective alone) or ``nsga2``.
 

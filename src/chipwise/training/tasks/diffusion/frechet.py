@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
 
-LEAST = 1e-10  # of the largest eigenvalue: smaller ones are rounding
+LEAST = 1e-10  # share of the largest eigenvalue; smaller eigenvalues are rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

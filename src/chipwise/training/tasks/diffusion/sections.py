@@ -9,7 +9,7 @@ from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import shown
 
-PIXELS = 56  # of a shown image
+PIXELS = 56  # side of a shown image
 WHO = (("winner", "Winner"), ("baseline", "Reference design"))
 
 

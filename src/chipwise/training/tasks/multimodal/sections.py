@@ -9,7 +9,7 @@ from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import answers, figure, grid, shown, table
 
-PIXELS = 72  # of a shown image
+PIXELS = 72  # side of a shown image
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:

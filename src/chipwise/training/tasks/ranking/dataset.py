@@ -46,7 +46,7 @@ class RequestData(ArrayDataset):
     Attributes:
         users: Numbers of people, (n,).
         items: Numbers of items from 1 on, (n,).
-        tags: Of each item, (items + 1, bag).
+        tags: Tags of each item, (items + 1, bag).
         learnt: How many interactions, the first in time, are learnt from.
         validation: Requests (m, history + candidates) of items, the right candidate first; 0 before a short history.
         test: The same of the part that selects nothing.
