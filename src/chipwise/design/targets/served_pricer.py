@@ -44,7 +44,7 @@ class ServedPricer:
     def __init__(self, template: Request, device: DeviceProfile, *, one_pass: bool = False) -> None:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
-        self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, of the first design that had them
+        self._shared: dict[tuple[str, int], Setting] = {}  # of the first design with these weights and depth
         self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # of the previous design
         self._constants = constants()
         self._in_flight = template.batch

@@ -60,7 +60,7 @@ class Attention:
             if getattr(self, name) is not None:
                 positive(self, name)
         if self.square is not None and (self.causal or self.window is not None or self.chunk is not None):
-            raise SpecError("squares of an image are no windows of a text", field="square")
+            raise SpecError("square windows are for images and cannot be combined with text windows", field="square")
         if self.softcap is not None and self.softcap <= 0:
             raise SpecError(f"must be above 0, not {self.softcap}", field="softcap")
         if self.relative_buckets < 0:

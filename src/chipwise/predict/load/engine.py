@@ -26,7 +26,7 @@ from chipwise.predict.load.step_times import StepTimes
 
 UNSERVED = -1.0  # in arrays of times: the request never reached this point
 JITTER_SEED = 0  # delays are the same in every replay
-DRAFT_SEED = 1  # so are the accepted drafts
+DRAFT_SEED = 1  # seed of the accepted drafts
 EVERY = 20_000  # requests between two progress reports
 
 

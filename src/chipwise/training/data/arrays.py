@@ -135,7 +135,7 @@ class LabelledArrays(ArrayDataset):
         test: The same of the part that selects nothing.
         classes: Names of the labels, in order.
         mean: Subtracted from the inputs; broadcasts against one example.
-        std: What they are divided by.
+        std: Divisor of the inputs after the mean is subtracted.
     """
 
     train: Part

@@ -19,7 +19,7 @@ def export_subnetwork(
     """Cuts ``arch`` out of the shared weights in ``folder`` and writes it as a Hugging Face folder.
 
     Args:
-        folder: Of a finished training of shared weights (``train_supernet``); of several the one with most tokens.
+        folder: Folder of a finished training of shared weights; of several, the one with most tokens is used.
         arch: The model to cut out; it must fit into the one that holds all.
         out: The folder to write.
         tokenizer: A ``tokenizer.json`` of the model's vocabulary; left out unless given.

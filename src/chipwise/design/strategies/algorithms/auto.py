@@ -24,7 +24,7 @@ from chipwise.design.strategies.strategy import Problem, Rows
 
 _SEEDED = 3000  # rows drawn in each of two ways before the first trial
 _GENERATIONS, _CHILDREN = 12, 500  # bred before each batch
-_PRIOR_GENERATIONS = 20  # and before the first, when a prior is given
+_PRIOR_GENERATIONS = 20  # generations before the first, when a prior is given
 _KEPT = 2000  # rows that stay in the pool
 _CONSIDERED = 800  # candidates for the first trials
 _PARENTS = 120

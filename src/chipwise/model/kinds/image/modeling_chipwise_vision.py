@@ -82,7 +82,7 @@ class Projector(nn.Module):
 
 
 class ImageAttentionBlock(WindowAttentionBlock):
-    """Attention over the image or within squares of patches, perhaps with a bias of each distance."""
+    """Attention over the image or within square windows of patches, optionally with a bias for each distance."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)

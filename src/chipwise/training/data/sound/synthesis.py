@@ -18,7 +18,7 @@ from chipwise.training.data.sound.waves import decoded
 
 PROGRAM = "espeak-ng"
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp")
-SPEEDS = (130, 200)  # words a minute
+SPEEDS = (130, 200)  # words per minute
 PITCHES = (30, 70)  # of 0 to 99
 TIMEOUT_S = 20.0  # of a word, which takes about 10 ms
 WORDS = (
