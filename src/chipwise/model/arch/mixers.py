@@ -60,7 +60,9 @@ class Attention:
             if getattr(self, name) is not None:
                 positive(self, name)
         if self.square is not None and (self.causal or self.window is not None or self.chunk is not None):
-            raise SpecError("square windows are for images and cannot be combined with text windows", field="square")
+            raise SpecError(
+                "square windows are for images: they need causal: false and neither window nor chunk", field="square"
+            )
         if self.softcap is not None and self.softcap <= 0:
             raise SpecError(f"must be above 0, not {self.softcap}", field="softcap")
         if self.relative_buckets < 0:
