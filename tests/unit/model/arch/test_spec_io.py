@@ -55,4 +55,4 @@ def test_the_documented_file_is_a_model_of_the_stated_size(tmp_path) -> None:
     expert = 3 * 1024 * 1408
     arch = resolve(file)
     assert (arch.parameters(), arch.active_parameters()) == (rest + 17 * expert, rest + 3 * expert)
-    assert "143 million parameters, of which a token meets 82 million" in page.read_text(encoding="utf-8")
+    assert "143 million parameters; each token uses 82 million of them" in page.read_text(encoding="utf-8")
