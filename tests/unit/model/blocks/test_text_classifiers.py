@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from chipwise.api.testing.form_suite import FormSuite
+from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.deploy.export.parity import transformers_parity
@@ -51,6 +52,13 @@ class TestTextClassifiers(FormSuite):
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         space = SearchSpace(spec())
         return st.integers(0, 10_000).map(lambda seed: replace(space.drawn(1, seed)[0].arch, name="texts"))
+
+
+class TestSpacesOfTextClassifiers(SpaceSuite):
+    """Full and narrow tables."""
+
+    def spaces(self) -> dict[str, SpaceSpec]:
+        return {"alike": spec()}
 
 
 def test_parameters_by_pencil() -> None:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from chipwise.core.arrays import Float64Array
+from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.core.fields import build
-from chipwise.design.prices.price_table import OperatorPricer, PriceTable
 from chipwise.errors import SpecError
-from chipwise.model.arch.design import Design
-from chipwise.model.kinds.ranking.form import RANKER
-from chipwise.model.ops.op import Op
-from chipwise.model.ops.workload import Phase, Workload
-from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.model.walk.lower import lower
-from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
 
 RANKING: dict[str, Any] = {
     "items": 40,
@@ -42,55 +33,15 @@ FIELDS: dict[str, Any] = {
 }
 
 
-class CountingPricer(OperatorPricer):
-    """Prices that are counts: seconds are FLOPs, and a thousand a node."""
-
-    def op_columns(self, op: Op) -> Float64Array:
-        return np.array([op.work().flops, 1.0], float)
-
-    def latencies_s(self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array) -> Any:
-        return prefill @ [1, 1e3], decode @ [1, 1e3]
-
-    def stored_bytes(self, design: Design, workload: Workload) -> float:
-        parts = memory_parts(design, workload)
-        return float(parts.table_bytes + parts.matrix_bytes)
-
-    def activation_bytes(self, layer: Any, design: Design, workload: Workload) -> float:
-        return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
-
-    def base_bytes(self) -> float:
-        return 0.0
-
-
 def space_of(**changes: Any) -> SearchSpace:
     return SearchSpace(build(SpaceSpec, FIELDS | changes))
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-def test_prices_of_blocks_add_up_to_those_of_whole_models(batch: int) -> None:
-    """FLOPs, nodes, parameters and memory of 60 designs, each lowered alone: exactly the sums of the table."""
-    space, workload = space_of(), Workload(batch=batch)
-    rows = space.sample(60, np.random.default_rng(0))
-    pricer = CountingPricer()
-    costs = PriceTable(space, workload, pricer)(rows)
-    for i, row in enumerate(rows):
-        design = space.design(row)
-        columns = sum(pricer.op_columns(placed.op) for placed in lower(design, workload, Phase.PREFILL))
-        memory = memory_parts(design, workload)
-        assert costs.ttft_s[i] == pytest.approx(columns @ [1, 1e3], rel=1e-12), summary(design)
-        assert costs.parameters[i] == design.arch.parameters()
-        held = memory.table_bytes + memory.matrix_bytes + memory.activation_bytes
-        assert costs.peak_memory_bytes[i] == pytest.approx(held, abs=1)
+class TestRankingSpaces(SpaceSuite):
+    """Kinds of attention, tables and scores."""
 
-
-def test_every_row_is_a_design_that_is_built_and_comes_back() -> None:
-    space = space_of()
-    for row in space.sample(80, np.random.default_rng(1)):
-        arch = space.design(row).arch
-        assert RANKER.builds(arch)
-        assert not arch.reads_tokens
-        assert arch.stem.candidates == 6
-        np.testing.assert_array_equal(space.row(space.choices(row)), row)
+    def spaces(self) -> dict[str, SpaceSpec]:
+        return {"alike": space_of().spec}
 
 
 def test_the_number_of_designs_by_pencil() -> None:
@@ -99,12 +50,6 @@ def test_the_number_of_designs_by_pencil() -> None:
     Five feed-forwards: two kinds of two widths, and none, whose width is nobody's choice.
     """
     assert space_of().size() == 256 * 5
-
-
-def test_a_line_tells_designs_apart() -> None:
-    space = space_of()
-    rows = np.unique(space.sample(100, np.random.default_rng(3)), axis=0)
-    assert len({summary(space.design(row)) for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize(
