@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-PLOTS = ("front", "promised", "roofline", "operators", "curves", "history")
+PLOTS = ("front", "promised", "curves", "history")
 
 
 @pytest.mark.browser

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import reach
-from pinned import digest, plain
+from pinned import digest, plain, texts, totals
 from typer.testing import CliRunner
 
 import chipwise
@@ -128,20 +128,12 @@ def ranker() -> chipwise.ArchSpec:
 
 
 def shortened(value: Any) -> Any:
-    """``value`` with long lists of rows as their length and digests, of the numbers and of everything."""
+    """``value`` with long lists of rows as their length, totals of their numbers, and a digest of the rest."""
     if isinstance(value, dict):
         return {key: shortened(item) for key, item in value.items()}
     if isinstance(value, list) and len(str(value)) > LONG:
-        return {"rows": len(value), "numbers": digest(_without_sentences(value)), "all": digest(value)}
+        return {"rows": len(value), "numbers": totals(value), "texts": digest(texts(value))}
     return [shortened(item) for item in value] if isinstance(value, list) else value
-
-
-def _without_sentences(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_sentences(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_sentences(item) for item in value]
-    return "" if isinstance(value, str) and " " in value else value
 
 
 def answer(name: str) -> Any:

@@ -6,15 +6,18 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 HERE = Path(__file__).parent
 STORED = HERE / "stored"
 DIGITS = 9  # significant ones of a number that is kept
-TOLERANCE = 1e-8  # of a number, relative: processors differ in the last bits of exponentials
+TOLERANCE = 1e-6  # of a number, relative: processors differ in the last bits of exponentials, also in float32
 SHOWN = 12  # differences
 
 
@@ -52,6 +55,32 @@ def digest(value: Any) -> str:
     """The first 16 hex digits of the sha256 of ``value``: of bytes as they are, else of its canonical JSON."""
     content = value if isinstance(value, bytes) else json.dumps(plain(value), sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def texts(value: Any) -> Any:
+    """``value`` with every number, also those in sentences, as ``#``."""
+    if isinstance(value, dict):
+        return {key: texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [texts(item) for item in value]
+    if isinstance(value, float):
+        return "#"
+    return re.sub(r"[0-9][0-9.,]*", "#", value) if isinstance(value, str) and " " in value else value
+
+
+def totals(value: Any) -> list[float]:
+    """How many floats ``value`` holds, their sum, and the sum of their logarithms, later ones weighing more."""
+    found = np.fromiter(_floats(value), float)
+    sizes = np.log(np.abs(found[found != 0]))
+    return plain([len(found), float(found.sum()), float(sizes @ np.linspace(1, 2, len(sizes)))])
+
+
+def _floats(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _floats(item)
 
 
 def differences(then: Any, now: Any, place: str = "", *, tolerance: float = TOLERANCE) -> Iterator[str]:

@@ -115,7 +115,9 @@ def _sure(hint: object) -> frozenset[type]:
 
 
 def _sure_items(hint: object) -> frozenset[type]:
-    return _sure(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else frozenset()
+    args = typing.get_args(hint)
+    of_one_type = typing.get_origin(hint) is tuple and len(args) == 2 and args[1] is Ellipsis
+    return _sure(args[0]) if of_one_type else frozenset()
 
 
 def _build(cls: type, data: object, field: str | None) -> object:
@@ -172,7 +174,12 @@ def convert(hint: object, value: object, field: str) -> object:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise SpecError(f"must be a list, not {describe(value)}", field=field)
-        return tuple(convert(args[0], item, f"{field}[{i}]") for i, item in enumerate(value))
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        if len(kinds) != len(value):
+            raise SpecError(f"must be a list of {len(kinds)}, not of {len(value)}", field=field)
+        return tuple(
+            convert(kind, item, f"{field}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
+        )
     if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
         if not isinstance(value, Mapping):
             raise SpecError(f"must be a mapping, not {describe(value)}", field=field)

@@ -23,6 +23,7 @@ from chipwise.design.phases.measuring import metrics_of
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.image_tokens import Read
+from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.ops.workload import Workload
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import Predicted
@@ -199,4 +200,4 @@ def test_smolvlm_reads_a_photograph_in_13_passes() -> None:
     tower, read, notes = tower_and_request(resolve("smolvlm-256m"), images=1, image_size=(1024, 768), audio_s=None)
     assert (read.passes, notes) == (13, ())
     assert read.tokens > 13 * 64
-    assert tower.projector is not None
+    assert isinstance(tower.head, Projector)

@@ -104,7 +104,7 @@ def test_an_answer_says_what_was_taken_where_the_name_leaves_it_open() -> None:
     assert "m4-max 64gb: apple-m4-max with 64 GB of memory instead of 128 GB" in found.notes
     assert not any("gemma3:4b" in note for note in chipwise.estimate("gemma3:4b", device="m4-max").notes)
     (row,) = estimate_rows([{**SMALL, "model": "gemma3"}])
-    assert "taken for google/gemma-3-4b-pt" in str(row["provenance"])
+    assert "taken as google/gemma-3-4b-pt" in str(row["provenance"])
 
 
 def test_memory_that_was_typed_is_the_memory_that_counts() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chipwise.core.fields import convert
 from chipwise.core.record import Record
 from chipwise.errors import SpecError
 
@@ -59,3 +60,14 @@ def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
     assert Record.read(tmp_path / "a.json").get("a", int) == Record.read(tmp_path / "a.yaml").get("a", int) == 1
     with pytest.raises(SpecError, match="must be a mapping of fields"):
         Record.read(tmp_path / "b.json")
+
+
+def test_values_of_a_tuple_have_a_type_each() -> None:
+    """Of ``tuple[float, int]`` the first widens and the second stays whole; a list of another length is refused."""
+    rate, count = convert(tuple[float, int], [1, 2], "pair")
+    assert (type(rate), type(count)) == (float, int)
+    with pytest.raises(SpecError, match=r"pair\[1\]: must be a whole number"):
+        convert(tuple[float, int], [1, 2.5], "pair")
+    with pytest.raises(SpecError, match="must be a list of 2, not of 3"):
+        convert(tuple[float, int], [1, 2, 3], "pair")
+    assert convert(tuple[float, ...], [1, 2, 3], "several") == (1.0, 2.0, 3.0)

@@ -20,8 +20,11 @@ from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
+from chipwise.model.kinds.sentence.choices import SentenceSpace
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import LayerSpace, SpaceSpec
 
 ITEMS, TAGS = 30, 7  # of ranking models
 FRAMES, BANDS = 24, 5  # of spectrograms
@@ -241,3 +244,15 @@ def sound_archs(draw: st.DrawFn) -> ArchSpec:
         norm_bias=norm == "layernorm" and draw(st.booleans()),
         positions="learned",
     )
+
+
+def sentence_archs() -> st.SearchStrategy[ArchSpec]:
+    """Small classifiers of texts of 6 of 20 words in 3 classes: full and narrow tables."""
+    sentence = SentenceSpace(size=6, words=20, classes=3, table=("full", "w4"))
+    layer = LayerSpace(heads=(1, 2), ffn=("gelu", "swiglu"), ffn_width=(8, 20))
+    spec = SpaceSpec(
+        d_model=(8, 16), depth=(1, 2), head_size=(8,), layer=layer, norm="layernorm", weights=("fp32",),
+        sentence=sentence,
+    )  # fmt: skip
+    space = SearchSpace(spec)
+    return st.integers(0, 10_000).map(lambda seed: replace(space.drawn(1, seed)[0].arch, name="texts"))

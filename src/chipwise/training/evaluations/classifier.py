@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.core.files import storage, write_atomic, write_json
 from chipwise.core.record import Record
-from chipwise.deploy.export.onnx import build, metadata
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -168,6 +167,8 @@ def copy_classifier(source: Path, target: Path) -> None:
 def features_graph(design: Design, weights: Mapping[str, AnyArray]) -> bytes:
     """The exported graph of ``design`` without its head: its outputs are the last hidden states (B, T, D)."""
     from onnx import helper
+
+    from chipwise.deploy.export.onnx import build, metadata
 
     model = build(design, weights, logits="all")
     graph = model.graph

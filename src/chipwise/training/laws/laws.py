@@ -271,7 +271,8 @@ def law_fields(law: Law) -> dict[str, object]:
     """The law as JSON values."""
     return {
         "constants": law.constants.tolist(), "covariance": law.covariance.tolist(), "scatter": law.scatter,
-        "noise": law.noise, "layer_parameters": law.layer_parameters, "tokens": law.tokens, "source": law.source,
+        "noise": law.noise, "layer_parameters": list(law.layer_parameters), "tokens": list(law.tokens),
+        "source": law.source,
     }  # fmt: skip
 
 

@@ -137,7 +137,7 @@ BERT = resolve("bert-base-uncased")
     "change",
     [
         {"embedding_norm": False},
-        {"token_types": 0},
+        {"stem": replace(BERT.stem, token_types=0)},
         {"norm": "rmsnorm"},
         {"norm_bias": False},
         {"d_model": 512},

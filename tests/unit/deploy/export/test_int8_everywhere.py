@@ -27,6 +27,7 @@ from chipwise.api.testing.archs import (
     image_archs,
     question_archs,
     ranking_archs,
+    sentence_archs,
     sound_archs,
 )
 from chipwise.api.testing.specs import toy_arch
@@ -60,6 +61,7 @@ DRAWN = {
     "questions by cross-attention": crossing_archs(),
     "denoiser": denoiser_archs(),
     "ranker": ranking_archs(),
+    "classifier of texts": sentence_archs(),
     "transcriber": sound_archs(),
 }
 

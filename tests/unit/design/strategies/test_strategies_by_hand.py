@@ -90,7 +90,7 @@ def test_at_most_two_variables_and_36_strata_decide(counts: Any, factors: Any, c
 
 def test_variables_of_one_kind_are_named_guessed_by_runs_or_by_what_they_cost() -> None:
     named = Problem(cardinalities=np.array([3, 2, 3, 1, 1, 2]), goals=LOSS, kinds=("a", "a", "a", "b", "b", "c"))
-    assert _named(named) == [[0, 2]]  # of equal names and sizes, more than one, with more than one value
+    assert _named(named, named.kinds) == [[0, 2]]  # of equal names and sizes, more than one, with more than one value
     problem = Problem(cardinalities=np.array([4, 3, 3, 3, 5, 5, 5, 5]), goals=LOSS)
     rules = [(2, 0, np.array([0])), (3, 0, np.array([0, 1])), (6, 0, np.array([0])), (7, 0, np.array([0, 1]))]
     assert _runs(problem, rules) == [[1, 2, 3], [4, 5, 6, 7]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from chipwise.api.testing.archs import sentence_archs
 from chipwise.api.testing.form_suite import FormSuite
 from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.deploy.export.hf import save_pretrained
@@ -50,8 +51,7 @@ class TestTextClassifiers(FormSuite):
     """Any small classifier of the space."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
-        space = SearchSpace(spec())
-        return st.integers(0, 10_000).map(lambda seed: replace(space.drawn(1, seed)[0].arch, name="texts"))
+        return sentence_archs()
 
 
 class TestSpacesOfTextClassifiers(SpaceSuite):

@@ -44,8 +44,6 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(arch.head, Ctc):
         yield f"head = {arch.head.name!r} is not built for sound"
-    if arch.positions != "learned":
-        yield f"positions = {arch.positions!r} is not built for sound"
     if arch.max_tokens != stem.tokens:
         yield f"{arch.max_tokens} positions for {stem.tokens} of the stem are not built"
     strides = [conv.stride for conv in stem.convs]
@@ -88,7 +86,7 @@ def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:
 TRANSCRIBER = Form(
     name="transcriber",
     matches=transcribes,
-    other="it does not take audio",
+    other="it does not take audio with a learned table of positions",
     departures=_departures,
     does=lambda arch: "transcribes sound",
     weights=(weights.frames, weights.characters),
