@@ -98,8 +98,8 @@ def inputs(arch: ArchSpec, generator: np.random.Generator, *, batch: int = 2) ->
     if (asked := question_of(stem)) is not None:
         found.append(torch.from_numpy(generator.integers(0, asked.question.words, (batch, asked.question.tokens))))
     if isinstance(arch.head, Denoiser):
-        times, sizes = (torch.from_numpy(generator.random(batch, dtype=np.float32)) for _ in range(2))
-        found += [times, torch.arange(batch) % arch.head.labels, sizes]
+        times = torch.from_numpy(generator.random(batch, dtype=np.float32))
+        found += [times, torch.arange(batch) % arch.head.labels]
     return found
 
 

@@ -125,25 +125,23 @@ def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
 
 @st.composite
 def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
-    """Small denoisers of 16 x 16 pixels: every patch, window and feed-forward; with shortcuts, guidance or neither."""
+    """Small denoisers of 16 x 16 pixels: every patch, window, feed-forward and solver, guided or not."""
     arch = draw_from(image_archs().filter(lambda arch: arch.stem.axes == 2 and arch.head.pooling == "mean"))
     stem = replace(arch.stem_as(ImageStem), convs=(), prefix_tokens=0)
     placed = {"shift": False, "relative_buckets": 0}
     layers = tuple(
         replace(layer, attention=layer.attention and replace(layer.attention, **placed)) for layer in arch.layers
     )
-    shortcut = draw_from(st.booleans())
     return replace(
         arch,
         stem=stem,
         head=Denoiser(
             labels=draw_from(st.sampled_from((1, 5))),
             frequencies=draw_from(st.sampled_from((6, 16))),
-            steps=draw_from(st.sampled_from((1, 4) if shortcut else (1, 3))),
-            shortcut=shortcut,
-            guidance=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.5))),
-            solver=draw_from(st.sampled_from(("euler",) if shortcut else ("euler", "multistep"))),
-            shift=draw_from(st.sampled_from((1.0,) if shortcut else (1.0, 2.0))),
+            steps=draw_from(st.sampled_from((1, 3))),
+            guidance=draw_from(st.sampled_from((1.0, 2.5))),
+            solver=draw_from(st.sampled_from(("euler", "multistep"))),
+            shift=draw_from(st.sampled_from((1.0, 2.0))),
         ),
         layers=layers,
         positions="learned",

@@ -206,9 +206,8 @@ def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) ->
             given = arrays[0][:batch, : arch.stem.history + count]
             yield OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
     elif isinstance(arch.head, Denoiser):
-        images, times, labels, sizes = arrays
-        told = {"time": times[:, None], "step": sizes[:, None]}
-        feeds = {"image": images, "label": labels} | {name: told[name] for name in arch.head.told}
+        images, times, labels = arrays
+        feeds = {"image": images, "label": labels, "time": times[:, None]}
         yield load(path, threads=1)[0].run(["velocity"], feeds)[0], expected
         drawn = draw(model, inputs[0], inputs[2], arch.head).numpy()
         yield OnnxDenoiser(path, batch=3).draw(images, labels) / 10, drawn / 10  # after several steps

@@ -468,14 +468,14 @@ class _Onnx:
             binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
         return binding
 
-    def _moves(self) -> Iterator[tuple[float, float, float, float]]:
-        """Time and size of a denoiser's steps, and the factors of a step's velocity and of that of the step before."""
+    def _moves(self) -> Iterator[tuple[float, float, float]]:
+        """The times of a denoiser's steps, and the factors of a step's velocity and of that of the step before."""
         steps, shift, last = self._facts.get("steps", 0), self._facts.get("shift", 1.0), 0.0
         for i in range(steps):
             time_now, end = (n / (n + shift * (steps - n)) for n in (i, i + 1))
             size = end - time_now
             ahead = size / last / 2 if last and self._facts.get("solver") == "multistep" else 0.0
-            yield time_now, size, size * (1 + ahead), -size * ahead
+            yield time_now, size * (1 + ahead), -size * ahead
             last = size
 
     def _run(self, inputs: dict[str, npt.NDArray[np.generic]], session: ort.InferenceSession | None = None) -> Values:
@@ -489,10 +489,8 @@ class _Onnx:
                 return self._run({self._session.get_inputs()[0].name: self._image})
             image: Values = self._image.astype(self.numpy.float32, copy=False)
             last: Values = self.numpy.zeros_like(image)
-            for time_now, size, now, before in self._moves():  # a denoiser: an image in so many passes
+            for time_now, now, before in self._moves():  # a denoiser: an image in so many passes
                 self._told["time"].fill(time_now)
-                if "step" in self._told:
-                    self._told["step"].fill(size)
                 velocity = self._run({"image": image, **self._told})
                 if "guidance" in self._facts:  # asked again without a label
                     free = {**self._told, "label": self.numpy.full_like(self._told["label"], self._facts["labels"])}

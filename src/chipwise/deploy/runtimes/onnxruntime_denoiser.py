@@ -11,7 +11,7 @@ import onnxruntime as ort
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, session_options
 from chipwise.errors import MeasurementError
-from chipwise.model.kinds.denoiser.denoiser import UNSHIFTED, moves
+from chipwise.model.kinds.denoiser.denoiser import NO_SHORTCUTS, UNSHIFTED, moves
 
 
 def decoder_of(session: ort.InferenceSession, *, threads: int) -> ort.InferenceSession | None:
@@ -44,16 +44,18 @@ class OnnxDenoiser(SinglePass):
         self._session, self.facts = loaded or load(path, threads=threads)
         if "steps" not in self.facts:
             raise MeasurementError(f"{path}: this model does not make images in steps")
+        if "step" in self.facts["told"]:
+            raise MeasurementError(f"{path}: {NO_SHORTCUTS}")
         self.vocab_size = 0
         solver, shift = self.facts.get("solver", "euler"), self.facts.get("shift", UNSHIFTED)
         self._moves = moves(self.facts["steps"], solver=solver, shift=shift)
         self._image = np.zeros((batch, *self.facts["image"]), np.float32)
         self._velocity, self._last = np.empty_like(self._image), np.zeros_like(self._image)
-        self._numbers = {name: np.zeros((batch, 1), np.float32) for name in self.facts["told"]}
+        self._time = np.zeros((batch, 1), np.float32)
         self.guidance: float = self.facts.get("guidance", 1.0)
         self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
         self._binding = self._session.io_binding()
-        given: dict[str, AnyArray] = {"image": self._image, "label": self._label, **self._numbers}
+        given: dict[str, AnyArray] = {"image": self._image, "label": self._label, "time": self._time}
         for name, value in given.items():
             self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
         self._decoder = decoder_of(self._session, threads=threads)
@@ -67,9 +69,7 @@ class OnnxDenoiser(SinglePass):
         """
         self._image[:] = noise
         for move in self._moves:
-            self._numbers["time"].fill(move.time)
-            if "step" in self._numbers:
-                self._numbers["step"].fill(move.size)
+            self._time.fill(move.time)
             self._session.run_with_iobinding(self._binding)
             if self.guidance != 1.0:
                 self._guide()

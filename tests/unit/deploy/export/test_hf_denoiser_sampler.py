@@ -43,7 +43,6 @@ ARCH = ArchSpec(
     [
         {},
         {"steps": 1},
-        {"shortcut": True},
         {"guidance": 2.5},
         {"solver": "multistep"},
         {"solver": "multistep", "steps": 2, "shift": 3.0},

@@ -37,7 +37,6 @@ def random_denoisers(count: int, *, seed: int) -> list[Design]:
 def _denoiser(generator: random.Random, design: Design) -> Design:
     patch = generator.choice((4, 4, 7, 7, 14))
     stem = ImageStem(image_size=28, patch=patch, channels=generator.choice((1, 3)), prefix_tokens=0)
-    shortcut = generator.random() < 0.5
     layers = tuple(
         replace(layer, attention=layer.attention and replace(layer.attention, square=None, relative_buckets=0))
         for layer in design.arch.layers
@@ -47,7 +46,7 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
         name=design.arch.name.replace("classifier", "denoiser"),
         layers=layers,
         stem=stem,
-        head=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8)), shortcut=shortcut),
+        head=Denoiser(labels=10, frequencies=64, steps=generator.choice((1, 2, 4, 8))),
         max_tokens=stem.tokens,
         norm="layernorm",
         norm_bias=False,
@@ -59,7 +58,7 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
 
 def in_steps(design: Design, steps: int) -> Design:
     assert isinstance(design.arch.head, Denoiser)
-    denoiser = replace(design.arch.head, steps=steps, shortcut=False)
+    denoiser = replace(design.arch.head, steps=steps)
     return replace(design, arch=replace(design.arch, head=denoiser))
 
 

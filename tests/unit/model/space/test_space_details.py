@@ -275,10 +275,6 @@ SEEING = {"heads": [2], "ffn": ["gelu"], "ffn_width": [64]}
         ),
         ({"image": IMAGE | TURNED}, "4 steps multistep shift 2 guided 3 latents 2 p2 d32 L2 h2x16 gelu:64 int8"),
         (
-            {"image": IMAGE | {"steps": [8], "training": ["shortcut"]}},
-            "8 steps of shortcuts p4 d32 L2 h2x16 gelu:64 int8",
-        ),
-        (
             {"image": ASKED | {"merge": ["mean"], "image_in": ["cross"]}},
             "p4 patches mean 9+7 d32 L2 h2x16 cross gelu:64 int8",
         ),

@@ -1,4 +1,4 @@
-"""Diffusion as a task: the suite, flows and shortcuts by pencil, the distance by formula, and what is shipped."""
+"""Diffusion as a task: the suite, flows by pencil, the distance by formula, and what is shipped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def written() -> Path:
 
 
 SPACE: dict[str, Any] = {
-    "image": {"size": 8, "classes": 3, "patch": [4], "steps": [1, 2], "training": ["flow", "shortcut"]},
+    "image": {"size": 8, "classes": 3, "patch": [4], "steps": [1, 2]},
     "d_model": [16, 32],
     "depth": [1, 2],
     "head_size": [8],
@@ -60,7 +60,7 @@ CHOICES = {
     "sharing": "none", "patch": 4, "stem": "patches", "pooling": "mean", "square": "none", "steps": 2,
     "training": "flow", "layers": [{"heads": 2, "kv_heads": 2, "ffn": "gelu", "ffn_width": 16}],
 }  # fmt: skip
-HOW: list[dict[str, Any]] = [{"training": "shortcut"}, {"guidance": 2.5}, {"solver": "multistep", "shift": 2.0}]
+HOW: list[dict[str, Any]] = [{"guidance": 2.5}, {"solver": "multistep", "shift": 2.0}]
 DATA: dict[str, Any] = {"source": "numpy", "path": "set.npz", "validation_share": 0.2, "classifier_steps": 4}
 BASE = written()
 
@@ -114,36 +114,11 @@ def test_a_flow_is_learnt_on_straight_paths(opened: Any) -> None:
     """Of a model that says 0, the loss is the mean square of image − noise: 1 + that of images, about."""
     data, arch = FlowImages.load(opened.path), design().arch
     batch = data.batch(arch, Recipe(batch_windows=64), 0, seed=0)
-    images, _, noise, times, sizes = batch
-    assert not sizes.any()
+    images, _, noise, times = batch
     assert 0 < float(times.min()) < float(times.max()) < 1
     model = load_model(arch, {name: 0 * value for name, value in random_weights(arch, seed=0).items()})
     loss = data.loss(model, batch, torch.float32)
     assert float(loss.detach()) == pytest.approx(float(((images - noise) ** 2).mean()))
-
-
-def test_shortcuts_are_taught_on_a_part_of_a_batch_to_be_two_steps_in_one(opened: Any) -> None:
-    data, arch = FlowImages.load(opened.path), design(training="shortcut").arch
-    batch = data.batch(arch, Recipe(batch_windows=128), 0, seed=0)
-    sizes, times = batch[4], batch[3]
-    assert int((sizes > 0).sum()) == 32
-    taught = sizes > 0
-    assert set(np.log2(sizes[taught].numpy()).tolist()) <= {0.0, -1.0, -2.0, -3.0, -4.0}
-    assert (times[taught] + sizes[taught] <= 1).all()
-    np.testing.assert_allclose((times[taught] / sizes[taught]) % 1, 0)
-    constant = SimpleNamespace(calls=[])
-
-    def always(image: torch.Tensor, time: torch.Tensor, label: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-        constant.calls.append(step)
-        return torch.full_like(image, 3.0)
-
-    images, _, noise, *_ = batch
-    rest = ((3.0 - (images - noise)[~taught]) ** 2).sum() / images.numel()  # two equal halves: nothing to learn
-    assert float(data.loss(always, batch, torch.float32)) == pytest.approx(float(rest), rel=1e-5)  # type: ignore[arg-type]
-    assert len(constant.calls) == 3
-    halves = np.where(sizes[taught] > 1 / 16, sizes[taught] / 2, 0)  # the finest halves are plain flows
-    np.testing.assert_array_equal(constant.calls[0], halves)
-    assert 0 in halves
 
 
 def test_more_steps_are_judged_by_what_they_draw(opened: Any, tmp_path: Path) -> None:
@@ -180,16 +155,14 @@ def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"steps": []}, "lists the numbers of steps"),
-        ({"steps": [3], "training": ["shortcut"]}, "1, 2, 4, 8"),
+        ({"training": ["flow", "shortcut"]}, "shortcut training is no longer part of chipwise"),
         ({"stem": ["conv4"]}, "patches of an image"),
         ({"steps": [0]}, "at least 1"),
         ({"shift": [0.0]}, "1 is none"),
-        ({"shift": [2], "training": ["shortcut"]}, "not shifted"),
-        ({"solver": ["multistep"], "training": ["shortcut"]}, "taken by euler"),
     ],
 )
 def test_spaces_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    image = {**SPACE["image"], "training": ["flow"], **changes}
+    image = {**SPACE["image"], **changes}
     with pytest.raises(SpecError, match=message):
         DIFFUSION.require_fit(SimpleNamespace(), build(SpaceSpec, {**SPACE, "image": image}))  # type: ignore[arg-type]
 
@@ -206,15 +179,7 @@ def test_a_denoiser_is_as_wide_as_its_patches_have_values() -> None:
         build(SpaceSpec, {**SPACE, "d_model": [32], "image": image})
 
 
-def test_steps_that_no_shortcut_takes_are_replaced_by_the_nearest() -> None:
-    image = {**SPACE["image"], "steps": [1, 3, 4], "training": ["shortcut"]}
-    space = SearchSpace(build(SpaceSpec, {**SPACE, "image": image}))
-    rows = space.sample(40, np.random.default_rng(0))
-    assert set(space.values(rows, "steps").tolist()) == {1, 4}
-    assert space.passes(rows).tolist() == [space.design(row).arch.passes for row in rows]
-
-
-@pytest.mark.parametrize("changes", HOW, ids=["shortcut", "guided", "multistep"])
+@pytest.mark.parametrize("changes", HOW, ids=["guided", "multistep"])
 def test_the_folder_and_the_sampler_draw_what_the_model_draws(
     opened: Any, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -237,7 +202,7 @@ def test_the_folder_and_the_sampler_draw_what_the_model_draws(
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("changes", HOW, ids=["shortcut", "guided", "multistep"])
+@pytest.mark.parametrize("changes", HOW, ids=["guided", "multistep"])
 def test_a_kit_takes_all_steps_of_an_image(tmp_path: Path, changes: dict[str, Any]) -> None:
     """The script that is copied to a device draws what chipwise's own session draws of the same noise."""
     from chipwise.deploy.kits import kit_script

@@ -7,7 +7,6 @@ a shift, a scale and a gate (adaLN-zero), and for the last norm a shift and a sc
 References:
     Peebles and Xie 2023, Scalable Diffusion Models with Transformers (DiT), arXiv:2212.09748, section 3.2.
     Straight paths from noise to images: Liu et al. 2023, Flow Straight and Fast (rectified flow), arXiv:2209.03003.
-    Steps of any size in one model: Frans et al. 2024, One Step Diffusion via Shortcut Models, arXiv:2410.12557.
     Guidance without a classifier: Ho and Salimans 2022, Classifier-Free Diffusion Guidance, arXiv:2207.12598.
     Steps that use the velocity before: Adams and Bashforth's method of second order for steps of any size, as Hairer,
         Nørsett and Wanner, Solving Ordinary Differential Equations I, section III.5, has it.
@@ -33,6 +32,7 @@ MOST_STEPS = 1_000
 UNGUIDED, MOST_GUIDANCE = 1.0, 100.0
 UNSHIFTED, MOST_SHIFT = 1.0, 100.0
 Solver = Literal["euler", "multistep"]
+NO_SHORTCUTS = "shortcut training is no longer part of chipwise; search again with `training: [flow]`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Denoiser(Head):
     labels: int  # rows of the table of labels
     frequencies: int = 256  # values that a time is written in, before two matrices read it
     steps: int = 8  # in which an image is made; training does not depend on them
-    shortcut: bool = False  # told the size of its steps too, and taught that two small ones make a large one
+    shortcut: bool = False  # part of every denoiser's identity; models that were trained so are refused
     guidance: float = later(UNGUIDED)  # how many times as far as without a label a step goes towards its label
     latents: Latents | None = later(None)  # noqa: RUF009  (images are decoded of them at the end; None: pixels)
     solver: Solver = later("euler")  # noqa: RUF009  (multistep: a step also goes by how the velocity changed)
@@ -82,16 +82,12 @@ class Denoiser(Head):
         check_fields(self)
         positive(self, "labels", "frequencies", "outputs")
         positive(self, "steps", most=MOST_STEPS)
-        if self.shortcut and self.steps & (self.steps - 1):
-            raise SpecError(f"a model of shortcuts takes 1, 2, 4, 8 … steps, not {self.steps}", field="steps")
+        if self.shortcut:
+            raise SpecError(NO_SHORTCUTS, field="shortcut")
         if not UNGUIDED <= self.guidance <= MOST_GUIDANCE:
             raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}, not {self.guidance:g}", field="guidance")
-        if self.shortcut and self.guided:
-            raise SpecError("a model of shortcuts is not guided; leave one of them out", field="guidance")
         if not 1 / MOST_SHIFT <= self.shift <= MOST_SHIFT:
             raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}, not {self.shift:g}", field="shift")
-        if self.shortcut and (self.solver != "euler" or self.shift != UNSHIFTED):
-            raise SpecError("a model of shortcuts takes equal steps by themselves: euler, unshifted", field="solver")
 
     @property
     def guided(self) -> bool:
@@ -111,11 +107,6 @@ class Denoiser(Head):
     def moves(self) -> tuple[Move, ...]:
         """The steps of an image."""
         return moves(self.steps, self.solver, self.shift)
-
-    @property
-    def told(self) -> tuple[str, ...]:
-        """Inputs that are numbers: the time, and the size of the step."""
-        return ("time", "step") if self.shortcut else ("time",)
 
     def values(self, stem: ImageStem) -> int:
         """Values of a patch in the output."""
@@ -143,12 +134,12 @@ class Denoiser(Head):
         return sum(self.modulation_width(trunk, layer) for layer in trunk.layers)
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """The matrices that read numbers, the table of labels, the last modulation and the matrix back to pixels."""
+        """The matrices that read times, the table of labels, the last modulation and the matrix back to pixels."""
         image, d_model = _patches(stem), trunk.d_model
         number = (self.frequencies + 1) * d_model + (d_model + 1) * d_model
         end = END_PARTS * d_model * (d_model + 1) + self.values(image) * (d_model + 1)
         decoder = 0 if self.latents is None else self.latents.parameters(image.channels)
-        return len(self.told) * number + self.rows * d_model + end + decoder
+        return number + self.rows * d_model + end + decoder
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
         """Checks that patches of an image are read, with nothing before them."""

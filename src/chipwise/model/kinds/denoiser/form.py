@@ -39,12 +39,11 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 def _sketch(arch: ArchSpec) -> Sketch:
     stem, denoiser = parts_of(arch)
-    told = " of shortcuts" if denoiser.shortcut else ""
     guided = f" guided {denoiser.guidance:g}" if denoiser.guided else ""
     latents = f" latents {denoiser.latents.factor}" if denoiser.latents else ""
     solver = " multistep" if denoiser.solver == "multistep" else ""
     solver += f" shift {denoiser.shift:g}" if denoiser.shift != UNSHIFTED else ""
-    first = f"{denoiser.steps} steps{told}{solver}{guided}{latents} p{stem.patch}"
+    first = f"{denoiser.steps} steps{solver}{guided}{latents} p{stem.patch}"
     return Sketch(first=first, attention=seen_words(arch))
 
 
@@ -56,10 +55,10 @@ def _axes(sub: ArchSpec, whole: ArchSpec, sources: Mapping[str, str]) -> Axes:
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random images, times, labels and sizes of steps."""
-    times, sizes = generator.random((2, batch), np.float32)
+    """Random images, times and labels."""
+    times = generator.random(batch, np.float32)
     labels = np.arange(batch) % arch.head_as(Denoiser).labels
-    return (*random_signals(arch, generator, batch), times, labels, sizes)
+    return (*random_signals(arch, generator, batch), times, labels)
 
 
 DENOISER = Form(

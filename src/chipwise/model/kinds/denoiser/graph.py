@@ -69,7 +69,7 @@ def _metadata(s: Stream) -> dict[str, object]:
         "kv": [],
         "labels": denoiser.labels,
         "steps": denoiser.steps,
-        "told": list(denoiser.told),
+        "told": ["time"],
         **({"guidance": denoiser.guidance} if denoiser.guided else {}),
         **({"solver": denoiser.solver} if denoiser.solver != "euler" else {}),
         **({"shift": denoiser.shift} if denoiser.shift != UNSHIFTED else {}),

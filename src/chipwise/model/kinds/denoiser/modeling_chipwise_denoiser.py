@@ -100,15 +100,17 @@ class Decoder(nn.Module):
         return F.pixel_shuffle(self.convs[1](F.gelu(self.convs[0](x_BLYX))), self.factor)
 
 
-def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, float, float]]:
-    """Time and size of each step, and the factors of its velocity and of that of the step before."""
+def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """The time of each step, and the factors of its velocity and of that of the step before."""
     shift = denoiser.get("shift", 1.0)
-    found: list[tuple[float, float, float, float]] = []
+    found: list[tuple[float, float, float]] = []
+    last = 0.0
     times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
     for time, end in itertools.pairwise(times):
         size = end - time
-        ahead = size / found[-1][1] / 2 if found and denoiser.get("solver") == "multistep" else 0.0
-        found.append((time, size, size * (1 + ahead), -size * ahead))
+        ahead = size / last / 2 if last and denoiser.get("solver") == "multistep" else 0.0
+        found.append((time, size * (1 + ahead), -size * ahead))
+        last = size
     return found
 
 
@@ -122,14 +124,13 @@ class ChipwiseDenoiser(ArchModel):
         super().__init__(config)
         arch, d = self.arch, self.arch["d_model"]
         stem, denoiser = arch["stem"], arch["denoiser"]
-        told = ("time", "step") if denoiser["shortcut"] else ("time",)
         blocks = [(layer["attention"] is not None) + (layer["ffn"] is not None) for layer in arch["layers"]]
         widths = {str(i): 3 * d * count for i, count in enumerate(blocks) if count} | {"end": 2 * d}
         self.stem = Patches(stem, d)
         self.positions = nn.Embedding(arch["max_tokens"], d)
         no_label = denoiser.get("guidance", 1.0) != 1.0  # the table's last row stands for it
         self.labels = nn.Embedding(denoiser["labels"] + no_label, d)
-        self.told = nn.ModuleDict({name: TimestepEmbedding(denoiser["frequencies"], d) for name in told})
+        self.told = nn.ModuleDict({"time": TimestepEmbedding(denoiser["frequencies"], d)})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(layer, arch, i) for i, layer in enumerate(arch["layers"])})
         self.modulations = nn.ModuleDict({name: nn.Linear(d, width) for name, width in widths.items()})
         self.head = nn.Linear(d, stem["patch"] ** 2 * stem["channels"])
@@ -137,17 +138,10 @@ class ChipwiseDenoiser(ArchModel):
         self.decoder = None if latents is None else Decoder(latents, stem["channels"])
         self.post_init()
 
-    def forward(self, image: Tensor, time: Tensor, label: Tensor, step: Tensor | None = None) -> Tensor:
-        """The velocity (B, C, Y, X) of images at times (B,) from 0 (noise) to 1 (image).
-
-        ``step`` (B,) is the size of the step, an input of models trained with shortcuts.
-        """
+    def forward(self, image: Tensor, time: Tensor, label: Tensor) -> Tensor:
+        """The velocity (B, C, Y, X) of images at times (B,) from 0 (noise) to 1 (image)."""
         arch, d = self.arch, self.arch["d_model"]
-        numbers = {"time": time, "step": torch.zeros_like(time) if step is None else step}
-        told = self.labels(label)
-        for name, module in self.told.items():
-            told = told + module(numbers[name])
-        told = F.silu(told)
+        told = F.silu(self.labels(label) + self.told["time"](time))
         x = self.stem(image) + self.positions.weight
         for name, layer in self.layers.items():
             parts = self.modulations[name](told).split(d, dim=-1) if name in self.modulations else ()
@@ -179,12 +173,11 @@ class ChipwiseDenoiser(ArchModel):
         shape = (len(label), stem["channels"], stem["image_size"], stem["image_size"])
         image = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(self.device, self.dtype)
         last = torch.zeros_like(image)
-        for start, length, now, before in moves(count, self.arch["denoiser"]):
+        for start, now, before in moves(count, self.arch["denoiser"]):
             time = torch.full((len(label),), start, device=self.device)
-            size = torch.full_like(time, length)
-            velocity = self(image, time, label, size)
+            velocity = self(image, time, label)
             if scale != 1.0:
-                without = self(image, time, torch.full_like(label, self.labels.num_embeddings - 1), size)
+                without = self(image, time, torch.full_like(label, self.labels.num_embeddings - 1))
                 velocity = without + scale * (velocity - without)
             image = image + now * velocity + before * last
             last = velocity

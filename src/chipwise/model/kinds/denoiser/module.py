@@ -57,9 +57,7 @@ class DenoisingTransformer(nn.Module):
         self.stem = Patches(stem, arch.d_model)
         self.positions = nn.Embedding(stem.tokens, arch.d_model)
         self.labels = nn.Embedding(denoiser.rows, arch.d_model)
-        self.told = nn.ModuleDict(
-            {name: TimestepEmbedding(denoiser.frequencies, arch.d_model) for name in denoiser.told}
-        )
+        self.told = nn.ModuleDict({"time": TimestepEmbedding(denoiser.frequencies, arch.d_model)})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, stem, x) for i, x in enumerate(arch.layers)})
         widths = {name.removeprefix("modulations."): width for name, width in modulation_widths(arch).items()}
         self.modulations = nn.ModuleDict({name: nn.Linear(arch.d_model, width) for name, width in widths.items()})
@@ -69,16 +67,9 @@ class DenoisingTransformer(nn.Module):
             None if denoiser.latents is None else Decoder(denoiser.latents, stem.channels).requires_grad_(False)
         )
 
-    def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor, step_B: Tensor | None = None) -> Tensor:
-        """The velocity (B, C, Y, X) of images at these times; ``step_B`` is the size of the step, 0 unless given.
-
-        Only a model trained with shortcuts takes the size.
-        """
-        numbers = {"time": time_B, "step": torch.zeros_like(time_B) if step_B is None else step_B}
-        told_BD = self.labels(label_B)
-        for name, module in self.told.items():
-            told_BD = told_BD + module(numbers[name])
-        told_BD = torch.nn.functional.silu(told_BD)
+    def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor) -> Tensor:
+        """The velocity (B, C, Y, X) of images at these times."""
+        told_BD = torch.nn.functional.silu(self.labels(label_B) + self.told["time"](time_B))
         x_BTD = self.stem(image_BCYX) + self.positions.weight
         for name, layer in self.layers.items():
             parts = list(self.modulations[name](told_BD).split(self.arch.d_model, dim=-1))
@@ -102,11 +93,10 @@ def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, serve
     x, last = noise_BCYX, torch.zeros_like(noise_BCYX)
     for move in served.moves():
         time_B = torch.full((len(x),), move.time, device=x.device)
-        size_B = torch.full_like(time_B, move.size)
-        velocity = model(x, time_B, label_B, size_B)
+        velocity = model(x, time_B, label_B)
         if served.guided:
             no_label_B = torch.full_like(label_B, model.labels.num_embeddings - 1)
-            without = model(x, time_B, no_label_B, size_B)
+            without = model(x, time_B, no_label_B)
             velocity = without + served.guidance * (velocity - without)
         x = x + move.now * velocity + move.before * last
         last = velocity
@@ -117,7 +107,7 @@ def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, serve
 def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransformer:
     """Fills the parameters: normal with 1/√fan-in; modulations and the head zero, so that a layer begins as nothing.
 
-    Positions begin as waves along rows and columns, labels and what reads numbers as normal of 0.02.
+    Positions begin as waves along rows and columns, labels and what reads times as normal of 0.02.
 
     References:
         adaLN-zero, and these values: Peebles and Xie 2023, section 3.2 and their code.

@@ -14,9 +14,8 @@ def stem(arch: ArchSpec) -> Shapes:
     yield from linear("stem.projection", arch.d_model, patches.values, bias=patches.bias)
     yield "positions.weight", (patches.tokens, arch.d_model)
     yield "labels.weight", (denoiser.rows, arch.d_model)
-    for name in denoiser.told:
-        yield from linear(f"told.{name}.up", arch.d_model, denoiser.frequencies, bias=True)
-        yield from linear(f"told.{name}.down", arch.d_model, arch.d_model, bias=True)
+    yield from linear("told.time.up", arch.d_model, denoiser.frequencies, bias=True)
+    yield from linear("told.time.down", arch.d_model, arch.d_model, bias=True)
 
 
 def head(arch: ArchSpec) -> Shapes:

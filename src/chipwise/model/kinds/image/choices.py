@@ -15,7 +15,15 @@ from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Whole, other_sizes
-from chipwise.model.kinds.denoiser.denoiser import MOST_GUIDANCE, MOST_SHIFT, UNGUIDED, UNSHIFTED, Denoiser, Solver
+from chipwise.model.kinds.denoiser.denoiser import (
+    MOST_GUIDANCE,
+    MOST_SHIFT,
+    NO_SHORTCUTS,
+    UNGUIDED,
+    UNSHIFTED,
+    Denoiser,
+    Solver,
+)
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
 from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
 from chipwise.model.kinds.image.windows.spec import bias_rows
@@ -56,8 +64,7 @@ class ImageSpace(Choices):
     ``relative``: a learned bias of each distance of two patches, for each head. Which of them go together follows from
     the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
 
-    With ``steps`` the models are denoisers. ``training`` is ``flow``, or ``shortcut``: distilled while it is trained to
-    take large steps, whose size is an input. Such a model takes 1, 2, 4, 8 … steps, and is not guided.
+    With ``steps`` the models are denoisers. ``training`` is ``flow``; ``shortcut``, of older files, is refused.
     ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
     before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
     larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
@@ -147,16 +154,10 @@ class ImageSpace(Choices):
             raise SpecError("latents have no squares; leave it out", field="square")
         if any(not UNGUIDED <= scale <= MOST_GUIDANCE for scale in self.guidance):
             raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
-        if "shortcut" in self.training and UNGUIDED not in self.guidance:
-            raise SpecError("shortcuts are not guided; list 1 too", field="guidance")
+        if "shortcut" in self.training:
+            raise SpecError(NO_SHORTCUTS, field="training")
         if any(not 1 / MOST_SHIFT <= shift <= MOST_SHIFT for shift in self.shift):
             raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}; 1 is none", field="shift")
-        if "shortcut" in self.training and "euler" not in self.solver:
-            raise SpecError("shortcuts are taken by euler; list it too", field="solver")
-        if "shortcut" in self.training and UNSHIFTED not in self.shift:
-            raise SpecError("shortcuts are not shifted; list 1 too", field="shift")
-        if "shortcut" in self.training and not any(_doubled(steps) for steps in self.steps):
-            raise SpecError("shortcuts take 1, 2, 4, 8 … steps; list one of them", field="steps")
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -235,13 +236,8 @@ class ImageSpace(Choices):
             squares = [square for square in self.square if (square_of(square) or 0) < grid]
             if len(squares) < len(self.square):
                 yield {"patch": [patch]}, {"square": squares}
-        doubled = [steps for steps in self.steps if _doubled(steps)]
-        if "shortcut" in self.training and len(doubled) < len(self.steps):
-            yield {"training": ["shortcut"]}, {"steps": doubled}
-        for name, only in ((GUIDANCE, UNGUIDED), (SOLVER, "euler"), (SHIFT, UNSHIFTED)):
-            if "shortcut" in self.training and name in self.choices:
-                yield {"training": ["shortcut"]}, {name: [only]}
-            if 1 in self.steps and name != GUIDANCE and name in self.choices and only in getattr(self, name):
+        for name, only in ((SOLVER, "euler"), (SHIFT, UNSHIFTED)):
+            if 1 in self.steps and name in self.choices and only in getattr(self, name):
                 yield {"steps": [1]}, {name: [only]}  # of one step all are the same
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
@@ -365,16 +361,10 @@ class ImageSpace(Choices):
         return self.stem_of(chosen).tokens
 
 
-def _doubled(steps: int) -> bool:
-    """Whether ``steps`` is a power of two."""
-    return steps & (steps - 1) == 0
-
-
 def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
     """What the denoiser of ``choices`` has beyond a classifier; None if images are classified."""
     if not image.steps:
         return None
-    shortcut = choices["training"] == "shortcut"
     steps = choices.get("steps", 1)  # prices of blocks do not depend on them
     guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
     latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
@@ -382,7 +372,6 @@ def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
         labels=image.classes,
         frequencies=FREQUENCIES,
         steps=steps,
-        shortcut=shortcut,
         guidance=guidance,
         latents=latents,
         solver=choices.get(SOLVER, "euler"),

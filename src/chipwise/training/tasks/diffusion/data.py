@@ -156,8 +156,6 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
             model = model if item.design.weights == "fp32" else quantised(model, item.design.weights)
             rows = []
             for steps in sorted({*SHOWN_STEPS, denoiser.steps}):
-                if denoiser.shortcut and steps & (steps - 1):
-                    continue
                 images = arrays.drawn(model, split="test", served=replace(denoiser, steps=steps), most=COMPARED)
                 rows.append(
                     {
@@ -174,7 +172,6 @@ class DiffusionData(ArrayData[DrawnSpec, ImageSpace, FlowImages]):
                 "rows": rows,
                 **({"guided": guided, "guidance": denoiser.guidance} if guided else {}),
                 "steps": denoiser.steps,
-                "shortcut": denoiser.shortcut,
                 "solver": denoiser.solver,
                 "shift": denoiser.shift,
                 "flow_loss": arrays.flow_loss(model),

@@ -1,14 +1,13 @@
 """Data set of images for diffusion: a denoiser learns to move noise to images along straight paths (rectified flow).
 
 An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
-says less that. A model of shortcuts also learns, on a part of each batch, that one step of size 2d is two of size d:
-it is distilled from itself while it is trained. Guided models train without the label on a tenth of the images. The
+says less that. Guided models train without the label on a tenth of the images. The
 metric is the Fréchet distance of generated images. A latent model learns the images' latents (``latents.py``), holds
 the decoder, and is scored on decoded images.
 
 References:
     Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
-    (Stable Diffusion 3), arXiv:2403.03206, section 3.1. Shortcuts: Frans et al. 2024, arXiv:2410.12557, algorithm 1.
+    (Stable Diffusion 3), arXiv:2403.03206, section 3.1.
     Labels left out: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
 """
 
@@ -45,9 +44,7 @@ if TYPE_CHECKING:
 
 DRAWN = 640  # images that a model is evaluated by
 ROWS = 128  # of them at a time
-SHORTCUTS = 4  # every fourth image of a batch teaches a shortcut
 DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
-FINEST = 5  # halvings of the smallest step that is taught: 1/32
 SEEDS: Mapping[Split, int] = {"validation": 1, "test": 2}
 
 
@@ -128,7 +125,7 @@ class FlowImages(LabelledArrays):
         return {name: value for name, value in codec.weights.items() if name.startswith("decoder.")}
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled images or latents, their labels, noise, times, and step sizes (0 for a plain flow)."""
+        """Scaled images or latents, their labels, noise and times."""
         import torch
 
         images, labels = super().batch(arch, recipe, number, seed=seed)
@@ -141,29 +138,17 @@ class FlowImages(LabelledArrays):
             dropped = np.random.default_rng([seed, number, 4]).random(rows) < DROPPED
             labels = torch.where(torch.from_numpy(dropped), denoiser.labels, labels)
         times = 1 / (1 + np.exp(-random.standard_normal(rows)))
-        sizes = np.zeros(rows)
-        if denoiser.shortcut:
-            taught = np.arange(rows) % SHORTCUTS == 0
-            sizes = np.where(taught, 0.5 ** random.integers(0, FINEST, rows), 0.0)
-            starts = np.floor(random.random(rows) / np.where(taught, sizes, 1.0)) * sizes
-            times = np.where(taught, starts, times)
-        told = (torch.from_numpy(part.astype(np.float32)) for part in (times, sizes))
-        return images, labels, torch.from_numpy(noise), *told
+        return images, labels, torch.from_numpy(noise), torch.from_numpy(times.astype(np.float32))
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Mean squared error of the velocity over the batch."""
         import torch
 
-        images, labels, noise, times, sizes = batch
+        images, labels, noise, times = batch
         t = times[:, None, None, None]
         moving, wanted = (1 - t) * noise + t * images, images - noise
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            taught = sizes > 0
-            if taught.any():
-                wanted = wanted.clone()
-                rows = (moving[taught], times[taught], labels[taught], sizes[taught])
-                wanted[taught] = _two_steps(model, *rows).to(wanted.dtype)
-            found: Tensor = model(moving, times, labels, sizes)
+            found: Tensor = model(moving, times, labels)
         return ((found.float() - wanted) ** 2).mean()
 
     def noise(self, arch: ArchSpec, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -225,7 +210,7 @@ class FlowImages(LabelledArrays):
         codec = self._codec(model.arch)
         images = images if codec is None else codec.encode(torch.from_numpy(np.ascontiguousarray(images))).numpy()
         times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
-        parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times, 0 * times)]
+        parts = [torch.from_numpy(np.ascontiguousarray(x)) for x in (images, labels, noise, times)]
         with torch.no_grad():
             return float(self.loss(model, parts, torch.float32))
 
@@ -272,15 +257,3 @@ class FlowImages(LabelledArrays):
         """The data set of labelled images, with the scoring classifier and the autoencoders."""
         held = {each.name: getattr(images, each.name) for each in fields(images)}
         return cls(**held, classifier=classifier, moments=moments, codecs=codecs)
-
-
-def _two_steps(model: nn.Module, moving: Tensor, times: Tensor, labels: Tensor, sizes: Tensor) -> Tensor:
-    """Mean velocity of two half steps of the model itself; the smallest steps count as plain flow (size 0)."""
-    import torch
-
-    half = sizes / 2
-    told = torch.where(half > 0.5**FINEST, half, torch.zeros_like(half))
-    with torch.no_grad():
-        first: Tensor = model(moving, times, labels, told)
-        second: Tensor = model(moving + half[:, None, None, None] * first, times + half, labels, told)
-    return (first + second).detach() / 2

@@ -25,12 +25,8 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
     shape = (len(labels), *facts["image"])
     image = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
     told, last = {"label": np.array(labels, np.int64)}, np.zeros_like(image)
-    for time, size, now, before in moves(
-        steps or facts["steps"], facts.get("shift", 1.0), facts.get("solver", "euler")
-    ):
-        numbers = {"time": time, "step": size}
-        for name in facts["told"]:
-            told[name] = np.full((len(labels), 1), numbers[name], np.float32)
+    for time, now, before in moves(steps or facts["steps"], facts.get("shift", 1.0), facts.get("solver", "euler")):
+        told["time"] = np.full((len(labels), 1), time, np.float32)
         velocity = session.run(["velocity"], {"image": image, **told})[0]
         if scale != 1.0:
             no_label = np.full(len(labels), facts["labels"], np.int64)
@@ -45,14 +41,16 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
     return np.asarray(decoder.run(["pixels"], {"latents": image})[0])
 
 
-def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, float, float]]:
-    """Time and size of each step, and the factors of its velocity and of that of the step before."""
-    found: list[tuple[float, float, float, float]] = []
+def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, float]]:
+    """The time of each step, and the factors of its velocity and of that of the step before."""
+    found: list[tuple[float, float, float]] = []
+    last = 0.0
     times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
     for time, end in itertools.pairwise(times):
         size = end - time
-        ahead = size / found[-1][1] / 2 if found and solver == "multistep" else 0.0
-        found.append((time, size, size * (1 + ahead), -size * ahead))
+        ahead = size / last / 2 if last and solver == "multistep" else 0.0
+        found.append((time, size * (1 + ahead), -size * ahead))
+        last = size
     return found
 
 

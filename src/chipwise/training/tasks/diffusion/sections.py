@@ -51,7 +51,6 @@ def _details(found: Record) -> str:
     """Loss, solver, shift, guidance and latents of a design, in a line."""
     shift = found.get("shift", float, 1.0)
     line = f"flow loss on test data {found.get('flow_loss', float):.4g}"
-    line += ", trained with shortcuts" if found.get("shortcut", bool) else ""
     line += ", multistep" if found.get("solver", str, "") == "multistep" else ""
     line += f", times shifted by {shift:g}" if shift != 1.0 else ""
     line += f", guided by {found.get('guidance', float):g} in two passes a step" if "guided" in found else ""

@@ -18,21 +18,20 @@ Named = list[tuple[str, Op]]
 def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
     """From times and labels to all shifts, scales and gates: waves, two matrices, the sum, one matrix for all."""
     d, values = arch.d_model, batch * denoiser.frequencies
-    ops: Named = []
-    for name in denoiser.told:
-        ops.append((f"{name}.scaled", Elementwise(function="mul", elements=values)))
-        ops.append((f"{name}.shifted", Elementwise(function="add", elements=values)))
-        ops.append((f"{name}.waves", Elementwise(function="sin", elements=values)))
-        ops.append((f"{name}.up", Matmul(m=batch, k=denoiser.frequencies, n=d, bias=True)))
-        ops.append((f"{name}.activation", Elementwise(function="silu", elements=batch * d)))
-        ops.append((f"{name}.down", Matmul(m=batch, k=d, n=d, bias=True)))
-    ops.append(("label", EmbeddingOp(tokens=batch, width=d, rows=denoiser.rows)))
-    ops += [(f"with_{name}", Elementwise(function="add", elements=batch * d)) for name in denoiser.told]
-    ops.append(("activation", Elementwise(function="silu", elements=batch * d)))
     width = sum(modulation_widths(arch).values())
-    ops.append(("modulation", Matmul(m=batch, k=d, n=width, weights=weights, bias=True)))
-    ops.append(("parts", Elementwise(function="split", elements=batch * width)))
-    return ops
+    return [
+        ("time.scaled", Elementwise(function="mul", elements=values)),
+        ("time.shifted", Elementwise(function="add", elements=values)),
+        ("time.waves", Elementwise(function="sin", elements=values)),
+        ("time.up", Matmul(m=batch, k=denoiser.frequencies, n=d, bias=True)),
+        ("time.activation", Elementwise(function="silu", elements=batch * d)),
+        ("time.down", Matmul(m=batch, k=d, n=d, bias=True)),
+        ("label", EmbeddingOp(tokens=batch, width=d, rows=denoiser.rows)),
+        ("with_time", Elementwise(function="add", elements=batch * d)),
+        ("activation", Elementwise(function="silu", elements=batch * d)),
+        ("modulation", Matmul(m=batch, k=d, n=width, weights=weights, bias=True)),
+        ("parts", Elementwise(function="split", elements=batch * width)),
+    ]
 
 
 def lower_modulated(arch: ArchSpec, *, rows: int, skip: bool) -> Named:

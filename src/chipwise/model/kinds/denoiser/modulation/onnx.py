@@ -17,27 +17,20 @@ Parts = dict[str, list[str]]  # by matrix: the names of its vectors (B, 1, D), b
 
 
 def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
-    """Every shift, scale and gate of the inputs ``label`` (B,), ``time`` and, with shortcuts, ``step`` (B, 1)."""
+    """Every shift, scale and gate of the inputs ``label`` (B,) and ``time`` (B, 1)."""
     d = arch.d_model
     turns, phases = wave_tables(denoiser.frequencies)
-    found: list[str] = []
-    for name in denoiser.told:
-        place = f"told.{name}"
-        number = graph.input(name, TensorProto.FLOAT, ["batch", 1])
-        x = graph.node("Mul", [number, _vector(graph, "turns", turns)], f"{place}.scaled")
-        x = graph.node("Add", [x, _vector(graph, "phases", phases)], f"{place}.shifted")
-        x = graph.node("Sin", [x], f"{place}.waves")
-        sizes = {"up": (denoiser.frequencies, d), "down": (d, d)}
-        for part, (k, n) in sizes.items():
-            key = f"{place}.{part}"
-            x = graph.projection(f"{key}.out", x, parts=[key], key=key, k=k, widths=[n], bias=True)
-            if part == "up":
-                x = graph.node("QuickGelu", [x], f"{place}.activation", domain=MICROSOFT, alpha=1.0)
-        found.append(x)
+    time = graph.input("time", TensorProto.FLOAT, ["batch", 1])
+    x = graph.node("Mul", [time, _vector(graph, "turns", turns)], "told.time.scaled")
+    x = graph.node("Add", [x, _vector(graph, "phases", phases)], "told.time.shifted")
+    x = graph.node("Sin", [x], "told.time.waves")
+    up, down = "told.time.up", "told.time.down"
+    x = graph.projection(f"{up}.out", x, parts=[up], key=up, k=denoiser.frequencies, widths=[d], bias=True)
+    x = graph.node("QuickGelu", [x], "told.time.activation", domain=MICROSOFT, alpha=1.0)
+    x = graph.projection(f"{down}.out", x, parts=[down], key=down, k=d, widths=[d], bias=True)
     table = graph.store("labels.weight", lambda: graph.weight("labels.weight", (denoiser.rows, d)))
-    total = graph.node("Gather", [table, graph.input("label", TensorProto.INT64, ["batch"])], "told.label", axis=0)
-    for name, x in zip(denoiser.told, found, strict=True):
-        total = graph.node("Add", [total, x], f"told.with_{name}")
+    label = graph.node("Gather", [table, graph.input("label", TensorProto.INT64, ["batch"])], "told.label", axis=0)
+    total = graph.node("Add", [label, x], "told.with_time")
     total = graph.node("QuickGelu", [total], "told.activation", domain=MICROSOFT, alpha=1.0)
     return _parts(graph, arch, total)
 

@@ -1,4 +1,4 @@
-"""The waves that a denoiser's numbers (time, size of a step) are written in."""
+"""The waves that a denoiser's times are written in."""
 
 from __future__ import annotations
 
