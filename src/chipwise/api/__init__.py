@@ -6,7 +6,6 @@ commands print beside is listed in :mod:`chipwise.api.answers`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from chipwise.core.lazy import on_first_use
@@ -111,46 +110,4 @@ __all__ = [
     "uniform",
 ]
 
-_HOMES: Mapping[str, tuple[str, ...]] = {
-    "chipwise.api.catalogue": ("devices", "models", "models_on", "runtimes"),
-    "chipwise.api.cost_models": ("calibrate", "learn"),
-    "chipwise.api.explanations": ("explain", "sensitivity"),
-    "chipwise.api.measuring": ("export", "import_measurements", "kit", "measure", "measure_parts"),
-    "chipwise.api.predictions": (
-        "EstimateTable",
-        "candidates",
-        "compare",
-        "estimate",
-        "estimate_table",
-        "estimate_training",
-    ),
-    "chipwise.api.runs": ("evaluate", "export_subnetwork", "quality", "report", "search", "shrink", "train"),
-    "chipwise.api.serving": ("agent_loop", "plan", "simulate"),
-    "chipwise.api.specs": ("load_run", "lower", "resolve", "uniform"),
-    "chipwise.api.telemetry": ("teach",),
-    "chipwise.api.whole_runs": ("estimate_parts", "estimate_pictures", "explain_pictures"),
-    "chipwise.errors": ("ChipwiseError",),
-    "chipwise.predict.cost.model": ("CostEstimate",),
-    "chipwise.hardware.device": ("MachineProfile",),
-    "chipwise.model.ops.workload": (
-        "Phase",
-        "Workload",
-    ),
-    "chipwise.deploy.measure.measurement": ("Measurement",),
-    "chipwise.design.fleet.offered_load": ("OfferedLoad",),
-    "chipwise.design.fleet.question": ("FleetQuestion",),
-    "chipwise.predict.served.deployment": ("Deployment",),
-    "chipwise.design.models.candidates": ("CandidateCost",),
-    "chipwise.design.models.exports": ("Exported",),
-    "chipwise.design.models.measured_parts": ("MeasuredParts",),
-    "chipwise.design.models.measuring": ("Measured",),
-    "chipwise.design.report.record": ("RunRecord",),
-    "chipwise.design.run.spec": ("RunSpec",),
-    "chipwise.model.space.search_space": ("SearchSpace",),
-    "chipwise.model.arch.arch": ("ArchSpec",),
-    "chipwise.model.arch.mixers": ("Attention",),
-    "chipwise.model.arch.design": ("Design",),
-    "chipwise.model.arch.feed_forward": ("FeedForward",),
-    "chipwise.model.arch.layer": ("Layer",),
-}
-__getattr__, __dir__ = on_first_use(__name__, _HOMES)
+__getattr__, __dir__ = on_first_use(__name__, __file__)

@@ -10,6 +10,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
+from chipwise.cli import options
 from chipwise.cli.output import json_of, print_table, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -17,7 +18,7 @@ from chipwise.core.layout import Column, Table
 
 def command(
     loop: Annotated[Path, typer.Argument(help="A YAML file: budget, device, parts (see `chipwise init agent`).")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Price an agent's loop (perceive, think, act) against a time budget, and say which part takes the most time.
 

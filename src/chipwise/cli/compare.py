@@ -9,7 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, image_size
+from chipwise.cli import completion, image_size, options
 from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.cli.whole_runs import compared
@@ -30,21 +30,19 @@ def command(
             help="Comma-separated devices, or `all`; `here` is this machine.", autocompletion=completion.devices
         ),
     ] = "all",
-    runtime: Annotated[
-        str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, torch-eager, …; each device's default.")
-    ] = None,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="New tokens of a request.", min=1)] = 128,
-    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=0)] = 0,
-    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
-    audio: Annotated[float | None, typer.Option(help=image_size.AUDIO)] = None,
-    like: Annotated[str | None, typer.Option(help=completion.LIKE)] = None,
-    batch: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 1,
-    weights: Annotated[str | None, typer.Option(help="Weight format. Default: what suits each chip.")] = None,
-    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
+    runtime: options.Runtime = None,
+    prompt: options.Prompt = 1024,
+    new: options.New = 128,
+    images: options.Images = 0,
+    size: options.ImageSize = image_size.DEFAULT,
+    audio: options.Audio = None,
+    like: options.Like = None,
+    batch: options.Batch = 1,
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
     html: Annotated[Path | None, typer.Option(help="For two runs: write a page with both fronts in one plot.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare the cost of models on several chips, and say what bounds each; or compare two runs.
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from chipwise.api import answers
-from chipwise.cli import completion, output
+from chipwise.cli import completion, options, output
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
 from chipwise.core.dtypes import DType
 from chipwise.core.layout import Column, Table
 from chipwise.errors import counted
 
-if TYPE_CHECKING:
-    from chipwise.core.layout import Table
-
 app = typer.Typer(rich_markup_mode=None)
-JSON = typer.Option("--json", help="Print as JSON, in SI units.")
 
 
 @app.callback(invoke_without_command=True)
-def table(context: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+def table(context: typer.Context, as_json: options.AsJson = False) -> None:
     """List all devices: memory, bandwidth, dense peaks by number format, power, price.
 
     One device with every source: chipwise devices show h100-sxm
@@ -45,7 +41,7 @@ def one(
         str,
         typer.Argument(help="A device's name or alias, or the path of a YAML file.", autocompletion=completion.devices),
     ],
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show every fact of one device with its source."""
     device = answers.datasheet.load(name)

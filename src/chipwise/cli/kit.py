@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
-from chipwise.cli import show
+from chipwise.cli import options, show
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -33,13 +33,11 @@ def command(
         int,
         typer.Option(help="Maximum number of designs from a run's front, besides winner and reference design.", min=0),
     ] = 6,
-    threads: Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Concurrent requests (models). Default: 1.", min=1)] = None,
-    prompt: Annotated[int | None, typer.Option(help="Prompt tokens (models). Default: 64.", min=1)] = None,
-    new: Annotated[int | None, typer.Option(help="New tokens (models). Default: 64.", min=1)] = None,
-    weights: Annotated[
-        str | None, typer.Option(help="Weight format of a built model: fp32, int8, int4, or one for each layer.")
-    ] = None,
+    threads: options.Threads = None,
+    batch: options.Requests = None,
+    prompt: options.PromptTimed = None,
+    new: options.NewTimed = None,
+    weights: options.WeightsBuilt = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was packed as JSON.")] = False,
 ) -> None:
     """Pack models for another device: exported files, one Python script, instructions.

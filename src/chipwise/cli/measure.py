@@ -8,7 +8,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import image_size, measured, output, show
+from chipwise.cli import image_size, measured, options, output, show
 from chipwise.core import units
 
 
@@ -23,28 +23,14 @@ def command(
     runtime: Annotated[
         str | None, typer.Option(help="Runtime to measure in. Default: llama.cpp for .gguf files, else onnxruntime.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of the runtime. Default: the run's own for a winner, else 1.", min=1)
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Concurrent requests. Default: the run's own for a winner, else 1.", min=1)
-    ] = None,
-    prompt: Annotated[
-        int | None, typer.Option(help="Prompt tokens. Default: the run's own for a winner, else 64.", min=1)
-    ] = None,
-    new: Annotated[
-        int | None, typer.Option(help="New tokens. Default: the run's own for a winner, else 64.", min=1)
-    ] = None,
+    threads: options.Threads = None,
+    batch: options.Requests = None,
+    prompt: options.PromptTimed = None,
+    new: options.NewTimed = None,
     images: Annotated[int, typer.Option(help=image_size.IMAGES, min=1)] = 1,
-    size: Annotated[str, typer.Option("--image-size", help=image_size.SIZE)] = image_size.DEFAULT,
-    audio: Annotated[float | None, typer.Option("--audio", help=image_size.AUDIO)] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="Weight format, if the model is built here: fp32, int8, int4, or a format for each layer and the head "
-            "('int4/int8 head:int8'); fp32 unless given."
-        ),
-    ] = None,
+    size: options.ImageSize = image_size.DEFAULT,
+    audio: options.Audio = None,
+    weights: options.WeightsBuilt = None,
     sustained: Annotated[
         str | None, typer.Option(help="Run without a pause for this long (such as 10m) and fit how speed decays.")
     ] = None,

@@ -9,14 +9,13 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import show
+from chipwise.cli import options, show
 from chipwise.cli.measured import measurement_table
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
 app = typer.Typer(rich_markup_mode=None)
-JSON = typer.Option("--json", help="Print as JSON, in SI units.")
 DEVICE = typer.Option(help="Only measurements on this machine (a name from the list).")
 RUNTIME = typer.Option(help="Only measurements in this runtime.")
 
@@ -26,7 +25,7 @@ def table(
     context: typer.Context,
     device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[str | None, RUNTIME] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the measurements of all runs and commands of this user.
 
@@ -41,7 +40,7 @@ def table(
 def listed(
     device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[str | None, RUNTIME] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the stored measurements."""
     _list(device, runtime, as_json)
@@ -112,7 +111,7 @@ def summary(item: answers.Stored) -> dict[str, Any]:
 @app.command("show")
 def one(
     identity: Annotated[str, typer.Argument(help="A measurement's id, or its first digits.")],
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show one measurement; --json prints every sample and reading."""
     item = answers.MeasurementStore().get(identity)
@@ -129,7 +128,7 @@ def export(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids. Default: all.")] = None,
     device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[str | None, RUNTIME] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write measurements to a file that another machine can import."""
     store = answers.MeasurementStore()
@@ -155,7 +154,7 @@ def import_(
     weights: Annotated[
         str | None, typer.Option(help="llama-bench: weight format, if neither the file nor the model states it.")
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Add measurements made elsewhere; existing ones are not changed.
 
@@ -176,7 +175,7 @@ def import_(
 @app.command("delete")
 def delete(
     ids: Annotated[list[str], typer.Argument(help="Ids, or their first digits.")],
-    as_json: Annotated[bool, JSON] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Delete measurements."""
     _say({"deleted": answers.MeasurementStore().delete(ids)}, as_json)

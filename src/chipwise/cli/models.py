@@ -8,7 +8,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion
+from chipwise.cli import completion, options
 from chipwise.cli.output import json_of, print_table, refuse
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -24,14 +24,14 @@ def command(
     device: Annotated[
         str | None, typer.Option(help="List the language models that fit on this device, and how fast they answer.")
     ] = None,
-    memory: Annotated[str | None, typer.Option(help=completion.MEMORY)] = None,
+    memory: options.Memory = None,
     host: Annotated[
         str | None,
         typer.Option(help="With --device: also models split between card and host (a processor, or '60 GB/s')."),
     ] = None,
     prompt: Annotated[int, typer.Option(help="With --device: prompt tokens.")] = 512,
     new: Annotated[int, typer.Option(help="With --device: new tokens.")] = 128,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 

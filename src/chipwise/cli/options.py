@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,3 +47,40 @@ Ep = Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)]
 Dp = Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)]
 TrainTokens = Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")]
+
+
+class Arrivals(StrEnum):
+    """Arrival process of requests."""
+
+    CONSTANT = "constant"
+    POISSON = "poisson"
+    GAMMA = "gamma"
+
+
+# Of a measurement, which `measure` and `kit` take.
+Threads = Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.", min=1)]
+Requests = Annotated[int | None, typer.Option(help="Concurrent requests. Default: the run's own, else 1.", min=1)]
+PromptTimed = Annotated[int | None, typer.Option(help="Prompt tokens. Default: the run's own, else 64.", min=1)]
+NewTimed = Annotated[int | None, typer.Option(help="New tokens. Default: the run's own, else 64.", min=1)]
+WeightsBuilt = Annotated[
+    str | None,
+    typer.Option(
+        help="Weight format, if the model is built here: fp32 (the default), int8, int4, or a format for each layer "
+        "and the head ('int4/int8 head:int8')."
+    ),
+]
+
+# Of a load, which `plan` and `simulate` take.
+OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
+"""Options that cannot be combined with a trace, which defines its requests."""
+Rate = Annotated[str | None, typer.Option(help="Requests: 20/s, 90/min, 1200/h.")]
+Trace = Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")]
+MeanPrompt = Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)]
+MeanNew = Annotated[int, typer.Option(help="Mean new tokens.", min=1)]
+Spread = Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)]
+SharedTokens = Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)]
+Prefixes = Annotated[int, typer.Option(help="Number of shared texts.", min=1)]
+Gaps = Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")]
+Burstiness = Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")]
+Link = Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode devices, such as 50 GB/s.")]
+Page = Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")]

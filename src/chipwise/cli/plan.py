@@ -9,9 +9,8 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion
+from chipwise.cli import completion, options
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
-from chipwise.cli.simulate import OF_MADE_LOADS, Arrivals
 from chipwise.core import units
 from chipwise.core.files import check_output
 from chipwise.core.layout import Column, Table
@@ -30,13 +29,13 @@ def command(
         ),
     ],
     files: Annotated[list[Path] | None, typer.Argument(help="The files of `diff` and `check`.")] = None,
-    rate: Annotated[str | None, typer.Option(help="Requests: 20/s, 90/min, 1200/h.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
-    prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
-    spread: Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)] = 0.0,
-    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
-    prefixes: Annotated[int, typer.Option(help="Number of shared texts.", min=1)] = 1,
+    rate: options.Rate = None,
+    trace: options.Trace = None,
+    prompt: options.MeanPrompt = 1024,
+    new: options.MeanNew = 128,
+    spread: options.Spread = 0.0,
+    shared_tokens: options.SharedTokens = 0,
+    prefixes: options.Prefixes = 1,
     ttft_p50: Annotated[str | None, typer.Option(help="Limit on the median time to first token.")] = None,
     ttft_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     ttft_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 500ms.")] = None,
@@ -54,7 +53,7 @@ def command(
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's.")] = None,
     weights: Annotated[str | None, typer.Option(help="Formats to choose from. Default: bf16, fp8.")] = None,
-    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
+    kv: options.Kv = None,
     tp: Annotated[str, typer.Option(help="Tensor-parallel degrees to choose from.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option(help="Pipeline-parallel degrees to choose from.")] = "1",
     ep: Annotated[
@@ -69,21 +68,21 @@ def command(
         str,
         typer.Option(help="together; also apart (prefill and decode in separate pools), mixed (two kinds of chips)."),
     ] = "together",
-    link: Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode, such as 50 GB/s.")] = None,
+    link: options.Link = None,
     price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
     max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Limit on the power of all boards together, such as 20kW.")] = None,
     budget: Annotated[str | None, typer.Option(help="Limit on the price of all devices, such as '10 USD/h'.")] = None,
     confidence: Annotated[float, typer.Option(help="Probability with which all limits must hold.")] = 0.9,
-    arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
-    burstiness: Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")] = 1.0,
+    arrivals: options.Gaps = options.Arrivals.POISSON,
+    burstiness: options.Burstiness = 1.0,
     requests: Annotated[int, typer.Option(help="Number of requests to replay per engine.", min=50)] = 400,
     seed: Annotated[int, typer.Option(help="Seed of the random load.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the plan in --out.")] = False,
     results: Annotated[Path | None, typer.Option(help="With `check`: result file of a load test.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    html: options.Page = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the cheapest fleet that serves a load within limits on percentiles.
 
@@ -113,7 +112,7 @@ def command(
         asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
-        refuse(context, *OF_MADE_LOADS, why="is given by the --trace")
+        refuse(context, *options.OF_MADE_LOADS, why="is given by the --trace")
     for file in (html, out):
         if file is not None:
             check_output(file)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from chipwise import api
 from chipwise.api import answers
+from chipwise.cli import options
 from chipwise.cli.output import json_of, print_table, say
 from chipwise.core.layout import Column, Table
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def command(as_json: options.AsJson = False) -> None:
     """List the inference runtimes (which can be estimated, which can be measured here) and the weight formats."""
     found = api.runtimes()
     if as_json:

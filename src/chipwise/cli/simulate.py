@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion
+from chipwise.cli import completion, options
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.core import units
 from chipwise.core.files import check_output
 from chipwise.core.layout import Column, Table
 from chipwise.errors import counted
-
-
-class Arrivals(StrEnum):
-    """Arrival process of requests."""
-
-    CONSTANT = "constant"
-    POISSON = "poisson"
-    GAMMA = "gamma"
 
 
 class Batching(StrEnum):
@@ -33,43 +24,31 @@ class Batching(StrEnum):
     REQUESTS = "requests"
 
 
-OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
-"""Options that cannot be combined with a trace, which defines its requests."""
-
-
 def command(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of `chipwise models`, a config.json or its folder, or a spec file.",
-            autocompletion=completion.models,
-        ),
-    ],
+    model: options.Model,
     device: Annotated[
         str, typer.Option(help="A device of `chipwise devices`, or a YAML file.", autocompletion=completion.devices)
     ] = "h100-sxm",
-    rate: Annotated[str | None, typer.Option(help="Requests: 8/s, 90/min, 1200/h.")] = None,
+    rate: options.Rate = None,
     clients: Annotated[int | None, typer.Option(help="Closed loop: clients instead of a rate.", min=1)] = None,
     think: Annotated[str, typer.Option(help="Pause of a client before its next request.")] = "0 s",
-    trace: Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")] = None,
-    prompt: Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)] = 1024,
-    new: Annotated[int, typer.Option(help="Mean new tokens.", min=1)] = 128,
-    spread: Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)] = 0.0,
-    shared_tokens: Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)] = 0,
-    prefixes: Annotated[int, typer.Option(help="Number of shared texts.", min=1)] = 1,
-    arrivals: Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")] = Arrivals.POISSON,
-    burstiness: Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")] = 1.0,
+    trace: options.Trace = None,
+    prompt: options.MeanPrompt = 1024,
+    new: options.MeanNew = 128,
+    spread: options.Spread = 0.0,
+    shared_tokens: options.SharedTokens = 0,
+    prefixes: options.Prefixes = 1,
+    arrivals: options.Gaps = options.Arrivals.POISSON,
+    burstiness: options.Burstiness = 1.0,
     requests: Annotated[int, typer.Option(help="Requests replayed for each seed.", min=1)] = 1000,
-    runtime: Annotated[
-        str | None, typer.Option(help="vllm, sglang, trtllm, …", autocompletion=completion.runtimes)
-    ] = None,
-    weights: Annotated[str | None, typer.Option(help="bf16, fp8, int4, …")] = None,
-    kv: Annotated[str | None, typer.Option(help="KV-cache dtype.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)] = 1,
-    dp: Annotated[int, typer.Option(help="Data-parallel degree of attention.", min=1)] = 1,
+    runtime: options.Runtime = None,
+    weights: options.Weights = None,
+    kv: options.Kv = None,
+    tp: options.Tp = 1,
+    pp: options.Pp = 1,
+    ep: options.Ep = 1,
+    dp: options.Dp = 1,
     replicas: Annotated[int, typer.Option(help="Replicas behind a router.", min=1)] = 1,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.", min=1)] = None,
     max_sequences: Annotated[int | None, typer.Option(help="Sequences at once.", min=1)] = None,
@@ -91,11 +70,11 @@ def command(
     decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of the decode devices.", min=1)] = 1,
-    link: Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode devices, such as 50 GB/s.")] = None,
+    link: options.Link = None,
     seeds: Annotated[int, typer.Option(help="Number of random loads to simulate.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    html: options.Page = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Simulate one arrangement under load: TTFT, TPOT, end-to-end times, queue, batch and KV cache.
 
@@ -106,7 +85,7 @@ def command(
     Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
     """
     if trace is not None:
-        refuse(context, *OF_MADE_LOADS, "requests", "seeds", "seed", why="is given by the --trace")
+        refuse(context, *options.OF_MADE_LOADS, "requests", "seeds", "seed", why="is given by the --trace")
     if clients is not None:
         refuse(context, "arrivals", "burstiness", why="only applies to requests that arrive at a --rate")
     if not drafted:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from chipwise.api import answers
-from chipwise.cli import show
+from chipwise.cli import options, show
 from chipwise.cli.output import print_table
 from chipwise.core.layout import Column, Table
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def command(as_json: options.AsJson = False) -> None:
     """List the search strategies, when to use each, and what each needs installed.
 
     A run file selects one with: search: {strategy: NAME}

@@ -8,7 +8,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, show
+from chipwise.cli import completion, options, show
 from chipwise.cli.output import json_of, say
 from chipwise.core import units
 from chipwise.errors import counted
@@ -35,7 +35,7 @@ def command(
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Also use the rows of the newest version.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the table and save nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Teach chipwise a machine from a table of measured models.
 

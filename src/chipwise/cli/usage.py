@@ -31,42 +31,22 @@ MOVED = {  # options of estimate that have commands of their own
     "--candidates": "candidates --counts",
     "--shards": "candidates",
 }
-OTHER_WORDS = {  # commands of other tools, and chipwise's equivalents
-    "bench": ("measure",),
-    "benchmark": ("measure",),
-    "best": ("compare",),
-    "calc": ("estimate",),
-    "chips": ("devices",),
-    "convert": ("export",),
-    "cost": ("estimate",),
-    "diff": ("compare",),
-    "finetune": ("train",),
-    "gguf": ("export",),
-    "gpus": ("devices",),
-    "info": ("models", "devices"),
-    "list": ("models", "devices"),
-    "ls": ("models", "devices"),
-    "memory": ("estimate",),
-    "onnx": ("export",),
-    "optimise": ("search", "explain"),
-    "optimize": ("search", "explain"),
-    "package": ("kit",),
-    "perf": ("measure",),
-    "predict": ("estimate",),
-    "price": ("estimate",),
-    "profile": ("explain", "calibrate"),
-    "prune": ("shrink",),
-    "ps": ("devices",),
-    "quant": ("export",),
-    "quantise": ("export",),
-    "quantize": ("export",),
-    "recommend": ("compare",),
-    "run": ("measure", "search"),
-    "save": ("export",),
-    "serve": ("plan", "simulate"),
-    "status": ("report",),
-    "tune": ("search",),
-    "why": ("explain",),
+OTHER_WORDS = {  # chipwise's commands, and what other tools call them
+    "models": "info list ls",
+    "devices": "chips gpus info list ls ps",
+    "estimate": "calc cost memory predict price",
+    "compare": "best diff recommend",
+    "measure": "bench benchmark perf run",
+    "search": "optimise optimize run tune",
+    "explain": "optimise optimize profile why",
+    "calibrate": "profile",
+    "export": "convert gguf onnx quant quantise quantize save",
+    "kit": "package",
+    "shrink": "prune",
+    "train": "finetune",
+    "plan": "serve",
+    "simulate": "serve",
+    "report": "status",
 }
 
 
@@ -101,7 +81,7 @@ def plain_error(error: Any) -> InputError:
 
 def _instead(typed: str, known: Sequence[str]) -> str:
     """The end of a message: suggests a command for ``typed``, another tool's command or a misspelling."""
-    meant = [each for each in OTHER_WORDS.get(typed.lower(), ()) if each in known]
+    meant = [each for each, words in OTHER_WORDS.items() if typed.lower() in words.split() and each in known]
     return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 
-def on_first_use(
-    module: str, homes: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``module``.
+def on_first_use(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of ``module``, which offers what it imports under ``if TYPE_CHECKING``.
 
     Args:
         module: Its name.
-        homes: What it has, by the module or package where it is: classes, functions, values, or modules of a package.
+        file: Its source: what type checkers read is also what is loaded, so that no name is listed twice.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    home_of = dict(_imported_for_types(file))
 
     def get(name: str) -> object:
         home = home_of.get(name)
@@ -30,3 +30,12 @@ def on_first_use(
         return found
 
     return get, lambda: sorted({*vars(sys.modules[module]), *home_of})
+
+
+def _imported_for_types(file: str) -> Iterator[tuple[str, str]]:
+    """Each name under ``if TYPE_CHECKING``, and the module or package where it is."""
+    for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING":
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom) and line.module is not None:
+                    yield from ((name.name, line.module) for name in line.names)
