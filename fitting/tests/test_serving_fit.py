@@ -11,7 +11,7 @@ import pytest
 from chipwise.predict.served import intervals
 from chipwise_fitting import half_widths
 from chipwise_fitting.served_runs import read_runs
-from chipwise_fitting.serving import NAMES, Design, Sum, follows, solve
+from chipwise_fitting.serving import NAMES, Design, Sum, follows, monotone, solve
 
 
 def _design(truth: np.ndarray, rows: np.ndarray, prompt: np.ndarray, waits: np.ndarray) -> Design:
@@ -93,3 +93,14 @@ def test_runs_that_count_a_node_twice_are_read_as_the_node(tmp_path: Path) -> No
     assert first.request == second.request
     assert first.request is not None
     assert (first.request.deployment.plan.tp, first.request.deployment.plan.ep, first.request.batch) == (8, 8, 16)
+
+
+def test_making_widths_monotone_by_pencil() -> None:
+    names = (*intervals.DENSE, *intervals.MIXTURES, intervals.KERNELS)
+    table = {
+        intervals.key(sort, situation): width
+        for sort in names
+        for situation, width in zip(intervals.SITUATIONS, (0.2, 0.3, 0.1), strict=True)
+    }
+    found = monotone(table)
+    assert [found[intervals.key("mixture", situation)] for situation in intervals.SITUATIONS] == [0.2, 0.3, 0.3]

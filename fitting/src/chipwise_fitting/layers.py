@@ -28,11 +28,11 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
 from chipwise.model.published.read import resolve
 from chipwise.predict.kernels import analytic
-from chipwise.predict.whole_runs.sums import Law, at, value_of
+from chipwise.predict.whole_runs.sums import Law, value_of
 from chipwise_fitting import laboratory
 from chipwise_fitting.laboratory import constants, timed_law
 from chipwise_fitting.score import Row
-from chipwise_fitting.sums_fit import Fit
+from chipwise_fitting.sums_fit import Fit, at
 from chipwise_fitting.table_runs import TableRun, fit_runs, number, packed_rows, write_constants
 
 SOURCE = "casys-kaist/LLMServingSim 5daddb2 (MIT)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +20,13 @@ from chipwise.core.files import write_json
 from chipwise.core.statistics import nnls
 from chipwise.errors import Unsupported
 from chipwise.predict.served import intervals
-from chipwise.predict.served.batching import STACKS, rides_along
+from chipwise.predict.served.batching import rides_along
 from chipwise.predict.served.groups import Group, Kernels, grouped, time_groups
 from chipwise.predict.served.steps import PassTimes
 from chipwise_fitting.half_widths import half_widths
 from chipwise_fitting.served_runs import ServedRun, read_runs
 
+STACKS = ("trtllm", "vllm", "sglang")
 NAMES = (
     "kernel_scale",
     *(f"experts_scale.{stack}" for stack in STACKS),
@@ -284,7 +285,7 @@ def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
         errors, sort, kernels = (each[kept] for each in others)
         for name, width in half_widths(errors, sort, devices[kept], kernels).items():
             found[intervals.key(name, situation)] = float(f"{width:.4g}")
-    return intervals.monotone(found)
+    return monotone(found)
 
 
 def left_out(devices: intervals.Names, families: intervals.Names, fold: str) -> npt.NDArray[np.bool_]:
@@ -315,3 +316,14 @@ def _constants(found: Float64Array) -> dict[str, object]:
         else:
             values[head] = rounded
     return values
+
+
+def monotone(table: Mapping[str, float]) -> dict[str, float]:
+    """Half-widths raised so that less known situations never have smaller ones."""
+    result = dict(table)
+    for sort in (*intervals.DENSE, *intervals.MIXTURES, intervals.KERNELS):
+        widest = 0.0
+        for situation in intervals.SITUATIONS:
+            widest = max(widest, result[intervals.key(sort, situation)])
+            result[intervals.key(sort, situation)] = widest
+    return result

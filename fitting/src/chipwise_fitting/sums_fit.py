@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from chipwise.core.arrays import Float64Array
-from chipwise.predict.whole_runs.sums import SHARPNESS, Law
+from chipwise.predict.whole_runs.sums import SHARPNESS, Amount, Law, Terms
 
 STEPS = 40
 REFINED = 10  # steps of a fit without some runs, from the fit to all
@@ -22,6 +22,13 @@ TINY = 1e-30
 SAME = 5e-3  # a term of a fold that is no farther from that of the fit to all is the same
 Prior = Callable[[str], tuple[float, float]]
 """Of a term: where it starts, and the standard deviation that it is expected to have from there."""
+
+
+def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
+    """The summands of run ``i``, each with ``extra`` terms."""
+    return tuple(
+        Amount(float(np.asarray(a.value).flat[i if np.ndim(a.value) else 0]), a.sum, (*a.terms, *extra)) for a in law
+    )
 
 
 @dataclass(frozen=True, slots=True)

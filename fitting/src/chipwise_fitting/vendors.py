@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +20,16 @@ from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.plan import Plan
 from chipwise.predict.served.setting import Setting, Step
 from chipwise.predict.served.stack_law import (
-    BATCHES,
-    LENGTHS,
     ONE_REQUEST,
-    PROMPT_TOKENS,
     Where,
     Work,
-    between,
     constants,
     pass_law,
     sequences_held,
 )
-from chipwise.predict.whole_runs.sums import Amount, Terms, at
+from chipwise.predict.whole_runs.sums import Amount, Terms
 from chipwise_fitting.score import Row
-from chipwise_fitting.sums_fit import Fit
+from chipwise_fitting.sums_fit import Fit, at
 from chipwise_fitting.table_runs import (
     TableRun,
     fit_runs,
@@ -58,6 +54,9 @@ START = {
     "collective": math.log(1e-5),
     "link": 0.3,
 }
+PROMPT_TOKENS = 2048  # new positions per pass: --max-num-batched-tokens in the runs
+BATCHES = (1, 16, 32, 64, 128, 256)
+LENGTHS = (128, 256, 512, 1024, 2048)
 RATES = ("weights", "flops.decode", "flops.prompt", "cache", "link")
 NEEDED = ("row_id", "device", "runtime", "model", "devices", "length", "batch", "latency_s")
 
@@ -131,6 +130,14 @@ def _runs(device: str, stack: str, devices: int, model: str, rows: list[dict[str
         )
         for i, row in enumerate(rows)
     ]
+
+
+def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
+    """The two sizes around ``value`` with their weights, linear in the logarithm; the last one beyond the ends."""
+    place = float(np.interp(math.log(max(value, 1e-9)), np.log(sizes), np.arange(len(sizes))))
+    below = min(int(place), len(sizes) - 2)
+    share = place - below
+    return [(size, part) for size, part in ((sizes[below], 1 - share), (sizes[below + 1], share)) if part > 0]
 
 
 def cell_terms(where: Where, batch: float, length: float) -> Terms:

@@ -25,6 +25,7 @@ DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that leaves nothing out
 NEAR = 0.5  # below this, a device of the family does not count as similar (RTX PRO 6000 and B200 are both Blackwell)
 STACKS = ("vllm", "sglang", "trtllm")
+PARTS = ("mean", "scale", "first", "second", "third", "low", "high")  # arrays of a network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,19 +143,13 @@ def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
 
 
 @functools.cache
-def load(kind: str) -> Fitted | None:
-    """The bundled fit of ``kind``; None if there is none."""
-    path = DATA / f"{kind}.json"
-    if not path.is_file():
-        return None
-    facts = json.loads(path.read_text(encoding="utf-8"))
+def load(kind: str) -> Fitted:
+    """The bundled fit of ``kind``; its networks, where it has some, are stored beside its facts."""
+    facts = json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8"))
     networks: dict[str, Network] = {}
-    arrays_path = DATA / f"{kind}.npz"
-    if arrays_path.is_file():
-        with np.load(arrays_path, allow_pickle=False) as arrays:
-            for fold in facts["constants"]:
-                parts = ("mean", "scale", "first", "second", "third", "low", "high")
-                if f"{fold}/mean" in arrays:
-                    loaded = {part: arrays[f"{fold}/{part}"].astype(np.float32) for part in parts}
-                    networks[fold] = Network(bound=float(facts["bound"]), **loaded)
+    if "bound" in facts:
+        with np.load(DATA / f"{kind}.npz", allow_pickle=False) as arrays:
+            for fold in {name.rpartition("/")[0] for name in arrays.files}:
+                loaded = {part: arrays[f"{fold}/{part}"].astype(np.float32) for part in PARTS}
+                networks[fold] = Network(bound=float(facts["bound"]), **loaded)
     return Fitted(facts=facts, networks=networks)

@@ -35,7 +35,6 @@ n/2 by which the share falls with n devices, as links to one host interfere. Def
 SHARPNESS = 1.5  # sharpness of the transition from latency to bandwidth
 NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
          "all_to_all")  # fmt: skip
-LOG_HALFWIDTH = 1.0
 
 
 def link(device: DeviceProfile) -> Link:
@@ -108,18 +107,15 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     """
     way = link(device)
     fitted = bounded.load("collective")
-    chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
-    near = fitted.nearness(position(way), chosen) if fitted is not None else 0.0
-    situation = fitted.situation(device, fold, position(way)) if fitted is not None else "unseen"
+    chosen = fitted.fold(device, fold)
+    near = fitted.nearness(position(way), chosen)
+    situation = fitted.situation(device, fold, position(way))
     hosted = without_peers(device)
     name = named(op, "nccl" if hosted else stack)
     constants = _constants(fitted, chosen, name, way.to)
     latency = alpha_beta_s(op, way.bandwidth.number, constants)
-    if fitted is not None and chosen in fitted.networks:
-        inputs = features(op, device, latency, name=name, fitted=fitted, seen=situation == "seen")
-        correction = np.exp(fitted.networks[chosen](inputs).reshape(latency.shape) * near)
-    else:
-        correction = np.ones_like(latency)
+    inputs = features(op, device, latency, name=name, fitted=fitted, seen=situation == "seen")
+    correction = np.exp(fitted.networks[chosen](inputs).reshape(latency.shape) * near)
     if hosted:
         constants = through_host(constants)
         latency = alpha_beta_s(op, way.bandwidth.number, constants)
@@ -127,10 +123,9 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
     work = op.work()
     sent = np.asarray(work.link_bytes, dtype=np.float64) / way.bandwidth.number
     local = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
-    halfwidth = fitted.halfwidth(way.to, situation) if fitted is not None else LOG_HALFWIDTH
     return KernelTimes(
         latency_s=latency,
-        log_halfwidth=np.full(latency.shape, halfwidth),
+        log_halfwidth=np.full(latency.shape, fitted.halfwidth(way.to, situation)),
         compute_s=np.zeros(latency.shape),
         memory_s=np.broadcast_to(np.maximum(sent, local), latency.shape),
         launch_s=np.where(latency > 0, min(constants["start_s"], constants["once_s"]), 0.0),
@@ -170,8 +165,6 @@ def position(way: Link) -> Float64Array:
     return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
 
 
-def _constants(fitted: Fitted | None, fold: str, name: str, way: str) -> dict[str, float]:
-    if fitted is None:
-        return DEFAULTS[way]
+def _constants(fitted: Fitted, fold: str, name: str, way: str) -> dict[str, float]:
     table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
     return table.get(f"{way}.{name}") or DEFAULTS[way]

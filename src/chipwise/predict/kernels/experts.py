@@ -26,7 +26,7 @@ FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
 DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # for unfitted stacks and formats
 TILE_ROWS = 16.0  # least rows of a tile of a grouped product: one matrix instruction
 WIDEST_TILE_ROWS = 128.0
-LOG_HALFWIDTH = 0.9  # without a fit
+LOG_HALFWIDTH = 0.9  # of one grouped product, which no table times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,21 +97,20 @@ def times(
     fitted = bounded.load("experts")
     kind = format_class(op.weights, op.activations)
     numbers = grouped(op, device, routing=routing)
-    chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
+    chosen = fitted.fold(device, fold)
     constants = _constants(fitted, chosen, stack, kind)
     launch = launch_s(device)
     latency = base_s(numbers, constants, launch)
-    near = fitted.nearness(hardware(device), chosen) if fitted is not None else 0.0
-    situation = fitted.situation(device, fold, hardware(device)) if fitted is not None else "unseen"
-    halfwidth = fitted.halfwidth(stack, situation) if fitted is not None else LOG_HALFWIDTH
+    situation = fitted.situation(device, fold, hardware(device))
+    halfwidth = fitted.halfwidth(stack, situation)
     if isinstance(op, GroupedMatmul):  # no table times it separately
         situation, halfwidth = "unseen", LOG_HALFWIDTH
-    if fitted is not None and chosen in fitted.networks and isinstance(op, ExpertsOp):
+    else:
         inputs = features(
             op, device, numbers, latency, stack=stack, routing=routing, fitted=fitted, seen=situation == "seen"
         )
         correction = fitted.networks[chosen](inputs).reshape(latency.shape)
-        latency = latency * np.exp(correction * near)
+        latency = latency * np.exp(correction * fitted.nearness(hardware(device), chosen))
     return KernelTimes(
         latency_s=latency,
         log_halfwidth=np.full(latency.shape, halfwidth),
@@ -201,8 +200,6 @@ def _load(tokens: Size, topk: Size, total: Size, local: Size, law: str) -> routi
 _skew = routing.skew  # ``routing`` is also the name of an argument here
 
 
-def _constants(fitted: Fitted | None, fold: str, stack: str, kind: str) -> dict[str, float]:
-    if fitted is None:
-        return DEFAULTS
+def _constants(fitted: Fitted, fold: str, stack: str, kind: str) -> dict[str, float]:
     table: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
     return table.get(f"{stack}.{kind}") or table.get(f"vllm.{kind}") or DEFAULTS

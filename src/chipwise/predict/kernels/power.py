@@ -34,18 +34,11 @@ LEAST_SHARE = 1e-5  # least share of a limit; lower utilisations are treated as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """Watts of the board while the kernel runs back to back, and joules of one call."""
+    """Watts of the board while the kernel runs back to back."""
 
     power_w: Float64Array
     log_halfwidth: Float64Array  # nine of ten true values lie within power_w * exp(±log_halfwidth), and under limit_w
-    latency_s: Float64Array
     limit_w: float
-
-    @property
-    def energy_j(self) -> Float64Array:
-        """Joules of one call."""
-        energy: Float64Array = self.power_w * self.latency_s
-        return energy
 
 
 def power(
@@ -69,32 +62,27 @@ def power(
     if not np.all(latency > 0):
         raise SpecError("must be above zero seconds", field="latency_s")
     fitted = bounded.load("power")
-    measured = fitted is not None and fitted.situation(device, fold) == "seen"
-    without = fitted is not None and fitted.situation(device, fold) == "unseen" and fold is not None
+    situation = fitted.situation(device, fold)
+    measured, without = situation == "seen", situation == "unseen" and fold is not None
     compute, memory = utilisation(op, device, latency, routing=routing)
     phase = phase_of(op)
-    constants = _constants(None if without else fitted, phase if measured else "all")
+    constants = DEFAULTS if without else _constants(fitted, phase if measured else "all")
     watts = base_w(compute, memory, floor_w(device), limit, constants)
-    if measured and fitted is not None and phase in fitted.networks:
+    if measured and phase in fitted.networks:
         inputs = features(op, compute, memory, latency, routing=routing)
         watts = watts * np.exp(fitted.networks[phase](inputs).reshape(watts.shape))
     watts = np.clip(watts, floor_w(device), limit)
-    halfwidth = LOG_HALFWIDTH
-    if fitted is not None and not without:
-        halfwidth = fitted.halfwidth(phase if measured else "all", "seen" if measured else "unseen")
+    if without:
+        halfwidth = LOG_HALFWIDTH
+    else:
+        halfwidth = fitted.halfwidth(phase, "seen") if measured else fitted.halfwidth("all", "unseen")
     if device.board_power is None:
         halfwidth = math.hypot(halfwidth, PHONE_LOG_HALFWIDTH)
     return Power(
         power_w=watts,
         log_halfwidth=np.full(watts.shape, halfwidth),
-        latency_s=np.broadcast_to(latency, watts.shape),
         limit_w=limit,
     )
-
-
-def power_w(op: Op, device: DeviceProfile, latency_s: Size, *, routing: str = experts.ROUTING) -> Float64Array:
-    """Watts only; see :func:`power`."""
-    return power(op, device, latency_s, routing=routing).power_w
 
 
 def utilisation(
@@ -173,8 +161,6 @@ def features(
     return columns(rows, int(np.prod(shape, dtype=int)))
 
 
-def _constants(fitted: Fitted | None, phase: str) -> Mapping[str, float]:
-    if fitted is None:
-        return DEFAULTS
+def _constants(fitted: Fitted, phase: str) -> Mapping[str, float]:
     table: Mapping[str, Mapping[str, float]] = fitted.facts["constants"]
     return table.get(phase) or table["all"]

@@ -24,7 +24,7 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
 """Shares of the limits, launches, seconds of a chunk, start-up time in chunks, speed of the last-level cache relative
-to memory, and the share of it that holds recently used data. Defaults where nothing was fitted."""
+to memory, and the share of it that holds recently used data. Where a fit starts."""
 CONV_CHUNK = 512  # positions that a block computes at once
 BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
 POWER = 2.0  # exponent of the mean of the limits
@@ -98,9 +98,9 @@ def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fo
         Unsupported: The device has no rate for the arithmetic; the fold is unknown.
     """
     fitted = bounded.load("scan")
-    chosen = fitted.fold(device, fold) if fitted is not None else bounded.SHIPPED
+    chosen = fitted.fold(device, fold)
     name = "conv" if isinstance(op, ConvOp) else "gated_delta"
-    situation = fitted.situation(device, fold, bounded.hardware(device)) if fitted is not None else "unseen"
+    situation = fitted.situation(device, fold, bounded.hardware(device))
     own = device.name if situation == "seen" else ""
     compute, memory = limits(op, device)
     step, prompt = (
@@ -109,7 +109,7 @@ def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fo
     )
     tokens = op.positions if isinstance(op, ConvOp) else op.query_tokens
     latency = np.where(np.asarray(tokens) == 1, step, prompt)  # of one token, a step of the recurrence
-    halfwidth = fitted.halfwidth(name, situation) if fitted is not None else LOG_HALFWIDTH
+    halfwidth = fitted.halfwidth(name, situation)
     if isinstance(op, ScanOp) and op.variant == "mamba2":
         situation, halfwidth = "unseen", LOG_HALFWIDTH
     return KernelTimes(
@@ -131,12 +131,8 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
         return vector_peak(device)
 
 
-def _constants(fitted: Fitted | None, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
+def _constants(fitted: Fitted, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
     """Constants fitted to ``device`` (a name, empty if left out), else to all; of this stack or vLLM."""
-    default = CONV_DEFAULTS if name.startswith("conv") else DEFAULTS
-    if fitted is None:
-        return default
     own: dict[str, dict[str, float]] = fitted.facts["own"]
     pooled: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
-    found = own.get(f"{device}.{stack}.{name}") or pooled.get(f"{stack}.{name}") or pooled.get(f"vllm.{name}")
-    return found or default
+    return own.get(f"{device}.{stack}.{name}") or pooled.get(f"{stack}.{name}") or pooled[f"vllm.{name}"]

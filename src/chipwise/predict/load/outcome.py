@@ -106,15 +106,6 @@ def steady(served: Served, share: float = 0.15) -> Served:
     )
 
 
-def capacity_per_s(served: Served) -> float:
-    """Requests per second of a saturated engine, between one tenth and nine tenths of the answers."""
-    ends = np.sort(served.last_s[served.done])
-    first, last = int(0.1 * (len(ends) - 1)), int(0.9 * (len(ends) - 1))
-    if last <= first or ends[last] <= ends[first]:
-        return len(ends) / max(float(ends[-1]), 1e-12)
-    return (last - first) / float(ends[last] - ends[first])
-
-
 def over_time(served: Served, points: int = 200) -> dict[str, npt.NDArray[np.float64]]:
     """Running and waiting sequences and the share of the cache in use over time, at ``points`` evenly spaced moments.
 

@@ -25,9 +25,6 @@ from chipwise.predict.served.request import Request
 from chipwise.predict.served.setting import Step
 from chipwise.predict.served.steps import Pass, PassTimes, class_of, time_passes
 
-INTERPOLATION_ERROR = 0.03
-"""Relative interpolation error that nine of ten steps stay within; half stay within a third of it."""
-
 _FEW = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 17, 20, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 193]
 _TILES = [edge + past for edge in range(256, 2049, 128) for past in (0, 1)]  # rows of products are computed in tiles
 _TOKENS = np.array(_FEW + _TILES + [2560, 3072, 4096, 6144, 8192, 12288, 16384, 32768])

@@ -27,7 +27,6 @@ from chipwise.hardware.runtime import CORES, Runtime
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.served.steps import PassTimes
 
-STACKS = ("trtllm", "vllm", "sglang")
 DATA = Path(__file__).parent / "data" / "serving.json"
 
 

@@ -94,17 +94,6 @@ def key(sort: str, situation: str) -> str:
     return f"{sort}, {situation}"
 
 
-def monotone(table: Mapping[str, float]) -> dict[str, float]:
-    """Half-widths raised so that less known situations never have smaller ones."""
-    result = dict(table)
-    for sort in (*DENSE, *MIXTURES, KERNELS):
-        widest = 0.0
-        for situation in SITUATIONS:
-            widest = max(widest, result[key(sort, situation)])
-            result[key(sort, situation)] = widest
-    return result
-
-
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
     """Situation of a run (seen, sibling, unseen): the worse of those for its kernels and for serving on its device.
 

@@ -10,7 +10,6 @@ device, and engine with a number of devices.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +31,10 @@ from chipwise.predict.served.steps import class_of
 from chipwise.predict.whole_runs.sums import Amount, Constants, load, named, value_of
 
 DATA = Path(__file__).parent / "data" / "stacks.json"
-PROMPT_TOKENS = 2048  # new positions per pass: --max-num-batched-tokens in the runs
 MOST_SEQUENCES = 256  # --max-num-seqs
 FREE_SHARE = 0.9  # share of the memory for weights and cache
 WORKSPACE_BYTES = 1e9
 MEAN_HELD = 1.8  # mean cached positions of a sequence relative to its prompt
-BATCHES = (1, 16, 32, 64, 128, 256)
-LENGTHS = (128, 256, 512, 1024, 2048)
 BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
 """Engines, each with the engine in the runs whose terms it uses."""
 ONE_REQUEST = ("llama.cpp",)  # in its runs, the batch is the number of prompt positions per pass
@@ -180,14 +176,6 @@ def sequences_held(
     fitting = max(free, 2 * WORKSPACE_BYTES) / (each * MEAN_HELD * length)
     held: Float64Array = np.minimum(np.minimum(batch, MOST_SEQUENCES), np.maximum(1.0, fitting))
     return held
-
-
-def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
-    """The two sizes around ``value`` with their weights, linear in the logarithm; the last one beyond the ends."""
-    place = float(np.interp(math.log(max(value, 1e-9)), np.log(sizes), np.arange(len(sizes))))
-    below = min(int(place), len(sizes) - 2)
-    share = place - below
-    return [(size, part) for size, part in ((sizes[below], 1 - share), (sizes[below + 1], share)) if part > 0]
 
 
 @functools.cache

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from chipwise.core.dtypes import Size
 from chipwise.core.fields import build
 from chipwise.core.files import read_bytes, read_text
@@ -53,13 +51,6 @@ def value_of(law: Law, constants: Mapping[str, float]) -> Size:
         rate = sum(constants.get(name, 0.0) * times for name, times in amount.terms)
         sums[amount.sum] = sums.get(amount.sum, 0.0) + (amount.value * math.exp(rate)) ** SHARPNESS
     return sum(powered ** (1 / SHARPNESS) for powered in sums.values())
-
-
-def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
-    """The summands of run ``i``, each with ``extra`` terms."""
-    return tuple(
-        Amount(float(np.asarray(a.value).flat[i if np.ndim(a.value) else 0]), a.sum, (*a.terms, *extra)) for a in law
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     serve_mixed,
 )
 from chipwise.predict.load.load import RequestClass, generate_load
-from chipwise.predict.load.outcome import capacity_per_s, outcome, over_time, steady
+from chipwise.predict.load.outcome import outcome, over_time, steady
 from chipwise.predict.load.policy import Policy, Speculation, policy_of
 from chipwise.predict.load.step_times import step_times
 from chipwise.predict.served.deployment import Deployment
@@ -104,12 +104,6 @@ def test_the_outcome_counts_what_was_served() -> None:
     assert found.reading_share == pytest.approx(0.2 / 0.22)
     assert over_time(served, 5)["running"].max() == 1
     assert len(steady(served, 0.5).load) == 1
-
-
-def test_capacity_is_what_an_engine_serves_that_never_lacks_work() -> None:
-    load = toy_load([0.0] * 400, prompt=100, new=1)
-    served = serve(load, Pool(replica=toy_replica(token_s=0.001)))
-    assert capacity_per_s(served) == pytest.approx(10.0, rel=0.15)
 
 
 def test_the_cache_is_what_weights_and_working_memory_leave() -> None:

@@ -42,17 +42,6 @@ def test_widths_of_every_fold_do_not_shrink_as_less_is_known(fold: str | None) -
         assert seen <= sibling <= unseen, sort
 
 
-def test_making_widths_monotone_by_pencil() -> None:
-    names = (*intervals.DENSE, *intervals.MIXTURES, intervals.KERNELS)
-    table = {
-        intervals.key(sort, situation): width
-        for sort in names
-        for situation, width in zip(intervals.SITUATIONS, (0.2, 0.3, 0.1), strict=True)
-    }
-    found = intervals.monotone(table)
-    assert [found[intervals.key("mixture", situation)] for situation in intervals.SITUATIONS] == [0.2, 0.3, 0.3]
-
-
 def test_no_device_and_runtime_is_surer_than_a_seen_one() -> None:
     """Every device in every runtime that exists there, against vLLM on an H100, whose served runs were fitted."""
     seen = {}

@@ -10,9 +10,9 @@ from chipwise.hardware import datasheet
 from chipwise.predict.served import stack_law
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
-from chipwise.predict.served.stack_law import Where, Work, between, constants, sequences_held
+from chipwise.predict.served.stack_law import Where, Work, constants, sequences_held
 from chipwise.predict.whole_runs.sums import value_of
-from chipwise_fitting.vendors import closed_batch_law
+from chipwise_fitting.vendors import between, closed_batch_law
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
 

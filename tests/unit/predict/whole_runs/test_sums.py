@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from chipwise.predict.whole_runs.sums import Amount, Constants, at, named, value_of
+from chipwise.predict.whole_runs.sums import Amount, Constants, named, value_of
+from chipwise_fitting.sums_fit import at
 
 
 def held() -> Constants:
