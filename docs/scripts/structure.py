@@ -58,13 +58,13 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 73_250,
-    "longest file": 810,
-    "longest function": 125,
+    "lines of code": 72_850,
+    "longest file": 805,
+    "longest function": 121,
     "imports inside functions": 66,
     "branches on kind": 88,
     "files with branches on kind": 42,
-    "mentions of Any": 365,
+    "mentions of Any": 362,
     "asserts outside the suites": 33,
     "casts": 7,
     "type: ignore": 57,
