@@ -66,6 +66,14 @@ def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, *
     return {"data": traces, "layout": {**base, **layout}}
 
 
+def scatter(
+    mode: str, name: str, x: Sequence[object], y: Sequence[object], *, hover: list[str] | None = None, **more: object
+) -> Trace:
+    """A trace of points or lines; without ``hover`` texts the pointer passes over it."""
+    shown: Trace = {"hoverinfo": "skip"} if hover is None else {"hovertext": hover, "hoverinfo": "text"}
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **shown, **more}
+
+
 def axis(
     values: Iterable[float],
     unit_kind: str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chipwise.core import units
 from chipwise.core.files import write_output
 from chipwise.core.page.document import document
-from chipwise.core.page.figures import Figure, axis, escape, figure
+from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter
 from chipwise.core.page.markup import safe, section, table
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.evaluating import Evaluator
@@ -31,6 +31,38 @@ COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
 HEIGHT = 430
 
 
+class _Page:
+    """A page of sections, some with a figure."""
+
+    def __init__(self, title: str, lead: str) -> None:
+        self.title, self.parts = title, [f"<h1>{safe(title)}</h1><p>{safe(lead)}</p>"]
+        self.figures: dict[str, Sequence[Figure]] = {}
+
+    def add(self, key: str, title: str, body: str, caption: str = "") -> None:
+        """A section with a body of HTML."""
+        self.parts.append(section(key, title, body, caption))
+
+    def draw(self, key: str, title: str, drawn: Figure, caption: str = "") -> None:
+        """A section with a figure."""
+        self.figures[key] = [drawn]
+        self.add(key, title, f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>', caption)
+
+    def request(self, times: Mapping[str, Predicted]) -> None:
+        """The section on a request's stages."""
+        about = "Medians and P99s of queue, prefill and decode times."
+        self.draw("life", "The life of a request", _life(times), about)
+
+    def engine(self, state: Mapping[str, Sequence[float]]) -> None:
+        """The section on an engine's state, if that is known."""
+        if state:
+            about = "Sequences running and waiting; cache in use."
+            self.draw("state", "One engine over time", _state(state), about)
+
+    def write(self, path: Path) -> None:
+        """Writes the page."""
+        write_output(path, document(self.title, "\n".join(self.parts), figures=self.figures))
+
+
 def write_plan_page(plan: FleetPlan, path: Path) -> None:
     """Writes the plan's page.
 
@@ -38,19 +70,17 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
         MissingExtra: plotly is not installed.
         StorageError: The file cannot be written.
     """
-    figures: dict[str, Sequence[Figure]] = {}
-    parts = [f"<h1>Plan for {safe(plan.question.model)}</h1><p>{safe(plan.headline())}</p>"]
-    parts.append(section("question", "What was asked", table(["", ""], _asked(plan.question))))
-    parts.append(section("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED))
+    page = _Page(f"Plan for {plan.question.model}", plan.headline())
+    page.add("question", "What was asked", table(["", ""], _asked(plan.question)))
+    page.add("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED)
     if plan.left_out:
         rows = [[safe(each.device), safe(each.reason)] for each in plan.left_out]
-        parts.append(section("left-out", "Devices in no fleet", table(["device", "why"], rows)))
+        page.add("left-out", "Devices in no fleet", table(["device", "why"], rows))
     if plan.best.commands or plan.best.deployment:
-        parts.append(section("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment)))
+        page.add("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment))
     if front := _front(plan):
-        figures["front"] = [front]
         caption = "Each point is a fleet; coloured ones are on the Pareto front."
-        parts.append(section("front", "Price against P99 end to end", _plot("front"), caption))
+        page.draw("front", "Price against P99 end to end", front, caption)
     evaluator = Evaluator(plan.question)
     curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
     caption = (
@@ -58,19 +88,10 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
         "dotted line is where the fleet saturates."
     )
     if curves:
-        figures["rate"] = [_rates(evaluator.rate_per_s, curves)]
-        parts.append(section("rate", "Latency against rate", _plot("rate"), caption))
-    figures["life"] = [_life(plan.best.times)]
-    parts.append(
-        section("life", "The life of a request", _plot("life"), "Medians and P99s of queue, prefill and decode times.")
-    )
-    state = _state_of(evaluator, plan.best)
-    if state:
-        figures["state"] = [_state(state)]
-        parts.append(
-            section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
-        )
-    write_output(path, document(f"Plan for {plan.question.model}", "\n".join(parts), figures=figures))
+        page.draw("rate", "Latency against rate", _rates(evaluator.rate_per_s, curves), caption)
+    page.request(plan.best.times)
+    page.engine(_state_of(evaluator, plan.best))
+    page.write(path)
 
 
 def write_simulation(found: Simulation, path: Path) -> None:
@@ -80,29 +101,18 @@ def write_simulation(found: Simulation, path: Path) -> None:
         MissingExtra: plotly is not installed.
         StorageError: The file cannot be written.
     """
-    figures: dict[str, Sequence[Figure]] = {"life": [_life(found.times)]}
-    parts = [f"<h1>{safe(found.model)} on {safe(found.label)}</h1><p>{safe(found.headline())}</p>"]
-    parts.append(section("question", "What was asked", table(["", ""], _simulated(found))))
+    page = _Page(f"{found.model} on {found.label}", found.headline())
+    page.add("question", "What was asked", table(["", ""], _simulated(found)))
     rows = [
         [safe(name), *(safe(units.show(value, "time")) for value in (item.value, item.low or 0.0, item.high or 0.0))]
         for name, item in found.times.items()
     ]
     if found.commands or found.deployment:
-        parts.append(section("serve", "How to serve it", _commands(found.commands, found.deployment)))
-    parts.append(section("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3})))
-    parts.append(
-        section("life", "The life of a request", _plot("life"), "Medians and P99s of queue, prefill and decode times.")
-    )
-    if found.state:
-        figures["state"] = [_state(found.state)]
-        parts.append(
-            section("state", "One engine over time", _plot("state"), "Sequences running and waiting; cache in use.")
-        )
-    write_output(path, document(f"{found.model} on {found.label}", "\n".join(parts), figures=figures))
-
-
-def _plot(key: str) -> str:
-    return f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>'
+        page.add("serve", "How to serve it", _commands(found.commands, found.deployment))
+    page.add("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3}))
+    page.request(found.times)
+    page.engine(found.state)
+    page.write(path)
 
 
 _ABOUT_NEEDED = (
@@ -195,12 +205,18 @@ def _front(plan: FleetPlan) -> Figure | None:
     x, y = [each.usd_per_h or 0.0 for each in priced], [each.times["e2e_p99"].value for each in priced]
     front = {each.label for each in plan.front}
     colours = ["@winner" if each.label in front else "@grey" for each in priced]
-    trace: dict[str, object] = {
-        "type": "scatter", "mode": "markers+text", "x": x, "y": y, "textposition": "top center", "cliponaxis": False,
-        "text": [escape(f"{each.devices} x {each.device}") for each in priced], "textfont": {"size": 11},
-        "customdata": [escape(each.label) for each in priced], "marker": {"color": colours, "size": 10},
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+    trace = scatter(
+        "markers+text",
+        "",
+        x,
+        y,
+        hover=[escape(each.label) for each in priced],
+        text=[escape(f"{each.devices} x {each.device}") for each in priced],
+        textposition="top center",
+        textfont={"size": 11},
+        cliponaxis=False,
+        marker={"color": colours, "size": 10},
+    )
     hours = axis(x, "count", "dollars an hour")
     return figure([trace], xaxis=hours, yaxis=axis(y, "time", "P99 end to end"), height=HEIGHT)
 
@@ -224,46 +240,29 @@ def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple
 
 
 def _rates(rate_per_s: float, curves: Sequence[tuple[str, float, list[tuple[float, float, float, float]]]]) -> Figure:
-    traces: list[dict[str, object]] = []
+    traces: list[Trace] = []
     shapes = []
     for (label, full, points), colour in zip(curves, COLOURS, strict=False):
-        x = [point[0] for point in points]
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines", "x": [*x, *x[::-1]], "fill": "toself", "line": {"width": 0},
-                "y": [*(point[3] for point in points), *(point[2] for point in points[::-1])], "fillcolor": colour,
-                "opacity": 0.15, "hoverinfo": "skip", "showlegend": False,
-            }
-        )  # fmt: skip
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines+markers", "x": x, "y": [point[1] for point in points],
-                "name": escape(label), "line": {"color": colour},
-            }
-        )  # fmt: skip
+        x, values, low, high = (list(each) for each in zip(*points, strict=True))
+        band: Trace = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
+        traces.append(scatter("lines", "", x + x[::-1], high + low[::-1], **band, showlegend=False))
+        traces.append(scatter("lines+markers", escape(label), x, values, hoverinfo="all", line={"color": colour}))
         shapes.append(_vertical(full, colour, "dot"))
     shapes.append(_vertical(rate_per_s, "@ink", "dash"))
-    values = [value for _, _, points in curves for point in points for value in point[1:]]
+    times = [value for _, _, points in curves for point in points for value in point[1:]]
     across = [point[0] for _, _, points in curves for point in points] + [full for _, full, _ in curves]
     return figure(
         traces,
         xaxis=axis(across, "count", "requests per second"),
-        yaxis=axis(values, "time", "P99 time to first token"),
+        yaxis=axis(times, "time", "P99 time to first token"),
         shapes=shapes,
         height=HEIGHT,
     )
 
 
 def _vertical(at: float, colour: str, dash: str) -> dict[str, object]:
-    return {
-        "type": "line",
-        "x0": at,
-        "x1": at,
-        "yref": "paper",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": colour, "dash": dash},
-    }
+    ends = {"x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1}
+    return {"type": "line", **ends, "line": {"color": colour, "dash": dash}}
 
 
 def _life(times: Mapping[str, Predicted]) -> Figure:
@@ -299,16 +298,16 @@ def _state_of(evaluator: Evaluator, option: Option) -> dict[str, list[float]]:
 
 def _state(state: Mapping[str, Sequence[float]]) -> Figure:
     at = list(state["at_s"])
+    shown = (
+        ("running", "running", "@compute"),
+        ("waiting", "waiting", "@launch"),
+        ("cache_share", "cache in use", "@memory"),
+    )
     traces = [
-        {"type": "scatter", "mode": "lines", "x": at, "y": list(state[name]), "name": label, "line": {"color": colour}}
-        for name, label, colour in (("running", "running", "@compute"), ("waiting", "waiting", "@launch"))
+        scatter("lines", label, at, list(state[name]), hoverinfo="all", line={"color": colour})
+        for name, label, colour in shown
     ]
-    traces.append(
-        {
-            "type": "scatter", "mode": "lines", "x": at, "y": list(state["cache_share"]), "name": "cache in use",
-            "yaxis": "y2", "line": {"color": "@memory", "dash": "dot"},
-        }
-    )  # fmt: skip
+    traces[-1] |= {"yaxis": "y2", "line": {"color": "@memory", "dash": "dot"}}
     counts = axis([0.0, *state["running"], *state["waiting"]], "count", "sequences", zero=True)
     right = axis([0.0, 1.0], "share", "cache in use", zero=True) | {"overlaying": "y", "side": "right"}
     return figure(

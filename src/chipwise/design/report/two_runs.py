@@ -10,9 +10,10 @@ from pathlib import Path
 from chipwise.core.digest import plain
 from chipwise.core.layout import Column, Table
 from chipwise.core.page.document import document
+from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter
 from chipwise.core.page.markup import empty, safe, section, table
 from chipwise.design.report import facts, unmet, words
-from chipwise.design.report.plots.common import Figure, Trace, axis, detail, escape, figure
+from chipwise.design.report.plots.common import detail
 from chipwise.design.report.record import RunRecord, Trial
 from chipwise.errors import InputError
 
@@ -253,43 +254,32 @@ def _figure(runs: TwoRuns) -> Figure | None:
     for name, record, known, colour in zip(runs.names, runs.records, points, COLOURS, strict=True):
         if front := _front(record, metric):
             traces.append(_line(name, front, colour))
-        traces += _markers(name, record, known, colour)
+        if known:
+            traces.append(_markers(name, record, known, colour))
     return figure(traces, height=500, xaxis=x, yaxis=y)
 
 
 def _line(name: str, front: Sequence[tuple[Trial, float, float]], colour: str) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"front of {escape(name)}",
-        "x": [cost for _, cost, _ in front],
-        "y": [loss for *_, loss in front],
-        "line": {"shape": "hv", "color": colour, "width": 2},
-        "hoverinfo": "skip",
-    }
+    _, costs, losses = zip(*front, strict=True)
+    line = {"shape": "hv", "color": colour, "width": 2}
+    return scatter("lines", f"front of {escape(name)}", costs, losses, line=line)
 
 
-def _markers(name: str, record: RunRecord, known: Sequence[tuple[Trial, float, float]], colour: str) -> list[Trace]:
-    if not known:
-        return []
-    shapes = ["star" if trial.number == record.winner else "circle" for trial, *_ in known]
+def _markers(name: str, record: RunRecord, known: Sequence[tuple[Trial, float, float]], colour: str) -> Trace:
+    won = [trial.number == record.winner for trial, *_ in known]
     open_ = ["" if trial.measured else "-open" for trial, *_ in known]
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": f"{escape(name)} (star: winner)",
-            "x": [cost for _, cost, _ in known],
-            "y": [loss for *_, loss in known],
-            "marker": {
-                "symbol": [shape + kind for shape, kind in zip(shapes, open_, strict=True)],
-                "color": colour,
-                "size": [18 if trial.number == record.winner else 9 for trial, *_ in known],
-            },
-            "hovertext": [detail(record, trial) for trial, *_ in known],
-            "hoverinfo": "text",
-        }
-    ]
+    return scatter(
+        "markers",
+        f"{escape(name)} (star: winner)",
+        [cost for _, cost, _ in known],
+        [loss for *_, loss in known],
+        hover=[detail(record, trial) for trial, *_ in known],
+        marker={
+            "symbol": [("star" if best else "circle") + kind for best, kind in zip(won, open_, strict=True)],
+            "color": colour,
+            "size": [18 if best else 9 for best in won],
+        },
+    )
 
 
 def names_of(folders: Sequence[Path]) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chipwise.core.page import figures
 from chipwise.design.report import words
-from chipwise.design.report.plots import common
 from chipwise.training.tasks.protocol import task_named
 
 TEXT = words.Words(task_named("text"))
@@ -41,15 +41,15 @@ def test_columns_carry_their_si_unit():
 
 
 def test_long_times_tick_on_whole_minutes():
-    axis = common.axis([0, 700], "time", "", zero=True)
+    axis = figures.axis([0, 700], "time", "", zero=True)
     assert axis["ticktext"] == ["0", "2 min", "4 min", "6 min", "8 min", "10 min", "12 min"]
 
 
 @given(low=st.floats(1e-7, 1e4), factor=st.floats(1.001, 1e6), kind=st.sampled_from(["time", "bytes", "count"]))
 def test_ticks_lie_on_the_axis_in_order_and_can_be_told_apart(low, factor, kind):
     for log in (True, False):
-        axis = common.axis([low, low * factor], kind, "", log=log)
-        start, end = common.span(axis)
+        axis = figures.axis([low, low * factor], kind, "", log=log)
+        start, end = figures.span(axis)
         ticks = axis["tickvals"]
         assert ticks == sorted(ticks)
         assert len(ticks) <= 12
@@ -60,6 +60,6 @@ def test_ticks_lie_on_the_axis_in_order_and_can_be_told_apart(low, factor, kind)
 
 
 def test_an_axis_of_one_value_has_room_around_it():
-    axis = common.axis([3.0], "count", "")
+    axis = figures.axis([3.0], "count", "")
     assert axis["range"][0] < 3.0 < axis["range"][1]
     assert axis["tickvals"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from chipwise.design.report.facts import by_law
 from chipwise.design.report.plots import cloud, confusion, curves, front, history, promised
-from chipwise.design.report.plots.common import Figure, Plot, View
+from chipwise.design.report.plots.common import Plot
 from chipwise.design.report.record import RunRecord
 
-__all__ = ["Figure", "Plot", "View", "draw"]
+__all__ = ["Plot", "draw"]
 
 
 def draw(record: RunRecord) -> tuple[Plot, ...]:
@@ -16,6 +16,5 @@ def draw(record: RunRecord) -> tuple[Plot, ...]:
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),
         promised.draw(record),
-        *([] if by_law(record) else [curves.draw(record), history.draw(record)]),
-        *([] if by_law(record) else [cloud.draw(record)]),
+        *([] if by_law(record) else [curves.draw(record), history.draw(record), cloud.draw(record)]),
     )

@@ -3,38 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chipwise.core.page.figures import (
-    Figure,
-    Trace,
-    axis,
-    escape,
-    figure,
-    linear_ticks,
-    log_ticks,
-    span,
-    tick_text,
-)
+from chipwise.core.page.figures import Figure, Trace, escape
 from chipwise.design.report import facts, words
 from chipwise.design.report.record import RunRecord, Trial
-
-__all__ = [
-    "Figure",
-    "Plot",
-    "Trace",
-    "View",
-    "axis",
-    "colour",
-    "detail",
-    "escape",
-    "figure",
-    "linear_ticks",
-    "log_ticks",
-    "no_data",
-    "span",
-    "tick_text",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +21,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A section of the page: its views, or why there is nothing to draw."""
+    """A section of the page: its views; ``empty`` says why there may be none."""
 
     key: str
     title: str
     caption: str
-    views: tuple[View, ...] = ()
-    empty: str = ""
-
-
-def no_data(plot: Plot, reason: str) -> Plot:
-    """The section with the reason why it is empty."""
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, empty=reason)
+    views: tuple[View, ...]
+    empty: str
 
 
 def detail(record: RunRecord, trial: Trial) -> str:
@@ -108,3 +77,23 @@ def colour(record: RunRecord, trial: Trial) -> str:
     """The theme token of the trial's role."""
     role = record.role(trial)
     return "@accent" if role == "candidate" else f"@{role}"
+
+
+def symbol(record: RunRecord, number: int, plain: str = "circle") -> str:
+    """The marker of a trial: a star for the winner, a diamond for the reference design."""
+    shape = "star" if number == record.winner else "diamond" if number == record.baseline else "circle"
+    return plain.replace("circle", shape)
+
+
+def error_bars(known: Iterable[tuple[float | None, float | None, float | None]]) -> Trace:
+    """Horizontal bars of values with the ends of their intervals."""
+    ends = [(value or 0, low or value or 0, high or value or 0) for value, low, high in known]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - value for value, _, high in ends],
+        "arrayminus": [value - low for value, low, _ in ends],
+        "thickness": 1,
+        "width": 0,
+        "color": "@faint",
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from chipwise.core.page.figures import Figure, escape, figure
 from chipwise.design.report import facts, words
-from chipwise.design.report.plots.common import Figure, Plot, View, escape, figure, no_data
+from chipwise.design.report.plots.common import Plot, View
 from chipwise.design.report.record import RunRecord, TaskScore
 
 _LONGEST = 34  # characters of a class's name beside the figure; hovering shows all of it
@@ -11,14 +12,6 @@ _LONGEST = 34  # characters of a class's name beside the figure; hovering shows 
 
 def draw(record: RunRecord) -> Plot:
     """A heat map for each task with classes, of the winner, or else of the best contender."""
-    plot = Plot(
-        key="confusion",
-        title="Confusion matrix",
-        caption=(
-            "Held-out items by their true class (down) and the answer (across). The colour is the share of the true "
-            "class; each cell with any items shows their number."
-        ),
-    )
     views = []
     for task in record.tasks:
         evaluated = [trial for trial in record.trials if task.name in trial.tasks and trial.tasks[task.name].confusion]
@@ -27,9 +20,16 @@ def draw(record: RunRecord) -> Plot:
         if trial is not None and task.classes:
             name = f"{task.name}: {facts.name(record, trial)}"
             views.append(View(label=name, figure=_figure(task.classes, trial.tasks[task.name])))
-    if not views:
-        return no_data(plot, "The run has no task with classes, or no contender was evaluated yet.")
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+    return Plot(
+        key="confusion",
+        title="Confusion matrix",
+        caption=(
+            "Held-out items by their true class (down) and the answer (across). The colour is the share of the true "
+            "class; each cell with any items shows their number."
+        ),
+        views=tuple(views),
+        empty="The run has no task with classes, or no contender was evaluated yet.",
+    )
 
 
 def _figure(classes: tuple[str, ...], score: TaskScore) -> Figure:

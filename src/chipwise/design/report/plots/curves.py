@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+from chipwise.core.page.figures import Figure, Trace, axis, figure, scatter
 from chipwise.design.report import words
-from chipwise.design.report.plots.common import Plot, Trace, View, axis, colour, detail, figure, no_data
+from chipwise.design.report.plots.common import Plot, View, colour, detail
 from chipwise.design.report.record import CurvePoint, RunRecord, Trial
 
 
 def draw(record: RunRecord) -> Plot:
     """Bits per byte over CPU seconds of training, and over tokens."""
-    metric, data = record.words.metric.title, record.words.labels.data
-    dotted = (
-        f"Dotted lines are {metric} of the training {data}, for winner and reference design. " if _alike(record) else ""
+    metric, labels = record.words.metric.title, record.words.labels
+    dotted = f"Dotted lines are {metric} of the training {labels.data}, for winner and reference design. "
+    trained = [trial for trial in record.trials if _points(trial, "val_loss")]
+    axes = (
+        ("CPU time", "cpu_s", "time", "CPU time of the trial's training"),
+        (labels.tokens, "tokens", "count", f"{labels.tokens} trained on"),
     )
-    plot = Plot(
+    return Plot(
         key="curves",
         title="Training curves",
         caption=(
             f"Dots are validation {metric} of the trained weights, large for winner and reference design; most "
-            f"trainings are scored once, at their end. {dotted}Trainings that end early were stopped by successive "
-            "halving."
+            f"trainings are scored once, at their end. {dotted if _alike(record) else ''}Trainings that end early were "
+            "stopped by successive halving."
         ),
+        views=tuple(View(label=label, figure=_figure(record, trained, *of)) for label, *of in axes) if trained else (),
+        empty="No validation point of any training was recorded yet.",
     )
-    trained = [trial for trial in record.trials if _points(trial, "val_loss")]
-    if not trained:
-        return no_data(plot, "No validation point of any training was recorded yet.")
-    tokens = record.words.labels.tokens
-    views = (
-        View(label="CPU time", figure=_figure(record, trained, "cpu_s", "time", "CPU time of the trial's training")),
-        View(label=tokens, figure=_figure(record, trained, "tokens", "count", f"{tokens} trained on")),
-    )
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=views)
 
 
 def _alike(record: RunRecord) -> bool:
@@ -44,7 +41,7 @@ def _points(trial: Trial, field: str) -> list[CurvePoint]:
     ]
 
 
-def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> dict[str, object]:
+def _figure(record: RunRecord, trials: list[Trial], across: str, unit_kind: str, title: str) -> Figure:
     order = ("candidate", "baseline", "winner")
     traces: list[Trace] = []
     seen: set[str] = set()
@@ -71,22 +68,22 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
     name = f"{words.role(role)}, trial {trial.number}" if role != "candidate" else "other candidates"
     width = 1 if training else (3 if role != "candidate" else 1.2)
     tail, tokens = detail(record, trial), record.words.labels.tokens
-    return {
-        "type": "scatter",
-        "mode": "lines" if training else "lines+markers",
-        "name": f"{name}, {kind}" if role != "candidate" else name,
-        "legendgroup": f"{role}{field}",
-        "showlegend": first,
-        "x": [getattr(point, across) for point in points],
-        "y": [record.words.metric.shown(getattr(point, field)) for point in points],
-        "line": {"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
-        | ({"dash": "dot"} if training else {}),
-        "marker": {"size": 5 if role == "candidate" else 9},
-        "hovertext": [
-            f"<b>{record.words.quality(getattr(point, field))}</b> ({kind}) after "
-            f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {tokens}"
-            for point in points
-        ],
+    hover = [
+        f"<b>{record.words.quality(getattr(point, field))}</b> ({kind}) after "
+        f"{words.quantity(point.cpu_s, 'time')} of CPU time, {words.count(point.tokens)} {tokens}"
+        for point in points
+    ]
+    return scatter(
+        "lines" if training else "lines+markers",
+        f"{name}, {kind}" if role != "candidate" else name,
+        [getattr(point, across) for point in points],
+        [record.words.metric.shown(getattr(point, field)) for point in points],
+        hover=hover,
         # the candidate is described once per curve; "%{" in a name must not be read as a template
-        "hovertemplate": "%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
-    }
+        hovertemplate="%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
+        legendgroup=f"{role}{field}",
+        showlegend=first,
+        line={"color": "@faintline" if role == "candidate" else colour(record, trial), "width": width}
+        | ({"dash": "dot"} if training else {}),
+        marker={"size": 5 if role == "candidate" else 9},
+    )

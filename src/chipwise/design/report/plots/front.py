@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter, span
 from chipwise.design.limits import Constraint
 from chipwise.design.report import facts, words
-from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, escape, figure, no_data, span
+from chipwise.design.report.plots.common import Plot, View, detail, error_bars
 from chipwise.design.report.record import RunRecord, Trial
 
 
@@ -16,17 +17,7 @@ def draw(record: RunRecord) -> Plot:
         else "Filled points were measured on the target, open points were trained and their cost is predicted (bars "
         "show the interval). Points of a lower rung were trained for less time."
     )
-    plot = Plot(
-        key="front",
-        title="Quality against cost",
-        caption=(
-            f"Down and left is better. {how} The shaded region meets the limit on this axis (a P99 limit holds for the "
-            "P50 too); other limits may still exclude a point."
-        ),
-    )
     trained = [trial for trial in record.trials if facts.quality(record, trial).value is not None]
-    if not trained:
-        return no_data(plot, "No candidate has been trained yet, so no quality is known.")
     first = facts.latency_metric(record)
     metrics = dict.fromkeys((first, "tpot_p50", "tpot_p99", "ttft_p50", "ttft_p99", "peak_memory", "parameters"))
     views = [
@@ -34,9 +25,18 @@ def draw(record: RunRecord) -> Plot:
         for metric in metrics
         if (known := [trial for trial in trained if facts.value(record, trial, metric).value is not None])
     ]
-    if not views:
-        return no_data(plot, "No latency and no memory is known of the trained candidates.")
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
+    return Plot(
+        key="front",
+        title="Quality against cost",
+        caption=(
+            f"Down and left is better. {how} The shaded region meets the limit on this axis (a P99 limit holds for the "
+            "P50 too); other limits may still exclude a point."
+        ),
+        views=tuple(views),
+        empty="No latency and no memory is known of the trained candidates."
+        if trained
+        else "No candidate has been trained yet, so no quality is known.",
+    )
 
 
 def _by_law(record: RunRecord) -> str:
@@ -52,7 +52,7 @@ def _by_law(record: RunRecord) -> str:
     )
 
 
-def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, object]:
+def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> Figure:
     costs = [facts.value(record, trial, metric).value or 0.0 for trial in trials]
     qualities = [_shown(record, trial) or 0.0 for trial in trials]
     limits = _limits(record, metric)
@@ -68,27 +68,20 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> dict[str, ob
     y = axis(qualities, "count" if by_law else measure.unit, loss, log=False, pad=0.1)
     special = {record.winner, record.baseline, record.knee}
     plain = [trial for trial in trials if trial.number not in special]
-    groups = (
-        ("measured", "@accent", "circle", [t for t in plain if t.measured and t.feasible is not False]),
-        ("measured, breaks a limit", "@grey", "circle", [t for t in plain if t.measured and t.feasible is False]),
-        (
-            "expected" if by_law else "trained",
-            "@accent",
-            "circle-open",
-            [t for t in plain if not t.measured and t.feasible is not False],
-        ),
-        (
-            f"{'expected' if by_law else 'trained'}, predicted to break a limit",
-            "@grey",
-            "circle-open",
-            [t for t in plain if not t.measured and t.feasible is False],
-        ),
-    )
+    trained = "expected" if by_law else "trained"
+    groups = [
+        (f"{known}{'' if fits else breaks}", "@accent" if fits else "@grey", shape, fits, shape == "circle")
+        for known, breaks, shape in (
+            ("measured", ", breaks a limit", "circle"),
+            (trained, ", predicted to break a limit", "circle-open"),
+        )
+        for fits in (True, False)
+    ]
     traces = _region(record, metric, x, y) + _staircase(record, metric, x, trials)
     traces += [
         _points(record, metric, members, name=name, colour=colour, symbol=symbol)
-        for name, colour, symbol, members in groups
-        if members
+        for name, colour, symbol, fits, measured in groups
+        if (members := [t for t in plain if bool(t.measured) == measured and (t.feasible is not False) == fits])
     ]
     traces += _special(record, metric, trials)
     return figure(traces, height=500, xaxis=x, yaxis=y)
@@ -110,31 +103,21 @@ def _points(
     record: RunRecord, metric: str, trials: list[Trial], *, name: str, colour: str, symbol: str, size: float = 0
 ) -> Trace:
     known = [facts.value(record, trial, metric) for trial in trials]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [item.value for item in known],
-        "y": [_shown(record, trial) for trial in trials],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [(item.high or item.value or 0) - (item.value or 0) for item in known],
-            "arrayminus": [(item.value or 0) - (item.low or item.value or 0) for item in known],
-            "thickness": 1,
-            "width": 0,
-            "color": "@faint",
-        },
-        "marker": {
+    return scatter(
+        "markers",
+        name,
+        [item.value for item in known],
+        [_shown(record, trial) for trial in trials],
+        hover=[detail(record, trial) for trial in trials],
+        error_x=error_bars((item.value, item.low, item.high) for item in known),
+        marker={
             "symbol": symbol,
             "color": colour,
             "size": size or [8 + 1.5 * min(trial.rung or 0, 4) for trial in trials],
             "opacity": 1,
             "line": {"width": 1.6, "color": colour if symbol.endswith("open") else "@plot"},
         },
-        "hovertext": [detail(record, trial) for trial in trials],
-        "hoverinfo": "text",
-    }
+    )
 
 
 def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]:
@@ -166,17 +149,9 @@ def _staircase(record: RunRecord, metric: str, x: dict[str, object], trials: lis
     if not front or metric != facts.latency_metric(record):
         return []
     points = sorted((facts.value(record, trial, metric).value or 0.0, _shown(record, trial) or 0.0) for trial in front)
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "Pareto front",
-            "x": [cost for cost, _ in points] + [span(x)[1]],
-            "y": [quality for _, quality in points] + [points[-1][1]],
-            "line": {"shape": "hv", "color": "@front", "width": 2},
-            "hoverinfo": "skip",
-        }
-    ]
+    across = [*(cost for cost, _ in points), span(x)[1]]
+    up = [*(quality for _, quality in points), points[-1][1]]
+    return [scatter("lines", "Pareto front", across, up, line={"shape": "hv", "color": "@front", "width": 2})]
 
 
 def _region(record: RunRecord, metric: str, x: dict[str, object], y: dict[str, object]) -> list[Trace]:
@@ -194,15 +169,13 @@ def _region(record: RunRecord, metric: str, x: dict[str, object], y: dict[str, o
         return []
     text = ", ".join(f"{record.words.short(item.metric)} {words.limit(item.text)}" for item in [*limits, *floors])
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"feasible: {escape(text)}",
-            "x": [left, right, right, left, left],
-            "y": [bottom, bottom, top, top, bottom],
-            "fill": "toself",
-            "fillcolor": "@region",
-            "line": {"color": "@feasible", "width": 1, "dash": "dot"},
-            "hoverinfo": "skip",
-        }
+        scatter(
+            "lines",
+            f"feasible: {escape(text)}",
+            [left, right, right, left, left],
+            [bottom, bottom, top, top, bottom],
+            fill="toself",
+            fillcolor="@region",
+            line={"color": "@feasible", "width": 1, "dash": "dot"},
+        )
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from chipwise.core.page.figures import Figure, Trace, axis, figure, scatter, span
 from chipwise.design.report import words
-from chipwise.design.report.plots.common import Plot, Trace, View, axis, detail, figure, no_data, span
+from chipwise.design.report.plots.common import Plot, View, detail, error_bars, symbol
 from chipwise.design.report.record import Promise, RunRecord
 
 BAND = 0.25  # share of the promise that the measurement may be away
@@ -12,52 +13,35 @@ _COLOURS = {"ttft_p50": "@compute", "ttft_p99": "@compute", "tpot_p50": "@accent
 
 def draw(record: RunRecord) -> Plot:
     """Every promise that was measured, one view per kind of unit."""
-    plot = Plot(
+    known = [item for item in record.promised_measured if item.measured is not None]
+    views = [
+        View(label=label, figure=_figure(record, members, kind))
+        for kind, label in (("time", "latency"), ("bytes", "memory"), ("count", "other"))
+        if (members := [item for item in known if words.kind(item.metric) == kind])
+    ]
+    return Plot(
         key="promised",
         title="Promised against measured",
         caption=(
             "Across: predicted before measuring, with its interval. Up: measured on the target. On the line the "
             f"prediction was exact; the band is ±{BAND * 100:.0f} % of the promise. Star: winner; diamond: reference."
         ),
+        views=tuple(views),
+        empty="Nothing was measured yet, so no promise could be checked.",
     )
-    known = [item for item in record.promised_measured if item.measured is not None]
-    if not known:
-        return no_data(plot, "Nothing was measured yet, so no promise could be checked.")
-    views = []
-    for kind, label in (("time", "latency"), ("bytes", "memory"), ("count", "other")):
-        members = [item for item in known if words.kind(item.metric) == kind]
-        if members:
-            views.append(View(label=label, figure=_figure(record, members, kind)))
-    return Plot(key=plot.key, title=plot.title, caption=plot.caption, views=tuple(views))
 
 
-def _figure(record: RunRecord, items: list[Promise], kind: str) -> dict[str, object]:
+def _figure(record: RunRecord, items: list[Promise], kind: str) -> Figure:
     values = [v for item in items for v in (item.promised, item.measured, item.low, item.high) if v]
     x = axis(values, kind, "promised (predicted)")
     y = axis(values, kind, "measured")
     low, high = span(x)
     low = max(low, min(values) / 1e3)
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"within {BAND * 100:.0f} %",
-            "x": [low, high, high, low, low],
-            "y": [low * (1 - BAND), high * (1 - BAND), high * (1 + BAND), low * (1 + BAND), low * (1 - BAND)],
-            "fill": "toself",
-            "fillcolor": "@region",
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "exact",
-            "x": [low, high],
-            "y": [low, high],
-            "line": {"color": "@muted", "width": 1, "dash": "dash"},
-            "hoverinfo": "skip",
-        },
+    band = [low * (1 - BAND), high * (1 - BAND), high * (1 + BAND), low * (1 + BAND), low * (1 - BAND)]
+    filled: Trace = {"fill": "toself", "fillcolor": "@region", "line": {"width": 0}}
+    traces = [
+        scatter("lines", f"within {BAND * 100:.0f} %", [low, high, high, low, low], band, **filled),
+        scatter("lines", "exact", [low, high], [low, high], line={"color": "@muted", "width": 1, "dash": "dash"}),
     ]
     metrics = sorted({item.metric for item in items})
     traces += [_points(record, metric, [item for item in items if item.metric == metric]) for metric in metrics]
@@ -66,38 +50,23 @@ def _figure(record: RunRecord, items: list[Promise], kind: str) -> dict[str, obj
 
 def _points(record: RunRecord, metric: str, items: list[Promise]) -> Trace:
     items = sorted(items, key=lambda item: item.trial in (record.winner, record.baseline))  # the legend shows the first
-    symbol = "circle-open" if metric.endswith("_p99") else "circle"
+    shape = "circle-open" if metric.endswith("_p99") else "circle"
     colour = _COLOURS.get(metric, "@accent")
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": record.words.short(metric),
-        "x": [item.promised for item in items],
-        "y": [item.measured for item in items],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [(item.high or item.promised) - item.promised for item in items],
-            "arrayminus": [item.promised - (item.low or item.promised) for item in items],
-            "thickness": 1,
-            "width": 0,
-            "color": "@faint",
-        },
-        "marker": {
-            "symbol": [_symbol(record, item.trial, symbol) for item in items],
+    return scatter(
+        "markers",
+        record.words.short(metric),
+        [item.promised for item in items],
+        [item.measured for item in items],
+        hover=[_hover(record, item) for item in items],
+        error_x=error_bars((item.promised, item.low, item.high) for item in items),
+        marker={
+            "symbol": [symbol(record, item.trial, shape) for item in items],
             "color": colour,
             "opacity": 1,
             "size": [13 if item.trial in (record.winner, record.baseline) else 9 for item in items],
-            "line": {"width": 1.5, "color": colour if symbol.endswith("open") else "@plot"},
+            "line": {"width": 1.5, "color": colour if shape.endswith("open") else "@plot"},
         },
-        "hovertext": [_hover(record, item) for item in items],
-        "hoverinfo": "text",
-    }
-
-
-def _symbol(record: RunRecord, number: int, plain: str) -> str:
-    shape = "star" if number == record.winner else "diamond" if number == record.baseline else "circle"
-    return plain.replace("circle", shape)
+    )
 
 
 def _hover(record: RunRecord, item: Promise) -> str:
