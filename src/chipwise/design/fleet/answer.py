@@ -487,7 +487,7 @@ def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> l
                 continue
             most = int(price_order(cheapest) / candidate.usd_per_s - 1e-9)
             most = min(most, finder.holding.most_replicas(candidate))
-            replicas = finder.fewest(candidate, finder.z, rest, most=most)
+            replicas = finder.holding.fewest(candidate, finder.z, rest, most=most)
             if replicas is not None and replicas * candidate.usd_per_s < price_order(cheapest):
                 cheapest = Fleet(candidate=candidate, replicas=replicas)
         saved = None

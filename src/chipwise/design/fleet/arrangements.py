@@ -1,18 +1,16 @@
-"""Arrangements: the ways to run one replica that a question allows, as a list or as a search space."""
+"""Arrangements: the ways to run one replica that a question allows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from chipwise.core.dtypes import DType
 from chipwise.design.fleet.question import FleetQuestion, device_key
-from chipwise.design.strategies.strategy import Rows
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -24,6 +22,8 @@ from chipwise.model.published.read import resolve
 from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
+
+MOST_ARRANGEMENTS = 20_000  # a few minutes of pricing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,71 +86,45 @@ class Arrangement:
         return ", ".join((self.deployment.spread, *drafts))
 
 
-class ArrangementSpace:
-    """Every arrangement that a question allows, as rows of eight integers; some rows are invalid.
+def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile]) -> list[Arrangement]:
+    """Every arrangement on ``devices`` that a question allows.
 
-    Args:
-        question: The choices.
+    Raises:
+        SpecError: There are too many of them.
+    """
+    mixture, ranker, stem = _sort(question.model)
+    experts = question.ep or ((1, 0) if mixture else (1,))  # 0: one group on each device
+    found: dict[Arrangement, None] = {}
+    for name, device in devices.items():
+        runtimes = question.runtimes or (default_runtime(device, images=stem, one_user=False),)
+        formats, drafts = _formats(question, device), (None, *question.speculation)
+        for runtime, weights, tp, pp, ep, dp, speculation in product(
+            runtimes, formats, question.tp, question.pp, experts, question.dp, drafts
+        ):
+            groups = ep or tp * dp
+            if tp * pp * dp > question.most_devices or (not ep and groups == 1):
+                continue
+            if not mixture and (ep != 1 or (dp > 1 and not ranker)):
+                continue  # such copies share nothing, so they count as replicas
+            if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
+                continue
+            deployment = Deployment(device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp)
+            found[Arrangement(deployment=deployment, speculation=speculation)] = None
+    if len(found) > MOST_ARRANGEMENTS:
+        raise SpecError(
+            f"{len(found):,} arrangements; at most {MOST_ARRANGEMENTS:,} are evaluated: name fewer devices, runtimes, "
+            "formats or degrees",
+            field="devices",
+        )
+    return list(found)
+
+
+def devices_of(question: FleetQuestion) -> dict[str, DeviceProfile]:
+    """The devices to choose from, by the plan's names: the named ones, or all with a price.
 
     Raises:
         UnknownName: No data sheet describes a device.
     """
-
-    def __init__(self, question: FleetQuestion) -> None:
-        self.question = question
-        self.devices = _devices(question)
-        self.mixture, self.ranker, self.stem = _sort(question.model)
-        whole = (*question.ep,) if question.ep else (1, 0) if self.mixture else (1,)
-        sheets = self.devices.values()
-        formats = tuple(dict.fromkeys(name for device in sheets for name in _formats(question, device)))
-        runtimes = question.runtimes or tuple(dict.fromkeys(map(self._runtime, sheets)))
-        drafts: tuple[Speculation | None, ...] = (None, *question.speculation)
-        self.axes: tuple[tuple[Any, ...], ...] = (
-            tuple(self.devices), runtimes, formats, question.tp, question.pp, whole, question.dp, drafts,
-        )  # fmt: skip
-
-    @property
-    def cardinalities(self) -> Rows:
-        """Number of values of each integer in a row, (8,)."""
-        return np.array([len(axis) for axis in self.axes], np.int64)
-
-    def _runtime(self, device: DeviceProfile) -> str:
-        return default_runtime(device, images=self.stem, one_user=False)
-
-    def arrangement(self, row: Rows) -> Arrangement | None:
-        """The arrangement of a row, (8,); None if it is invalid or a duplicate."""
-        return self._of(tuple(axis[int(i)] for axis, i in zip(self.axes, row, strict=True)))
-
-    def _of(self, values: tuple[Any, ...]) -> Arrangement | None:
-        name, runtime, weights, tp, pp, ep, dp, drafts = values
-        question, device = self.question, self.devices[name]
-        if not question.runtimes and runtime != self._runtime(device):
-            return None
-        if weights not in _formats(question, device) or tp * pp * dp > question.most_devices:
-            return None
-        if not self.mixture and (ep != 1 or (dp > 1 and not self.ranker)):
-            return None  # such copies share nothing, so they count as replicas
-        groups = ep or tp * dp  # 0: one on each device
-        if not ep and groups == 1:
-            return None
-        if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
-            return None
-        return Arrangement(
-            deployment=Deployment(device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp),
-            speculation=drafts,
-        )
-
-    def __iter__(self) -> Iterator[Arrangement]:
-        listed: dict[Arrangement, None] = {}
-        for values in product(*self.axes):
-            found = self._of(values)
-            if found is not None:
-                listed[found] = None
-        return iter(listed)
-
-
-def _devices(question: FleetQuestion) -> dict[str, DeviceProfile]:
-    """The devices to choose from, by the plan's names: the named ones, or all with a price."""
     if question.devices:
         return {device_key(name): datasheet.load(name) for name in question.devices}
     priced = {name: sheet for name in datasheet.names() if (sheet := datasheet.load(name)).price is not None}

@@ -1,7 +1,6 @@
 """Finds the cheapest arrangements that keep the limits, with the fewest replicas; prunes the rest.
 
-If there are few arrangements, all are evaluated; otherwise a search strategy chooses which. Fleets of two pools are
-combined from those that fit.
+All arrangements are priced. Fleets of two pools are combined from those that fit.
 """
 
 from __future__ import annotations
@@ -11,18 +10,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from chipwise.design.fleet.arrangements import Arrangement, ArrangementSpace
-from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator
+from chipwise.design.fleet.arrangements import arrangements_of, devices_of
+from chipwise.design.fleet.evaluating import NODES, Evaluator
 from chipwise.design.fleet.holding import Fleet, Holding, Times, exceeded, limits_of, price_order
 from chipwise.design.fleet.question import FleetQuestion
 from chipwise.design.fleet.two_pools import Pair, TwoPools
-from chipwise.design.strategies.algorithms import make_strategy
-from chipwise.design.strategies.strategy import Goal, Limit, Problem
 
 DRAWS = 4000  # random draws for the rank confidence
-MOST_LISTED = 1000  # up to this many arrangements are all priced; else a strategy chooses this many
-BATCH = 100  # proposals of a strategy per batch
-STRATEGY = "evolution"
 NEAR = 1.25  # fleets of two pools are listed up to this multiple of the cheapest fleet's price
 
 
@@ -46,71 +40,18 @@ class Finder:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.on_progress = on_progress
-        self.space = space = ArrangementSpace(question)
+        self.devices = devices_of(question)
+        self.arrangements = arrangements_of(question, self.devices)
         self.evaluator = Evaluator(question, known)
         self.longest = self.evaluator.longest
         self.question = self.evaluator.question
         self.holding = Holding(self.question, self.evaluator)
         self.z = self.holding.z
-        asked = list(space)
-        if len(asked) > MOST_LISTED:
-            self.candidates, self.problems = self._chosen(space)
-        else:
-            self.candidates, self.problems = self.evaluator.candidates(asked)
-
-    def _chosen(self, space: ArrangementSpace) -> tuple[list[Candidate], dict[str, str]]:
-        """The arrangements that a strategy chooses to price, and why others do not fit."""
-        limits = limits_of(self.question)
-
-        def absent(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            missing = np.array([space.arrangement(row) is None for row in rows], float)
-            return np.zeros((len(rows), 0)), missing[:, None]
-
-        problem = Problem(
-            cardinalities=space.cardinalities,
-            goals=(Goal(name="usd_per_s"),),
-            limits=(Limit(name="no such arrangement", free=True), Limit(name="limits on times")),
-            free=absent,
-        )
-        strategy = make_strategy(STRATEGY, problem, seed=self.question.seed)
-        found: dict[Arrangement, Candidate] = {}
-        problems: dict[str, str] = {}
-        tried = 0
-        while tried < MOST_LISTED:
-            rows = strategy.ask(min(BATCH, MOST_LISTED - tried))
-            if not len(rows):
-                break
-            asked = [space.arrangement(row) for row in rows]
-            fitting, reasons = self.evaluator.candidates([each for each in asked if each is not None])
-            problems |= reasons
-            found |= {each.arrangement: each for each in fitting}
-            prices, broken = [], []
-            for number, each in enumerate(asked):
-                candidate = None if each is None else found.get(each)
-                price = self._usd_per_s(candidate, limits)
-                prices.append(1e9 if price is None else price)
-                broken.append([float(each is None), 1.0 if price is None else 0.0])
-                self._progress(tried + number, MOST_LISTED)
-            strategy.tell(rows, np.array(prices)[:, None], np.array(broken))
-            tried += len(rows)
-        return list(found.values()), problems
-
-    def _usd_per_s(self, candidate: Candidate | None, limits: Times) -> float | None:
-        """Price of the cheapest fleet of an arrangement that keeps the limits; its devices if no price is known."""
-        if candidate is None:
-            return None
-        replicas = self.fewest(candidate, self.z, limits)
-        if replicas is None:
-            return None
-        return candidate.usd_per_s_of(replicas) or 1e3 * replicas * candidate.arrangement.devices
+        self.candidates, self.problems = self.evaluator.candidates(self.arrangements)
 
     def _progress(self, done: int, total: int) -> None:
         if self.on_progress is not None:
             self.on_progress(done, total)
-
-    def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas of one arrangement that keep the limits, see :meth:`Holding.fewest`."""
-        return self.holding.fewest(candidate, z, limits, most=most)
 
     def found(self, limits: Times | None = None) -> list[Fleet]:
         """The cheapest fleet within the limits for every device and every kind of two pools, cheapest first.
@@ -152,7 +93,7 @@ class Finder:
             most = holding.most_replicas(candidate)
             if held is not None:  # cheaper than the best fleet of this device so far
                 most = min(most, (held.devices - 1) // candidate.arrangement.devices)
-            replicas = self.fewest(candidate, z, limits, most=most)
+            replicas = holding.fewest(candidate, z, limits, most=most)
             if replicas is not None:
                 best[candidate.arrangement.device] = Fleet(candidate=candidate, replicas=replicas)
         if device is None:
@@ -165,11 +106,9 @@ class Finder:
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
         """Like :meth:`needed`, for a fleet of two pools with the same two arrangements."""
-        first, second = fleet.both
-        pools = TwoPools(self.holding, fleet.kind, (), limits)
-        pools.z = 0.0
-        pair = Pair(first=first, second=second, bound=0.0)
-        return pools.cheapest(pair, price_order(fleet) * (1 + 1e-6))  # it may cost as much as the fleet, but not more
+        pools = TwoPools(self.holding, fleet.kind, (), limits, z=0.0)
+        below = price_order(fleet) * (1 + 1e-6)  # it may cost as much as the fleet, but not more
+        return pools.cheapest(Pair.of(fleet), below)
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
         """The fleet of one pool that exceeds the limits least, with the excess and its times.
@@ -214,11 +153,10 @@ class Finder:
     def _needed(self, fleet: Fleet, z: float, limits: Times) -> float:
         """Price of the fleet's arrangements at this error; the size of the first of two pools is kept."""
         if fleet.second is None:
-            replicas = self.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
+            replicas = self.holding.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
             return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0
-        pools = TwoPools(self.holding, fleet.kind, (), limits)
-        pools.z = z
-        seconds = pools.fewest_seconds(fleet, most=4 * fleet.seconds + 4)
+        pools = TwoPools(self.holding, fleet.kind, (), limits, z=z)
+        seconds = pools.fewest_seconds(Pair.of(fleet), fleet.replicas, most=4 * fleet.seconds + 4)
         if seconds is None:
             return np.inf
         first, second = fleet.candidate.usd_per_s_of(fleet.replicas), fleet.second.usd_per_s_of(seconds)

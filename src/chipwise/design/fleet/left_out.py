@@ -35,9 +35,9 @@ def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[Le
     If devices were named, the closest arrangement is replayed; if the choice is all devices with a price, it is not.
     """
     held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
-    devices = [device for device in finder.space.devices if device not in held]
+    devices = [device for device in finder.devices if device not in held]
     broken: dict[str, list[Arrangement]] = {device: [] for device in devices}
-    for each in finder.space if devices else ():
+    for each in finder.arrangements:
         if each.device in broken and each.key in finder.problems:
             broken[each.device].append(each)
     return tuple(_left_out(finder, device, broken[device], limits) for device in devices)

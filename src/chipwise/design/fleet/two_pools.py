@@ -2,7 +2,7 @@
 
 Both pools run the same runtime and weight format, so that caches can be transferred and answers are the same. Pairs of
 arrangements are evaluated in the order of a lower bound on their price, until the bound exceeds the cheapest fleet
-found. If too many pairs are left, a search strategy chooses which to evaluate.
+found.
 """
 
 from __future__ import annotations
@@ -11,18 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from chipwise.core.arrays import Float64Array
 from chipwise.design.fleet.evaluating import Candidate
 from chipwise.design.fleet.holding import Fleet, Holding, Times, fewest_of, price_order
 from chipwise.design.fleet.question import FleetKind
-from chipwise.design.strategies.algorithms import make_strategy
-from chipwise.design.strategies.strategy import Goal, Limit, Problem, Rows
 
-MOST_LISTED = 400  # up to this many pairs are all evaluated; else a strategy chooses this many
-BATCH = 20  # pairs that a strategy proposes together
-STRATEGY = "evolution"
+MOST_PAIRS = 400  # that are evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +24,13 @@ class Pair:
 
     first: Candidate
     second: Candidate
-    bound: float
+    bound: float = 0.0
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Pair:
+        """The arrangements of a fleet of two pools."""
+        first, second = fleet.both
+        return cls(first=first, second=second)
 
 
 class TwoPools:
@@ -42,6 +41,7 @@ class TwoPools:
         kind: ``apart`` or ``mixed``.
         candidates: Arrangements of each pool; those of unknown price are left out.
         limits: Limits on times.
+        z: Deviation of the step times at which limits must hold. Default: that of the question's confidence.
         on_progress: Called with the number of evaluated pairs and of all pairs.
     """
 
@@ -52,29 +52,25 @@ class TwoPools:
         candidates: Sequence[Candidate],
         limits: Times,
         *,
+        z: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.holding, self.kind, self.limits, self.on_progress = holding, kind, limits, on_progress
         self.candidates = [each for each in candidates if each.usd_per_s is not None]
-        self.z = holding.z
-        self.looked_at = 0
+        self.z = holding.z if z is None else z
 
     def found(self, below: float = math.inf) -> Fleet | None:
         """The cheapest fleet within the limits that costs less than ``below`` dollars per second; None if none does."""
-        pairs = self.pairs(below)
-        if len(pairs) > MOST_LISTED:
-            return self._chosen(pairs, below)
+        pairs = self.pairs(below)[:MOST_PAIRS]
         best: Fleet | None = None
         for number, pair in enumerate(pairs):
-            if pair.bound >= (below if best is None else price_order(best)):
+            if pair.bound >= below:
                 break
-            self._progress(number, len(pairs))
-            best = self.cheapest(pair, below if best is None else price_order(best)) or best
+            if self.on_progress is not None:
+                self.on_progress(number, len(pairs))
+            if fleet := self.cheapest(pair, below):
+                best, below = fleet, price_order(fleet)
         return best
-
-    def _progress(self, done: int, total: int) -> None:
-        if self.on_progress is not None:
-            self.on_progress(done, total)
 
     # pairs and what they cost at least
 
@@ -121,7 +117,6 @@ class TwoPools:
         """The cheapest fleet of a pair that keeps the limits and costs less than ``below``; None if none does."""
         if not self._can(pair):
             return None
-        self.looked_at += 1
         apart = self.kind == "apart"
         first_usd, second_usd = pair.first.usd_per_s or 0.0, pair.second.usd_per_s or 0.0
         best: Fleet | None = None
@@ -134,7 +129,7 @@ class TwoPools:
                 if apart or count * first_usd + second_usd >= limit:
                     break
                 continue
-            seconds = self._fewest_seconds(pair, count, least, left)
+            seconds = self.fewest_seconds(pair, count, most=self._most_seconds(pair, count, least, left))
             if seconds is None:
                 continue
             best = self._fleet(pair, count, seconds)
@@ -178,80 +173,22 @@ class TwoPools:
         )
         return (1, 0) if fewest is None else (fewest, most)
 
-    def _fewest_seconds(self, pair: Pair, count: int, least: int, left: float) -> int | None:
+    def _most_seconds(self, pair: Pair, count: int, least: int, left: float) -> int:
+        """Replicas of the second pool that ``left`` dollars a second, devices and power allow."""
         most = self.holding.most_replicas(pair.second)
         second_usd = pair.second.usd_per_s or 0.0
         if math.isfinite(left) and second_usd:
             most = min(most, math.ceil(left / second_usd - 1e-9) - 1)
         while most >= least and not self.holding.allowed(self._fleet(pair, count, most)):
             most -= 1
+        return most
+
+    def fewest_seconds(self, pair: Pair, count: int, *, most: int) -> int | None:
+        """The fewest replicas of the second pool that keep the limits together with ``count`` of the first."""
         return fewest_of(
             lambda seconds: self.holding.holds(self._fleet(pair, count, seconds), self.z, self.limits),
-            least=least, most=most,
+            least=self._least_seconds(pair, count), most=most,
         )  # fmt: skip
-
-    def fewest_seconds(self, fleet: Fleet, *, most: int) -> int | None:
-        """The fewest replicas of the second pool that keep the limits together with the first."""
-        first, second = fleet.both
-        pair = Pair(first=first, second=second, bound=0.0)
-        return fewest_of(
-            lambda seconds: self.holding.holds(self._fleet(pair, fleet.replicas, seconds), self.z, self.limits),
-            least=self._least_seconds(pair, fleet.replicas), most=most,
-        )  # fmt: skip
-
-    # more pairs than can be evaluated
-
-    def _chosen(self, pairs: Sequence[Pair], below: float) -> Fleet | None:
-        """The cheapest fleet of the pairs that a strategy chooses."""
-        bounds = {(id(pair.first), id(pair.second)): pair for pair in pairs}
-        problem = self._problem(bounds)
-        strategy = make_strategy(STRATEGY, problem, seed=self.holding.question.seed)
-        start = [self._row(pair) for pair in pairs[:BATCH]]
-        best: Fleet | None = None
-        tried = 0
-        rows: Rows = np.array(start, np.int64)
-        while tried < MOST_LISTED and len(rows):
-            prices, violations = [], []
-            for row in rows:
-                self._progress(tried, MOST_LISTED)
-                pair = self._pair(row, bounds)
-                fleet = None
-                if pair is not None and pair.bound < (below if best is None else price_order(best)):
-                    fleet = self.cheapest(pair, below if best is None else price_order(best))
-                best = fleet or best
-                worst = math.inf if pair is None else pair.bound
-                prices.append(price_order(fleet) if fleet else worst)
-                violations.append([float(pair is None), 0.0 if fleet else 1.0])
-                tried += 1
-            strategy.tell(rows, np.array(prices)[:, None], np.array(violations))
-            rows = strategy.ask(BATCH)
-        return best
-
-    def _problem(self, pairs: dict[tuple[int, int], Pair]) -> Problem:
-        """Rows of pairs of arrangements; the lower bound on a pair's price guides the order."""
-
-        def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
-            absent = np.array([self._pair(row, pairs) is None for row in rows], float)
-            return np.zeros((len(rows), 0)), absent[:, None]
-
-        def prior(rows: Rows) -> Float64Array:
-            found = [self._pair(row, pairs) for row in rows]
-            return np.array([1e9 if pair is None else pair.bound for pair in found])
-
-        return Problem(
-            cardinalities=np.array([len(self.candidates)] * 2, np.int64),
-            goals=(Goal(name="usd_per_s"),),
-            limits=(Limit(name="no such pair", free=True), Limit(name="limits on times")),
-            free=free,
-            prior=prior,
-        )
-
-    def _row(self, pair: Pair) -> list[int]:
-        return [next(i for i, each in enumerate(self.candidates) if each is one) for one in (pair.first, pair.second)]
-
-    def _pair(self, row: Rows, pairs: dict[tuple[int, int], Pair]) -> Pair | None:
-        first, second = (self.candidates[int(i)] for i in row)
-        return pairs.get((id(first), id(second)))
 
 
 def _of_reading(name: str) -> bool:

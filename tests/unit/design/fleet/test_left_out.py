@@ -82,8 +82,8 @@ def test_the_margin_is_what_the_fleet_has_beyond_what_the_prediction_needs() -> 
     assert option.needed_usd_per_h / option.usd_per_h == pytest.approx(option.needed_devices / option.devices)
     finder, limits = Finder(question), limits_of(question)
     (candidate,) = finder.candidates
-    assert finder.fewest(candidate, 0.0, limits) == option.needed_devices
-    assert finder.fewest(candidate, finder.z, limits) == option.devices
+    assert finder.holding.fewest(candidate, 0.0, limits) == option.needed_devices
+    assert finder.holding.fewest(candidate, finder.z, limits) == option.devices
     assert f"the prediction needs {option.needed_devices}" in option.headline()
     assert ("times as many for certainty" in option.headline()) is (option.margin >= MUCH)
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from by_force import cheapest_by_force
 
-from chipwise.design.fleet import finding, two_pools
+from chipwise.design.fleet import arrangements, two_pools
 from chipwise.design.fleet.answer import planned
-from chipwise.design.fleet.arrangements import Arrangement
+from chipwise.design.fleet.arrangements import Arrangement, arrangements_of, devices_of
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import fewest_of, limits_of
 from chipwise.design.fleet.question import FleetQuestion, question_from
@@ -88,33 +88,25 @@ def test_a_mixed_fleet_gives_each_sort_the_part_that_it_can_serve() -> None:
     assert len(found.commands) == 2
 
 
-def test_more_pairs_than_are_listed_are_chosen_by_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the pairs may be looked at: the answer holds, and costs little more than the best of all."""
+def test_few_pairs_are_tried_since_those_of_the_lowest_bound_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the pairs may be tried: the answer is the best of all."""
     question = asked(devices=("l4", "a10", "l40s"), tp=(1, 2), fleets=("together", "apart"))
     finder = Finder(question)
-    limits = limits_of(question)
-    listed = TwoPools(finder.holding, "apart", finder.candidates, limits).found()
-    monkeypatch.setattr(two_pools, "MOST_LISTED", 18)
-    monkeypatch.setattr(two_pools, "BATCH", 6)
-    chosen = TwoPools(finder.holding, "apart", finder.candidates, limits).found()
-    assert listed is not None
-    assert chosen is not None
-    assert finder.holding.holds(chosen, finder.z, limits)
-    assert chosen.usd_per_s == pytest.approx(listed.usd_per_s, rel=0.1)
+    pools = TwoPools(finder.holding, "apart", finder.candidates, limits_of(question))
+    best = pools.found()
+    monkeypatch.setattr(two_pools, "MOST_PAIRS", len(pools.pairs()) // 3)
+    found = pools.found()
+    assert best is not None
+    assert found is not None
+    assert found.usd_per_s == best.usd_per_s
 
 
-def test_more_arrangements_than_are_listed_are_chosen_by_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = asked(devices=("l4", "a10", "l40s", "rtx-4090"), tp=(1, 2, 4), weights=("bf16", "fp8"))
-    listed = Finder(question)
-    best = listed.found()[0]
-    monkeypatch.setattr(finding, "MOST_LISTED", 15)
-    monkeypatch.setattr(finding, "BATCH", 5)
-    chosen = Finder(question)
-    assert len(chosen.candidates) < len(listed.candidates)
-    found = chosen.found()[0]
-    assert found.usd_per_s is not None
-    assert best.usd_per_s is not None
-    assert best.usd_per_s <= found.usd_per_s <= 2 * best.usd_per_s
+def test_a_question_with_too_many_arrangements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = asked(devices=("l4", "a10"), tp=(1, 2, 4), weights=("bf16", "fp8"))  # 2 x 3 x 2
+    assert len(arrangements_of(question, devices_of(question))) == 12
+    monkeypatch.setattr(arrangements, "MOST_ARRANGEMENTS", 11)
+    with pytest.raises(SpecError, match="12 arrangements; at most 11"):
+        Finder(question)
 
 
 def test_pairs_run_one_runtime_and_one_format_and_drafts_only_write() -> None:
